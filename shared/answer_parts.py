@@ -55,6 +55,12 @@ def without_marks(text: str) -> str:
     return _MARKS.sub("\ufffd", text)
 
 
+def first_mark(text: str, start: int) -> int | None:
+    """Return the place of the first mark at or after `start`; None if the text has none there."""
+    found = _MARKS.search(text, start)
+    return None if found is None else found.start()
+
+
 def segments(text: str) -> list[str]:
     """Divide the text into its marks and the texts between them."""
     return [segment for segment in _MARKS.split(text) if segment]
@@ -101,4 +107,28 @@ def read_parts(text: str) -> AnswerParts:
             parts.reasoning += delta.text
         else:
             parts.content += delta.text
+    return parts
+
+
+@dataclass
+class Part:
+    """One part of an answer, where it stands. `text` is the name of the tool if the part is a call."""
+
+    kind: Literal["content", "reasoning", "call"]
+    text: str
+    arguments: str = ""
+
+
+def ordered_parts(text: str) -> list[Part]:
+    """Return the parts of a whole answer in their order. What follows a part of the same kind belongs to that part."""
+    parts: list[Part] = []
+    for delta in PartsReader().feed(text):
+        if delta.kind == "arguments":
+            parts[-1].arguments += delta.text
+        elif delta.kind == "call":
+            parts.append(Part("call", delta.text))
+        elif parts and parts[-1].kind == delta.kind:
+            parts[-1].text += delta.text
+        else:
+            parts.append(Part(delta.kind, delta.text))
     return parts

@@ -130,6 +130,15 @@ class StoreReads:
                 return None
         return payload if isinstance(payload, dict) else None
 
+    def kept_request_bytes(self, job_id: str) -> int:
+        """Return the length of the payload that `kept_request` would read."""
+        with store_faults(self.client):
+            try:
+                return int(self.client.strlen(keys.payload(job_id)))
+            except redis.ResponseError:
+                # Another program has changed it.
+                return 0
+
     def erase(self, job_id: str, *, tenant: str | None = None, form: str = "") -> bool:
         """Delete the text of an ended job, and its request. Return whether there was a text to delete.
 

@@ -72,6 +72,21 @@ def test_a_deleted_response_is_gone_but_not_the_conversations_that_continue_it(c
     assert create(client, "four", previous_response_id=second.id).usage.input_tokens == 14
 
 
+def test_a_deleted_background_response_is_404_when_its_request_is_repeated(client: OpenAI) -> None:
+    keyed: dict[str, Any] = {"background": True, "extra_headers": {"Idempotency-Key": "once"}}
+    first = create(client, "one two", **keyed)
+    wait_for(lambda: client.responses.retrieve(first.id).status == "incomplete", "the response", timeout_s=60)
+    assert create(client, "one two", **keyed).output_text == client.responses.retrieve(first.id).output_text
+    client.responses.delete(first.id)
+    for streams in (False, True):
+        with pytest.raises(openai.NotFoundError, match=f"response '{first.id}', which was deleted") as refused:
+            create(client, "one two", **keyed, stream=streams)
+        assert refused.value.code == "job_not_found"
+    # A key of its own makes it a new request.
+    other = create(client, "one two", background=True, extra_headers={"Idempotency-Key": "again"})
+    wait_for(lambda: client.responses.retrieve(other.id).output_text, "the new response", timeout_s=60)
+
+
 @pytest.mark.parametrize("previous", ["resp_0123456789abcdef0123456789abcdef", "no such id", "résumé\n"])
 def test_an_unknown_response_cannot_be_continued(client: OpenAI, previous: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:

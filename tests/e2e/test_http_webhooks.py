@@ -14,6 +14,7 @@ from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.store import keys
 from tests.support.ports import free_port
 from tests.support.processes import in_time, wait_for
+from tests.support.program import program
 from tests.support.receiver import SECRET, Received, Receiver, make_certificate
 from tests.support.served import Address, Served, sim_served
 from web.operations.webhooks.post import ANSWER_S
@@ -128,6 +129,40 @@ def test_a_response_that_is_not_in_the_background_takes_no_url(client: OpenAI, r
     with pytest.raises(openai.BadRequestError, match="background") as refused:
         client.responses.create(model="sim", input="hi", extra_body={"callback_url": receiver.url})
     assert refused.value.param == "callback_url"
+
+
+@pytest.mark.parametrize(
+    ("tenant", "url", "told"),
+    [
+        ("default", "http://example.com/x", "only https is allowed"),
+        ("secretless", f"http://{HOST}:1/x", "needs a secret for signatures"),
+    ],
+)
+def test_a_quote_refuses_the_url_that_a_submit_would_refuse(served: Address, tenant: str, url: str, told: str) -> None:
+    body = {"prompt": "once upon", "max_tokens": 2, "callback_url": url}
+    quoted, submitted = (
+        served.http.post(path, json=body, headers={"X-Tenant": tenant}) for path in ("/v1/quote", "/v1/jobs")
+    )
+    assert (quoted.status_code, quoted.json()["error"]) == (submitted.status_code, submitted.json()["error"])
+    assert quoted.status_code == 422
+    assert told in quoted.json()["error"]["message"]
+
+
+def test_a_quote_of_a_job_whose_end_would_be_told_tells_nothing(served: Address, receiver: Receiver) -> None:
+    body = {"prompt": "once upon", "max_tokens": 2, "callback_url": receiver.url}
+    answer = served.http.post("/v1/quote", json=body)
+    assert (answer.status_code, answer.json()["verdict"]) == (200, "admitted")
+    assert receiver.received == []
+
+
+def test_the_command_submit_asks_for_a_webhook(served: Address, receiver: Receiver, tmp_path: Path) -> None:
+    penstock = program(tmp_path, PENSTOCK_URL=served.url)
+    ended = penstock("submit", "once upon", "--max-tokens", "2", "--callback-url", receiver.url, "--json")
+    job = json.loads(ended.stdout)
+    assert receiver.wait_for()[0].event["data"]["id"] == job["id"]
+    refused = penstock("submit", "once upon", "--callback-url", "no url")
+    assert refused.returncode == 1
+    assert "callback_url contains a space" in refused.stderr
 
 
 def test_a_canceled_and_an_expired_job_are_told_too(served: Address, receiver: Receiver) -> None:

@@ -90,6 +90,30 @@ def test_bodies_that_do_not_arrive_are_bounded_for_a_tenant_and_in_all(served: A
         wait_for(lambda: served.submit("modest", max_tokens=1).status_code == 202, "room for a body")
 
 
+def test_a_conversation_that_is_continued_counts_as_a_body_while_it_is_offered(served: Address) -> None:
+    def respond(**fields: str) -> httpx.Response:
+        body = {"model": "sim", "max_output_tokens": 1} | fields
+        return served.http.post("/v1/responses", json=body, headers={"X-Tenant": "talker"})
+
+    first = respond(input="x" * 8_000)
+    assert first.status_code == 200, first.text
+    previous = first.json()["id"]
+    head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Tenant: talker\r\nContent-Type: application/json\r\n"
+    with ExitStack() as stack:
+        # What is left of the tenant's bytes is enough for a short body, but not for the conversation.
+        for length in (BODY_BYTES, BODY_BYTES // 2):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=10))
+            connection.sendall(f'{head}Content-Length: {length}\r\n\r\n{{"prompt": "'.encode())
+        wait_for(
+            lambda: respond(input="hi", previous_response_id=previous).status_code == 429, "the bodies to be counted"
+        )
+        assert code_of(respond(input="hi", previous_response_id=previous)) == "tenant_bodies_full"
+        assert respond(input="hi").status_code == 200
+    wait_for(
+        lambda: respond(input="hi", previous_response_id=previous).status_code == 200, "room for the conversation"
+    )
+
+
 def test_behind_a_proxy_the_requests_of_each_client_are_bounded(served: Address) -> None:
     def connect(client: str, tenant: str, path: str) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", served.port), timeout=10, source_address=(PROXY, 0))

@@ -1,8 +1,12 @@
-"""A real llama-server, if LLAMA_SERVER names its binary: `python -m bench.engine_peers --build FOLDER` builds one."""
+"""A real llama-server, if LLAMA_SERVER names one: a binary, or `xllamacpp`, the package that has the same server.
+
+`python -m bench.engine_peers --build FOLDER` builds a binary. The package is in the group `bench`.
+"""
 
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Self
 
@@ -11,9 +15,9 @@ import httpx
 from tests.support.ports import free_port
 from tests.support.processes import wait_for
 
-#: The binary, or "" if there is none.
+#: The binary, `xllamacpp`, or "" if there is none.
 LLAMA_SERVER = os.environ.get("LLAMA_SERVER", "")
-WHY_SKIPPED = "LLAMA_SERVER names no llama-server (python -m bench.engine_peers --build FOLDER builds one)"
+WHY_SKIPPED = "LLAMA_SERVER names no llama-server: make test-upstream runs one"
 
 
 class LlamaServer:
@@ -22,18 +26,20 @@ class LlamaServer:
     def __init__(
         self, model: Path, folder: Path, *, slots: int = 4, ctx: int = 2048, more: tuple[str, ...] = ()
     ) -> None:
-        # Only tests with a binary need the libraries with which it was linked.
-        import llama_cpp
+        self.port, self._log = free_port(), folder / f"llama-server-{model.stem}.log"
+        self._environ = os.environ | {"OMP_WAIT_POLICY": "passive"}
+        if LLAMA_SERVER == "xllamacpp":
+            command = [sys.executable, "-m", "tests.support.xllamacpp_server"]
+        else:
+            # Only a binary needs the libraries with which it was linked.
+            import llama_cpp
 
-        self.port, self._log = free_port(), folder / "llama-server.log"
-        self._environ = os.environ | {
-            "LD_LIBRARY_PATH": str(Path(llama_cpp.__file__).parent / "lib"),
-            "OMP_WAIT_POLICY": "passive",
-        }
+            command = [LLAMA_SERVER]
+            self._environ["LD_LIBRARY_PATH"] = str(Path(llama_cpp.__file__).parent / "lib")
         options = {"--model": str(model), "--host": "127.0.0.1", "--port": str(self.port), "--parallel": str(slots)}
         options |= {"--ctx-size": str(ctx * slots), "--threads": "2", "--cache-ram": "0", "--fit": "off"}
         flags = ("--no-kv-unified", "--no-warmup", "--no-repack", *more)
-        self._arguments = [LLAMA_SERVER, *(word for pair in options.items() for word in pair), *flags]
+        self._arguments = [*command, *(word for pair in options.items() for word in pair), *flags]
         self._popen: subprocess.Popen[bytes] | None = None
 
     @property

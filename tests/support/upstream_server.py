@@ -23,6 +23,7 @@ class UpstreamServer:
     The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `fault` (500), `cut` (closes
     in the middle of the answer, once `may_cut` is set), `crash` (closes before the first byte), `hang` (says nothing),
     `stall` (says nothing after the first word), `tools` (two calls of tools, in pieces, after some reasoning),
+    `tools whole` (the same without a stream), `late reasoning` (content before some reasoning),
     `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not stream), `endless` (words until the
     client closes), and `numbers` (embeddings as numbers although base64 was asked for).
 
@@ -123,6 +124,7 @@ class UpstreamServer:
             "fault": lambda: _error(500, "out of memory"),
             "reject": lambda: _error(400, f"no such tool, said {KEY}", param="tools"),
             "whole": lambda: web.json_response(self._whole(body)),
+            "tools whole": lambda: web.json_response(_WHOLE_CALLS),
         }
         if behaviour in errors:
             return errors[behaviour]()
@@ -138,6 +140,10 @@ class UpstreamServer:
             return web.json_response(_embeddings(body, as_numbers=behaviour == "numbers"))
         if behaviour == "tools":
             return await self._call_tools(request)
+        if behaviour == "late reasoning":
+            return await _send(
+                request, [{"content": "Yes."}, {"reasoning_content": "I "}, {"reasoning": "hope."}], "stop"
+            )
         return await self._stream(behaviour, request, "messages" in body)
 
     async def _stream(self, behaviour: str, request: web.Request, is_chat: bool) -> web.StreamResponse:
@@ -170,25 +176,52 @@ class UpstreamServer:
         return response
 
     async def _call_tools(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
         deltas: list[dict[str, Any]] = [{"reasoning_content": "I "}, {"reasoning_content": "must look."}]
         for index, name in enumerate(("weather", "time")):
             first = {"index": index, "id": f"call_{index}", "function": {"name": name, "arguments": ""}}
             deltas.append({"tool_calls": [first | {"type": "function"}]})
             deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in ('{"a":', "1}")]
-        for delta in deltas:
-            await response.write(_event({"choices": [{"index": 0, "delta": delta}]}))
-        await response.write(_event({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}))
-        await response.write(_event({"choices": [], "usage": _usage(9)}))
-        await response.write(b"data: [DONE]\n\n")
-        return response
+        return await _send(request, deltas, "tool_calls")
 
     def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
         text = "".join(f"w{number} " for number in range(self.words))
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
         choice |= {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
         return {"choices": [choice], "usage": _usage(self.words)}
+
+
+#: The answer of `tools`, in one piece.
+_WHOLE_CALLS: dict[str, Any] = {
+    "choices": [
+        {
+            "index": 0,
+            "finish_reason": "tool_calls",
+            "message": {
+                "role": "assistant",
+                "content": None,
+                "reasoning_content": "I must look.",
+                "tool_calls": [
+                    {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": '{"a":1}'}}
+                    for i, name in enumerate(("weather", "time"))
+                ],
+            },
+        }
+    ],
+    "usage": {"prompt_tokens": 21, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}},
+}
+
+
+async def _send(request: web.Request, deltas: list[dict[str, Any]], finish_reason: str) -> web.StreamResponse:
+    """Stream a message in these pieces, four of whose nine tokens are reasoning."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for delta in deltas:
+        await response.write(_event({"choices": [{"index": 0, "delta": delta}]}))
+    await response.write(_event({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]}))
+    usage = _usage(9) | {"completion_tokens_details": {"reasoning_tokens": 4}}
+    await response.write(_event({"choices": [], "usage": usage}))
+    await response.write(b"data: [DONE]\n\n")
+    return response
 
 
 def _embeddings(body: dict[str, Any], *, as_numbers: bool) -> dict[str, Any]:

@@ -50,7 +50,7 @@ _WHOLE_BUDGET_MESSAGES = {
 }
 #: Why a client must not retry automatically, although a new request may be admitted later.
 _DEADLINE_PASSES = "a retry would miss the deadline of this request"
-_TOO_LONG = "the wait is too long for a retry within the call"
+_TOO_LONG = "the wait is too long for an automatic retry"
 
 #: The reasons that say nothing about the load, so that an operator cannot choose another status.
 _ALWAYS_429 = frozenset({Refusal.RATE_LIMITED, Refusal.BUDGET_EXHAUSTED})

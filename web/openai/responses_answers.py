@@ -1,17 +1,18 @@
 """Convert jobs to the response objects of `/v1/responses`; pure functions."""
 
+from collections import Counter
 from typing import Any
 
-from shared.answer_parts import Call
+from shared.answer_parts import END, Call, Part, ordered_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
 from web.api.job_json import degraded_json, error_json, has_ended, queue_facts, webhook_json
 from web.api.logprobs import job_logprobs
-from web.openai.chat_answers import REQUEST_ERRORS, has_parts, parts_of, usage
+from web.openai.chat_answers import REQUEST_ERRORS, has_parts, usage
 from web.openai.message_parts import call_id
 
-#: The prefixes of the ids of a response, of its reasoning, of its only message and of its calls. The job's id follows
+#: The prefixes of the ids of a response, of its reasoning, of its messages and of its calls. The job's id follows
 #: the prefix, so that a client's log can be matched with the door's log.
 PREFIX, REASONING_PREFIX, MESSAGE_PREFIX, CALL_PREFIX = "resp_", "rs_", "msg_", "fc_"
 
@@ -74,12 +75,15 @@ def has_logprobs(view: JobView) -> bool:
 
 
 def message_json(
-    job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None
+    job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None, *, index: int = 0
 ) -> dict[str, Any]:
-    """Return the item for what the model says. If `text` is None, it has no content yet."""
+    """Return the item for what the model says. If `text` is None, it has no content yet.
+
+    If the answer has several messages, this is the one with the number `index`.
+    """
     content = [] if text is None else [part_json(text, logprobs)]
     return {
-        "id": MESSAGE_PREFIX + job_id,
+        "id": MESSAGE_PREFIX + _numbered(job_id, index),
         "type": "message",
         "role": "assistant",
         "status": status,
@@ -92,13 +96,15 @@ def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[s
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
 
 
-def reasoning_json(job_id: str, text: str | None, status: str) -> dict[str, Any]:
+def reasoning_json(job_id: str, text: str | None, status: str, *, index: int = 0) -> dict[str, Any]:
     """Return the item for what the model reasons. If `text` is None, it has no content yet.
 
-    The text is what the model wrote, so it is content and no summary.
+    The text is what the model wrote, so it is content and no summary. If the answer has several such items, this is the
+    one with the number `index`.
     """
     content = [] if text is None else [reasoning_part_json(text)]
-    return {"id": REASONING_PREFIX + job_id, "type": "reasoning", "summary": [], "content": content, "status": status}
+    item_id = REASONING_PREFIX + _numbered(job_id, index)
+    return {"id": item_id, "type": "reasoning", "summary": [], "content": content, "status": status}
 
 
 def reasoning_part_json(text: str) -> dict[str, Any]:
@@ -116,6 +122,10 @@ def call_json(job_id: str, index: int, call: Call, status: str) -> dict[str, Any
         "arguments": call.arguments,
         "status": status,
     }
+
+
+def _numbered(job_id: str, index: int) -> str:
+    return f"{job_id}_{index}" if index else job_id
 
 
 def _base_fields(view: JobView, status: str) -> dict[str, Any]:
@@ -160,17 +170,26 @@ def _output(view: JobView, status: str) -> list[dict[str, Any]]:
     if not has_ended(view) or view.text is None or (not view.text and view.state is not JobState.SUCCEEDED):
         return []
     item_status = "completed" if status == "completed" else "incomplete"
-    parts = parts_of(view)
-    calls = [call_json(view.id, index, call, item_status) for index, call in enumerate(parts.calls)]
-    before = []
-    if parts.reasoning:
-        ended = "completed" if parts.content or calls else item_status
-        before = [reasoning_json(view.id, parts.reasoning, ended)]
-    if (before or calls) and not parts.content:
-        return [*before, *calls]
-    # Logprobs are those of the whole text, so they are left out if the text has other parts than the message.
-    logprobs = None if before or calls else job_logprobs(view)
-    return [*before, message_json(view.id, parts.content, item_status, logprobs), *calls]
+    parts = ordered_parts(view.text) if has_parts(view) else [Part("content", view.text)]
+    if len(parts) <= 1 and not any(part.kind != "content" for part in parts):
+        text = parts[0].text if parts else ""
+        return [message_json(view.id, text, item_status, job_logprobs(view))]
+    # A call that has its end is complete, even if nothing more could be written after it.
+    last = "completed" if parts[-1].kind == "call" and view.text.endswith(END) else item_status
+    items, counts = [], Counter[str]()
+    for i, part in enumerate(parts):
+        items.append(_item(view.id, part, counts[part.kind], "completed" if i < len(parts) - 1 else last))
+        counts[part.kind] += 1
+    return items
+
+
+def _item(job_id: str, part: Part, index: int, status: str) -> dict[str, Any]:
+    """Return the item for a part that is not the only one: logprobs are those of the whole text, so it has none."""
+    if part.kind == "call":
+        return call_json(job_id, index, Call(part.text, part.arguments), status)
+    if part.kind == "reasoning":
+        return reasoning_json(job_id, part.text, status, index=index)
+    return message_json(job_id, part.text, status, index=index)
 
 
 def _error(view: JobView) -> dict[str, Any] | None:

@@ -68,9 +68,7 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
 
 
 def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
-    if generation.callback_url:
-        earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
-        check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url, earlier)
+    _check_callback(context, caller, generation)
     job, answer = _offer_once(context, caller, generation)
     while isinstance(answer, Admitted) and answer.taken_back:
         # An earlier request with the same request id was admitted, but the answer was lost, so the door canceled that
@@ -108,6 +106,12 @@ def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) 
     return AdmittedJob(_read_admitted(context, answer, job), answer.again)
 
 
+def _check_callback(context: DoorContext, caller: Caller, generation: GenerationRequest) -> None:
+    if generation.callback_url:
+        earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
+        check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url, earlier)
+
+
 def _offer_once(context: DoorContext, caller: Caller, generation: GenerationRequest) -> tuple[NewJob, Answer]:
     """Return the job and the store's answer; if the route was changed meanwhile, read it again."""
     for _ in range(_ROUTE_READINGS):
@@ -124,6 +128,7 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
 
     Nothing is written to the store. Raises ApiError and StoreUnavailable in the same cases as `offer`.
     """
+    _check_callback(context, caller, generation)
     for _ in range(_ROUTE_READINGS):
         job = make_job(context, caller, generation, context.pools.resolve_target(generation.model, caller.policy))
         answer = _quote_once(context, generation, job)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from shared.answer_parts import REASONING
+from shared.answer_parts import first_mark
 from shared.jobs.job import JobView
 from web.api.logprobs import job_logprobs
 from web.http.api_errors import ApiError, error_response
@@ -53,12 +53,9 @@ class ResponseEvents:
         #: `_sent` is the text formatted so far. `_running` is the text that the current attempt has generated so far.
         self._sent, self._running = "", ""
         self._in_progress = self._item_added = False
-        #: Makes the events of the output if the answer may call tools, or has turned out to begin with reasoning. All
-        #: other answers have only one item, a message.
-        self._output = self._new_output() if may_call(view) else None
-
-    def _new_output(self) -> OutputEvents:
-        return OutputEvents(self._view.id, _PART + 1, self._after)
+        #: Makes the events of the output if the answer may call tools, or those from where it turns out to have another
+        #: part than its message. All other answers have only one item, a message.
+        self._output = OutputEvents(view.id, _PART + 1, self._after) if may_call(view) else None
 
     def frames(self, items: Iterator[StreamItem]) -> Iterator[str]:
         """Yield the frames for these items, and "" for each NothingNew.
@@ -112,13 +109,32 @@ class ResponseEvents:
             raise TextDiverged(self.error_frame(ApiError("job_failed", message)))
         if len(text) == len(self._sent):
             return
-        if not self._sent and self._output is None and has_parts(self._view) and text.startswith(REASONING):
-            self._output = self._new_output()
+        if self._output is None and has_parts(self._view):
+            yield from self._divide(text)
         if self._output is not None:
             yield from self._start_progress()
             unsent, self._sent = text[len(self._sent) :], text
             yield from self._output_frames(self._output.add(unsent))
             return
+        yield from self._plain_text(text)
+
+    def _divide(self, text: str) -> Iterator[str]:
+        """If the text has other parts than a message, send what stands before them, and let them be sent as items.
+
+        The place is the same for each reader and each attempt, and so are the numbers of the events.
+        """
+        place = first_mark(text, len(self._sent))
+        if place is None:
+            return
+        if place > len(self._sent):
+            yield from self._plain_text(text[:place])
+        if place:
+            yield from self._close_item("completed", None)
+        first = _PART + 1 if not place else place + _END
+        self._output = OutputEvents(self._view.id, first, self._after, n_messages=1 if place else 0)
+
+    def _plain_text(self, text: str) -> Iterator[str]:
+        """Send the rest of the only message so far."""
         yield from self._add_item()
         known = max(len(self._sent), self._after - _PART)
         self._sent = text
@@ -138,17 +154,17 @@ class ResponseEvents:
         if response["output"]:
             yield from self._add_item()
         if self._item_added:
-            yield from self._close_item("completed" if status_of(view) == "completed" else "incomplete")
+            # Logprobs are in the store only after the job has ended, and then for the whole text.
+            status = "completed" if status_of(view) == "completed" else "incomplete"
+            yield from self._close_item(status, job_logprobs(view))
         yield from self._frame(_END_KIND[response["status"]], len(self._sent) + _END, {"response": response})
 
     def _output_frames(self, events: Iterator[OutputEvent]) -> Iterator[str]:
         for event in events:
             yield from self._frame(event.kind, event.number, event.body)
 
-    def _close_item(self, status: str) -> Iterator[str]:
+    def _close_item(self, status: str, logprobs: list[dict[str, Any]] | None) -> Iterator[str]:
         text, length = self._sent, len(self._sent)
-        # Logprobs are in the store only after the job has ended, and then for the whole text.
-        logprobs = job_logprobs(self._view)
         done = self._content | {"text": text, "logprobs": logprobs or []}
         yield from self._frame("output_text.done", length + _TEXT_DONE, done)
         part = {"part": part_json(text, logprobs)}

@@ -1,6 +1,7 @@
 """`/v1/responses`: create, read, follow and cancel responses; each is one job, admitted like all other jobs."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -16,7 +17,7 @@ from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.request import retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.accepted_fields import unsupported
-from web.openai.responses_answers import has_logprobs, response_json, status_of
+from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
 from web.openai.responses_schema import check_include
 from web.openai.responses_tools import ResponsesWithTools
 from web.operations.admission import AdmittedJob, offer
@@ -140,16 +141,22 @@ def delete(response_id: str) -> Response:
 def _offer(
     context: DoorContext, caller: Caller, body: ResponsesWithTools, deadline: RequestDeadline
 ) -> AdmittedJob | Yield:
-    """Offer the job of a response. Its conversation, which may be long, is not held while its client waits."""
-    generation = _generation_request(context, body, deadline, caller.tenant)
+    """Offer the job of a response. Its conversation, which may be long, is not held while its client waits.
+
+    Raises ApiError if the request repeats one whose response was deleted meanwhile.
+    """
     with_identity = with_job_identity if body.background else with_refusal_identity
-    return offer(context, caller, with_identity(generation, caller.tenant))
+    with ExitStack() as held:
+        generation = continued(context, caller.tenant, _generation_request(context, body, deadline), held)
+        verdict = offer(context, caller, with_identity(generation, caller.tenant))
+    if body.background and isinstance(verdict, AdmittedJob) and not is_response(verdict.view):
+        response_id = PREFIX + verdict.view.id
+        raise ApiError("job_not_found", f"this request was answered with response {response_id!r}, which was deleted")
+    return verdict
 
 
-def _generation_request(
-    context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline, tenant: str
-) -> GenerationRequest:
-    request = GenerationRequest(
+def _generation_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
+    return GenerationRequest(
         payload=body.payload(),
         deadline=deadline,
         model=body.model,
@@ -171,7 +178,6 @@ def _generation_request(
         form=body.form(),
         keeps_request=body.store,
     )
-    return continued(context, tenant, request)
 
 
 def _find_response(context: DoorContext, response_id: str) -> JobView:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shared.answer_parts import without_marks
+from shared.jobs.outcomes import FinishReason
+from workers.upstream.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
 
 #: Fields of a message that are texts, come in pieces and are kept beside the content.
 _OTHER_TEXTS = ("reasoning_content", "reasoning", "refusal")
@@ -30,24 +32,30 @@ class Counts(NamedTuple):
     prompt: int | None = None
     cached: int = 0
     completion: int | None = None
+    #: How many of the completion's tokens are reasoning.
+    reasoning: int = 0
 
 
 def read_counts(usage: Any) -> Counts:
     """Return the counts in the `usage` of a chunk or a response. What is no number of tokens is left out."""
     if not isinstance(usage, dict):
         return Counts()
-    details = usage.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
-    prompt = _count(usage.get("prompt_tokens"))
-    return Counts(prompt, min(prompt or 0, cached or 0), _count(usage.get("completion_tokens")))
+    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
+    reasoning = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    return Counts(prompt, min(prompt or 0, cached), completion, min(completion or 0, reasoning))
 
 
 @dataclass
 class Answer:
-    """One answer so far. `kind` is `chat` or `completion`, and `max_tokens` the length that was asked for."""
+    """One answer so far. `kind` is `chat` or `completion`, and `max_tokens` the length that was asked for.
+
+    With a `writer`, reasoning and calls of tools become parts of the text. Otherwise they are kept beside it.
+    """
 
     kind: str
     max_tokens: int
+    writer: PartsWriter | None = None
     #: The most bytes of a response that is not streamed.
     max_bytes: int = MAX_ANSWER_BYTES
     parts: list[str] = field(default_factory=list)
@@ -58,13 +66,14 @@ class Answer:
     _others: dict[str, str] = field(default_factory=dict)
     _tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     _logprobs: list[Any] = field(default_factory=list)
-    _held: str = ""
+    _characters: WholeCharacters = field(default_factory=WholeCharacters)
     _bytes: int = 0
 
     @property
     def text(self) -> str:
-        """The text so far."""
-        return "".join(self.parts)
+        """The text so far. When the answer is complete, its last part has an end; a part that was cut has none."""
+        is_complete = self.finish_reason not in {"", FinishReason.LENGTH}
+        return "".join(self.parts) + (self.writer.ending if self.writer is not None and is_complete else "")
 
     @property
     def completion_tokens(self) -> int:
@@ -110,7 +119,8 @@ class Answer:
             others["tool_calls"] = [self._tool_calls[index] for index in sorted(self._tool_calls)]
         if self._logprobs:
             others["logprobs"] = _joined_logprobs(self._logprobs)
-        return {"upstream": _with_whole_characters(others)} if others else {}
+        beside = {"upstream": _with_whole_characters(others)} if others else {}
+        return beside | ({"reasoning_tokens": self.counts.reasoning} if self.counts.reasoning else {})
 
     def _first_choice(self, value: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
@@ -141,31 +151,59 @@ class Answer:
             self._logprobs.append(logprobs)
         content, calls = parts.get("content"), parts.get("tool_calls")
         others = {name: parts[name] for name in _OTHER_TEXTS if isinstance(parts.get(name), str) and parts[name]}
-        for name, piece in others.items():
-            self._others[name] = self._others.get(name, "") + piece
-        for call in calls if isinstance(calls, list) else ():
-            self._add_tool_call(call)
-        # The marks of our own answers (shared/answer_parts.py) would be read as calls of tools.
-        text = without_marks(self._whole_characters(content)) if isinstance(content, str) else ""
+        calls = calls if isinstance(calls, list) else []
+        content = content if isinstance(content, str) else ""
+        if self.writer is None:
+            text = self._keep(content, others, calls)
+        else:
+            text = self._write(self.writer, content, others, calls)
         # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
         self._bytes += len(text) * 4 + sum(4 * len(piece) for piece in others.values())
         self._bytes += sum(len(str(item)) for item in (calls, logprobs) if item)
         if self._bytes > MAX_ANSWER_BYTES:
             raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")
-        if not (text or others or calls or (isinstance(content, str) and content)):
+        if not (text or others or calls or content):
             return None
         self.chunks += 1
         if text:
             self.parts.append(text)
         return text
 
-    def _add_tool_call(self, piece: Any) -> None:
-        """Merge a piece of a tool call with the earlier pieces of the same index; the texts of its function add up."""
+    def _keep(self, content: str, others: Mapping[str, str], calls: list[Any]) -> str:
+        """Keep what is not content beside the text, and return the new text."""
+        for name, piece in others.items():
+            self._others[name] = self._others.get(name, "") + piece
+        for call in calls:
+            self._add_tool_call(call)
+        # The marks of our own answers (shared/answer_parts.py) would be read as calls of tools.
+        return without_marks(self._characters.add(content))
+
+    def _write(self, writer: PartsWriter, content: str, others: Mapping[str, str], calls: list[Any]) -> str:
+        """Return the new text with its parts. A refusal is content, because it says what the model answers."""
+        text = writer.reasoning(others.get("reasoning_content") or others.get("reasoning") or "")
+        text += writer.content(content) + writer.content(others.get("refusal", ""))
+        for call in calls:
+            index, function = self._place_of(call, writer.n_calls), call.get("function")
+            given = function if isinstance(function, dict) else {}
+            name, arguments = (given.get(one) for one in ("name", "arguments"))
+            try:
+                text += writer.call(index, *(one if isinstance(one, str) else "" for one in (name, arguments)))
+            except OrderInvalid as error:
+                raise AnswerInvalid(str(error)) from None
+        return text
+
+    def _place_of(self, piece: Any, next_index: int) -> int:
+        """Return the index of the call that a piece belongs to; without one, the piece is a call of its own."""
         if not isinstance(piece, dict):
             raise AnswerInvalid("the upstream sent a tool call that is not an object")
-        index = piece.get("index", len(self._tool_calls))
+        index = piece.get("index", next_index)
         if not isinstance(index, int) or not 0 <= index < 1024:
             raise AnswerInvalid("the upstream sent a tool call whose index is not a number from 0 to 1023")
+        return index
+
+    def _add_tool_call(self, piece: Any) -> None:
+        """Merge a piece of a tool call with the earlier pieces of the same index; the texts of its function add up."""
+        index = self._place_of(piece, len(self._tool_calls))
         call = self._tool_calls.setdefault(index, {"id": None, "type": "function", "function": {}})
         for name in ("id", "type"):
             if isinstance(piece.get(name), str):
@@ -175,22 +213,15 @@ class Answer:
             if isinstance(value, str):
                 call["function"][name] = call["function"].get(name, "") + value
 
-    def _whole_characters(self, piece: str) -> str:
-        """Return the text, with half of a surrogate pair at its end held back until the other half arrives.
-
-        A server that escapes its JSON may put the two halves into two chunks. A half alone becomes U+FFFD.
-        """
-        text = self._held + piece
-        self._held = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
-        text = text[: len(text) - len(self._held)]
-        if text.isascii():
-            return text
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
 
 def _count(value: Any) -> int | None:
     # bool is a subclass of int, but true is no number of tokens.
     return value if type(value) is int and 0 <= value < 1 << 40 else None
+
+
+def _detail(usage: dict[str, Any], group: str, name: str) -> int:
+    details = usage.get(group)
+    return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
 
 
 def _with_whole_characters(value: dict[str, Any]) -> dict[str, Any]:

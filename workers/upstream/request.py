@@ -9,6 +9,7 @@ from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
 from workers.upstream.answer import Answer
+from workers.upstream.parts_writer import PartsWriter
 from workers.upstream.vectors import Vectors
 
 #: Sampling fields of a native job that OpenAI's API has, and those that only some servers have. The latter are sent
@@ -30,10 +31,14 @@ class UpstreamRequest:
     #: The number of tokens that the answer may have, and the number of texts to embed.
     max_tokens: int = 0
     inputs: int = 0
+    #: Whether reasoning and calls of tools become parts of the answer's text (shared/answer_parts.py).
+    has_parts: bool = False
 
     def new_answer(self) -> Answer | Vectors:
         """Return an empty answer of the kind that the request asks for."""
-        return Vectors(self.inputs) if self.kind == "embeddings" else Answer(self.kind, self.max_tokens)
+        if self.kind == "embeddings":
+            return Vectors(self.inputs)
+        return Answer(self.kind, self.max_tokens, PartsWriter() if self.has_parts else None)
 
 
 def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
@@ -68,7 +73,8 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         "stream_options": {"include_usage": True},
     }
     path = "chat/completions" if kind == "chat" else "completions"
-    return UpstreamRequest(path, kind, _as_json(fields), max_tokens=spec.max_tokens)
+    has_parts = payload.get("parts") is True
+    return UpstreamRequest(path, kind, _as_json(fields), max_tokens=spec.max_tokens, has_parts=has_parts)
 
 
 def _as_json(fields: dict[str, Any]) -> bytes:

@@ -36,6 +36,10 @@ Priority = Annotated[
     int | None,
     typer.Option(min=-1, max=1, help="1: before the tenant's other jobs. -1: batch work, after all tenants' jobs."),
 ]
+CallbackUrl = Annotated[
+    str | None,
+    typer.Option("--callback-url", metavar="URL", help="The door tells the job's end to this URL, by a webhook."),
+]
 Wait = Annotated[
     str, typer.Option(metavar="DURATION", help="After a `yield`, retry at each hint, for at most this long.")
 ]
@@ -55,6 +59,7 @@ def submit(
     model: Model = None,
     priority: Priority = None,
     tenant: ActingTenant = None,
+    callback_url: CallbackUrl = None,
     wait: Wait = "0s",
     detach: Detach = False,
     json: Json = False,
@@ -72,6 +77,7 @@ def submit(
         "stop": stop or None,
         "model": model,
         "priority": priority,
+        "callback_url": callback_url,
     }
     body |= {name: value for name, value in options.items() if value is not None}
     wait_ms = parse_duration_ms("wait", wait)

@@ -163,5 +163,5 @@ def test_a_wait_beyond_the_longest_hint_is_too_long_for_a_retry_even_without_a_d
     assert ("x-should-retry" in answer.headers) is too_long
     message = answer.body["error"]["message"]
     assert "would miss the deadline" not in message
-    advice = "; the wait is too long for a retry within the call; send a new request in 52.0 s"
+    advice = "; the wait is too long for an automatic retry; send a new request in 52.0 s"
     assert message.endswith(advice) is too_long

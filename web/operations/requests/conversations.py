@@ -5,7 +5,7 @@ continues it needs nothing else, whatever became of the responses before (docs/a
 """
 
 import json
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,16 +24,17 @@ from web.runtime.context import DoorContext
 _FIELD = "previous_response_id"
 
 
-def continued(context: DoorContext, tenant: str, request: GenerationRequest) -> GenerationRequest:
+def continued(context: DoorContext, tenant: str, request: GenerationRequest, held: ExitStack) -> GenerationRequest:
     """Return the request for a response with the conversation before it, which follows its own instructions.
 
-    What continues a private response is private too, because it repeats that one's prompt. Raises ApiError if the
-    tenant has no such earlier response, or if it cannot be continued, and StoreUnavailable.
+    What continues a private response is private too, because it repeats that one's prompt. Until `held` is closed, the
+    conversation counts as a body of the tenant that the door reads. Raises ApiError if the tenant has no such earlier
+    response, or if it cannot be continued, or if the bodies that the door reads are too many, and StoreUnavailable.
     """
     previous = request.form["previous"]
     if previous is None:
         return request
-    earlier, is_private = _conversation(context, tenant, previous)
+    earlier, is_private = _conversation(context, tenant, previous, held)
     own_system, own = 1 if request.form["instructed"] else 0, request.payload["messages"]
     messages = [*own[:own_system], *earlier, *own[own_system:]]
     _check_size(context, previous, messages)
@@ -65,12 +66,18 @@ def forget_unstored(context: DoorContext, view: JobView) -> None:
             erase_job(context, view)
 
 
-def _conversation(context: DoorContext, tenant: str, response_id: str) -> tuple[list[dict[str, Any]], bool]:
+def _conversation(
+    context: DoorContext, tenant: str, response_id: str, held: ExitStack
+) -> tuple[list[dict[str, Any]], bool]:
     """Return the messages of an earlier response and of its answer, without its instructions; and if it is private."""
     view = find_response(context, response_id, tenant)
     if view is not None and view.state is not JobState.SUCCEEDED:
         message = f"{_FIELD}={quoted(response_id)} cannot be continued: its status is {status_of(view)}"
         raise invalid_value([FieldError(_FIELD, message)])
+    if view is not None:
+        # No longer conversation is offered, and more than the longest body might never fit.
+        n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
+        held.callback(context.request_bounds.open_body(tenant, n_bytes))
     request = None if view is None else context.store.kept_request(view.id)
     if view is None or view.text is None or request is None or not isinstance(request.get("messages"), list):
         message = f"{_FIELD}={quoted(response_id)} was not found"

@@ -1,0 +1,193 @@
+"""Reasoning and calls of tools of an upstream on `/v1/responses` and `/v1/messages`, with the stock packages."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from tests.support.fits_schema import assert_fits
+from tests.support.processes import Stage
+from tests.support.served import Address, Served, random_model_served
+from tests.support.tool_templates import a_tool
+from tests.support.upstream_server import UpstreamServer
+
+pytestmark = pytest.mark.ways("direct", reason="what is behind the door does not depend on the way to it")
+
+ASKED: dict[str, Any] = {"model": "m", "input": "hello there"}
+TOOLS: Any = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("weather", "time")]
+MESSAGE: dict[str, Any] = {
+    "model": "m",
+    "max_tokens": 20,
+    "messages": [{"role": "user", "content": "hello there"}],
+    "tools": [{"name": name, "input_schema": {"type": "object"}} for name in ("weather", "time")],
+}
+THOUGHT = ("reasoning", "completed", "I must look.")
+CALLS = [("function_call", "completed", name + '{"a":1}') for name in ("weather", "time")]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[UpstreamServer]:
+    with UpstreamServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory, server: UpstreamServer) -> Iterator[Served]:
+    environ = {
+        "PENSTOCK_ENGINE": "upstream",
+        "PENSTOCK_UPSTREAM_URL": server.url,
+        "PENSTOCK_UPSTREAM_MODEL": "m",
+        "PENSTOCK_ADMISSION": "bounds",
+    }
+    with Stage(tmp_path_factory.mktemp("upstream"), **environ) as stage:
+        stage.worker()
+        with Served(stage) as served:
+            yield served
+
+
+@pytest.fixture
+def claude(served: Address) -> Iterator[Anthropic]:
+    with Anthropic(base_url=served.url, api_key="none", max_retries=0) as claude:
+        yield claude
+
+
+def read(items: list[Any]) -> list[tuple[str, str, str]]:
+    """Return the type, the status and the text of each item of an output; of a call, its name and its arguments."""
+    return [
+        (
+            item.type,
+            item.status,
+            item.name + item.arguments
+            if item.type == "function_call"
+            else "".join(part.text for part in item.content or ()),
+        )
+        for item in items
+    ]
+
+
+def respond(client: OpenAI, *, streams: bool, **more: Any) -> Any:
+    """Return a response. If it is streamed, the items that it consists of must be those that the stream has shown."""
+    if not streams:
+        return client.responses.create(**ASKED | more)
+    with client.responses.stream(**ASKED | more) as stream:
+        events = list(stream)
+    response: Any = events[-1].response  # type: ignore[union-attr]  # the last event has the whole response
+    done: Any = [event.item for event in events if event.type == "response.output_item.done"]
+    assert read(done) == read(response.output)
+    assert [item.id for item in done] == [item.id for item in response.output]
+    shown = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(shown) == "".join(item.arguments for item in done if item.type == "function_call")
+    numbers = [event.sequence_number for event in events]
+    assert numbers == sorted(set(numbers))
+    return response
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("behaviour", ["tools", "tools whole"])
+def test_a_response_has_the_upstreams_reasoning_and_calls_as_items(
+    client: OpenAI, server: UpstreamServer, behaviour: str, streams: bool
+) -> None:
+    server.will(behaviour)
+    response = respond(client, streams=streams, tools=TOOLS)
+    assert read(response.output) == [THOUGHT, *CALLS]
+    assert response.status == "completed"
+    assert response.usage.output_tokens_details.reasoning_tokens == 4
+    assert len({item.call_id for item in response.output[1:]}) == 2
+    # What the model sees next is the call that it made, with the result that the client adds.
+    result = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "sunny"}
+    client.responses.create(model="m", input=[result], previous_response_id=response.id)
+    _, said, told = server.bodies[-1]["messages"]
+    assert [call["function"]["name"] for call in said["tool_calls"]] == ["weather", "time"]
+    assert (told["role"], told["tool_call_id"]) == ("tool", said["tool_calls"][0]["id"])
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("tools", [TOOLS, None])
+def test_reasoning_at_the_end_of_a_stream_is_not_lost(
+    client: OpenAI, server: UpstreamServer, tools: Any, streams: bool
+) -> None:
+    server.will("late reasoning")
+    response = respond(client, streams=streams, **({"tools": tools} if tools else {}))
+    assert read(response.output) == [("message", "completed", "Yes."), ("reasoning", "completed", "I hope.")]
+
+
+def test_a_stream_with_late_reasoning_can_be_resumed_after_each_of_its_events(
+    served: Address, client: OpenAI, server: UpstreamServer
+) -> None:
+    server.will("late reasoning")
+    first = client.responses.create(**ASKED, background=True, stream=True)
+    response: Any = next(iter(first)).response  # type: ignore[union-attr]  # the first event is `created`
+    list(first)
+
+    def events(more: str) -> list[dict[str, Any]]:
+        frames = served.http.get(f"/v1/responses/{response.id}?stream=true{more}").text.split("\n\n")[:-1]
+        return [json.loads(frame.partition("data: ")[2]) for frame in frames if "data: " in frame]
+
+    whole = events("")
+    assert whole[-1]["type"] == "response.completed"
+    for index, event in enumerate(whole):
+        assert events(f"&starting_after={event['sequence_number']}") == whole[index + 1 :]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("behaviour", ["tools", "tools whole"])
+def test_a_message_has_the_upstreams_reasoning_and_calls_as_blocks(
+    claude: Anthropic, server: UpstreamServer, behaviour: str, streams: bool
+) -> None:
+    server.will(behaviour)
+    if streams:
+        with claude.messages.stream(**MESSAGE) as stream:
+            message = stream.get_final_message()
+    else:
+        message = claude.messages.create(**MESSAGE)
+    thought, *calls = message.content
+    assert (thought.type, getattr(thought, "thinking", None)) == ("thinking", "I must look.")
+    assert [(call.type, getattr(call, "name", None), getattr(call, "input", None)) for call in calls] == [
+        ("tool_use", "weather", {"a": 1}),
+        ("tool_use", "time", {"a": 1}),
+    ]
+    assert message.stop_reason == "tool_use"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_message_with_late_reasoning_has_all_of_it(claude: Anthropic, server: UpstreamServer, streams: bool) -> None:
+    server.will("late reasoning")
+    if streams:
+        with claude.messages.stream(**MESSAGE) as stream:
+            message = stream.get_final_message()
+    else:
+        message = claude.messages.create(**MESSAGE)
+    said = {block.type: getattr(block, "text", None) or getattr(block, "thinking", None) for block in message.content}
+    assert said == {"text": "Yes.", "thinking": "I hope."}
+
+
+def test_a_real_upstream_calls_tools_on_both_routes(
+    client: OpenAI, claude: Anthropic, served: Address, tmp_path: Path
+) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    function = a_tool("get_weather", city={"type": "string", "maxLength": 8}, unit={"enum": ["C", "F"]})["function"]
+    with random_model_served(tmp_path) as behind:
+        worker = served.stage.worker(
+            PENSTOCK_UPSTREAM_URL=f"{behind.url}/v1", PENSTOCK_UPSTREAM_MODEL="m", PENSTOCK_MODEL_NAME="real"
+        )
+        asked: Any = {"model": "real", "tools": [{"type": "function"} | function], "tool_choice": "required"}
+        for streams in (False, True):
+            response = respond(client, streams=streams, **asked, parallel_tool_calls=False, max_output_tokens=400)
+            (call,) = response.output
+            assert (call.type, call.name, call.status) == ("function_call", "get_weather", "completed")
+            assert_fits(function["parameters"], call.arguments)
+        tool = {"name": "get_weather", "input_schema": function["parameters"]}
+        wanted: Any = {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}
+        with claude.messages.stream(
+            **MESSAGE | {"model": "real", "max_tokens": 400, "tools": [tool], "tool_choice": wanted}
+        ) as stream:
+            message = stream.get_final_message()
+        assert [block.type for block in message.content] == ["tool_use"]
+        assert_fits(function["parameters"], json.dumps(getattr(message.content[0], "input", None)))
+        worker.terminate()
+        assert worker.exit_code() == 0
+        behind.stage.assert_sound()

@@ -1,0 +1,107 @@
+"""Tests that reasoning and calls of tools become parts of an answer's text, in the order in which they arrive."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from shared.answer_parts import CALL, END, REASONING, Call, Part, ordered_parts, read_parts
+from workers.upstream.answer import Answer, AnswerInvalid
+from workers.upstream.parts_writer import PartsWriter
+
+
+def chunk(delta: Any, **choice: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta} | choice]}
+
+
+def call(index: int, name: str = "", arguments: str = "") -> dict[str, Any]:
+    return {"tool_calls": [{"index": index, "function": {"name": name, "arguments": arguments}}]}
+
+
+def answer_of(*deltas: Any, finish_reason: str = "stop") -> Answer:
+    """Return the answer of which these are the parts. What is shown while it arrives must be how its text begins."""
+    answer = Answer("chat", 16, PartsWriter())
+    shown = "".join(answer.add_chunk(chunk(delta)) or "" for delta in deltas)
+    answer.add_chunk(chunk({}, finish_reason=finish_reason))
+    assert answer.text.startswith(shown)
+    assert answer.text[len(shown) :].strip("\ufffd" + END) == ""
+    assert answer.extra() == {}
+    return answer
+
+
+def test_reasoning_content_and_calls_keep_their_order() -> None:
+    deltas = [
+        *({"reasoning_content": piece} for piece in ("I ", "look.")),
+        {"content": "Let me "},
+        {"content": "see."},
+        call(0, "weather"),
+        call(0, arguments='{"a":'),
+        call(0, arguments="1}"),
+        call(1, "time", "{}"),
+        {"reasoning": "Done."},
+    ]
+    assert ordered_parts(answer_of(*deltas).text) == [
+        Part("reasoning", "I look."),
+        Part("content", "Let me see."),
+        Part("call", "weather", '{"a":1}'),
+        Part("call", "time", "{}"),
+        Part("reasoning", "Done."),
+    ]
+
+
+def test_a_server_that_names_its_reasoning_twice_has_reasoned_once() -> None:
+    assert read_parts(answer_of({"reasoning_content": "hm", "reasoning": "hm"}).text).reasoning == "hm"
+
+
+def test_a_refusal_is_what_the_model_says() -> None:
+    assert read_parts(answer_of({"refusal": "I may "}, {"refusal": "not."}).text).content == "I may not."
+
+
+def test_a_call_without_arguments_is_a_call() -> None:
+    assert read_parts(answer_of(call(0, "now"), {"content": "then"}).text).calls == [Call("now", "")]
+    assert read_parts(answer_of(call(0, "now")).text).calls == [Call("now", "")]
+
+
+def test_calls_without_an_index_are_calls_of_their_own() -> None:
+    whole = [{"function": {"name": name, "arguments": "{}"}} for name in ("a", "b")]
+    assert read_parts(answer_of({"tool_calls": whole}).text).calls == [Call("a", "{}"), Call("b", "{}")]
+
+
+def test_a_complete_answer_ends_its_last_part_and_a_cut_one_does_not() -> None:
+    assert answer_of(call(0, "a", "{}"), finish_reason="tool_calls").text.endswith(END)
+    assert not answer_of(call(0, "a", '{"b'), finish_reason="length").text.endswith(END)
+
+
+def test_a_piece_of_an_earlier_call_is_refused_but_a_blank_is_not() -> None:
+    begun = [call(0, "a", "{}"), call(1, "b", "{")]
+    assert (
+        read_parts(answer_of(*begun, call(0, arguments="\n"), call(1, arguments="}")).text).calls[1].arguments == "{}"
+    )
+    with pytest.raises(AnswerInvalid, match="went back to an earlier call"):
+        answer_of(*begun, call(0, arguments="}"))
+
+
+@pytest.mark.parametrize("piece", ["x", {"index": -1}, {"index": 10**9}])
+def test_what_is_no_call_is_refused(piece: Any) -> None:
+    with pytest.raises(AnswerInvalid, match="a tool call"):
+        answer_of({"tool_calls": [piece]})
+
+
+@given(some.lists(some.sampled_from(["\ud83d", "\ude00", "a", CALL, END, REASONING]), max_size=6))
+def test_what_the_upstream_writes_has_no_marks_and_no_halves_of_characters(pieces: list[str]) -> None:
+    whole = "".join(pieces).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    for mark in (CALL, END, REASONING):
+        whole = whole.replace(mark, "\ufffd")
+    deltas = [*({"reasoning": piece} for piece in pieces), *(call(0, "f", piece) for piece in pieces)]
+    parts = read_parts(answer_of(*deltas, finish_reason="tool_calls").text)
+    assert parts.reasoning == whole
+    assert parts.calls == ([Call("f", whole)] if pieces else [])
+    assert parts.content == ""
+
+
+def test_reasoning_tokens_are_those_that_the_upstream_counts() -> None:
+    answer = Answer("chat", 16, PartsWriter())
+    usage = {"prompt_tokens": 3, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
+    answer.add_chunk({"choices": [], "usage": usage})
+    assert answer.extra() == {"reasoning_tokens": 4}
