@@ -1,6 +1,7 @@
 """Anthropic's routes for messages; the unmodified `anthropic` package works with them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from apiflask import APIBlueprint
 from flask import Response, g
@@ -23,6 +24,7 @@ from web.operations.event_stream import JobStarted, NothingNew, StreamItem, Text
 from web.operations.idempotency import with_refusal_identity
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
+from web.operations.requests.generation import GenerationRequest
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.sse import frame, stream_response
 from web.routes.openai import generation_request
@@ -57,7 +59,7 @@ def create(body: MessagesBody) -> Response:
     context, caller = current_context(), current_caller()
     chat = _chat(context, body)
     deadline = read_deadline(context, caller, chat, "stream" if body.stream else "hold")
-    generation = generation_request(context, chat, "chat", deadline)
+    generation = _in_parts(generation_request(context, chat, "chat", deadline))
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
@@ -101,6 +103,12 @@ def _chat(context: DoorContext, body: CountTokensBody) -> ChatWithTools | Forwar
         if isinstance(target, FoundRoute) and target.may_forward:
             return body.forwarded_chat()
         raise
+
+
+def _in_parts(generation: GenerationRequest) -> GenerationRequest:
+    """Return the request for an answer that also has the parts of an upstream's in its text, while they arrive."""
+    parts = {"parts": True}
+    return replace(generation, payload=generation.payload | parts, form=generation.form | parts)
 
 
 def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
