@@ -109,9 +109,7 @@ def test_a_conversation_that_is_continued_counts_as_a_body_while_it_is_offered(s
         )
         assert code_of(respond(input="hi", previous_response_id=previous)) == "tenant_bodies_full"
         assert respond(input="hi").status_code == 200
-    wait_for(
-        lambda: respond(input="hi", previous_response_id=previous).status_code == 200, "room for the conversation"
-    )
+    wait_for(lambda: respond(input="hi", previous_response_id=previous).status_code == 200, "room for the conversation")
 
 
 def test_behind_a_proxy_the_requests_of_each_client_are_bounded(served: Address) -> None:
