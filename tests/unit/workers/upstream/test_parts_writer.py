@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from shared.answer_parts import CALL, END, REASONING, Call, Part, ordered_parts, read_parts
+from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, Call, Part, ordered_parts, read_parts
 from workers.upstream.answer import Answer, AnswerInvalid
 from workers.upstream.parts_writer import PartsWriter
 
@@ -25,7 +25,7 @@ def answer_of(*deltas: Any, finish_reason: str = "stop") -> Answer:
     shown = "".join(answer.add_chunk(chunk(delta)) or "" for delta in deltas)
     answer.add_chunk(chunk({}, finish_reason=finish_reason))
     assert answer.text.startswith(shown)
-    assert answer.text[len(shown) :].strip("\ufffd" + END) == ""
+    assert answer.text[len(shown) :].strip("\ufffd" + ARGUMENTS + END) == ""
     assert answer.extra() == {}
     return answer
 
