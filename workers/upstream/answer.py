@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from shared.answer_parts import without_marks
 from shared.jobs.outcomes import FinishReason
-from workers.upstream.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
+from workers.upstream.answers.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
 
 #: Fields of a message that are texts, come in pieces and are kept beside the content.
 _OTHER_TEXTS = ("reasoning_content", "reasoning", "refusal")

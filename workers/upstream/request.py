@@ -9,7 +9,7 @@ from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
 from workers.upstream.answer import Answer
-from workers.upstream.parts_writer import PartsWriter
+from workers.upstream.answers.parts_writer import PartsWriter
 from workers.upstream.vectors import Vectors
 
 #: Sampling fields of a native job that OpenAI's API has, and those that only some servers have. The latter are sent

@@ -8,7 +8,7 @@ from hypothesis import strategies as some
 
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, Call, Part, ordered_parts, read_parts
 from workers.upstream.answer import Answer, AnswerInvalid
-from workers.upstream.parts_writer import PartsWriter
+from workers.upstream.answers.parts_writer import PartsWriter
 
 
 def chunk(delta: Any, **choice: Any) -> dict[str, Any]:

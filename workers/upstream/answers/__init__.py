@@ -1,0 +1,1 @@
+"""How an upstream's answer is written down."""
