@@ -1,5 +1,6 @@
 """Judges a run by the clients' ledger: what was promised must have happened once, and stays as it was read."""
 
+import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -69,8 +70,27 @@ class Judge:
         }
 
     def jobs_by_tenant(self) -> dict[str, list[Job]]:
-        """Return all jobs that each tenant can read, those without an acknowledgement included."""
-        return {tenant: list(self._list(tenant)) for tenant in self._doors}
+        """Return all jobs of each tenant by the clients' ledger, for a store that has lost nothing.
+
+        Of a job whose end a client has written down, it is that end; otherwise it is what the tenant reads now. Each
+        job with a mark of its request must be in the ledger: as an acknowledged one, or as one of a request that got no
+        answer or a refusal. Requests of OpenAI's routes have no mark.
+        """
+        by_tenant = {tenant: list(self._list(tenant)) for tenant in self._doors}
+        listed = {job["id"] for jobs in by_tenant.values() for job in jobs}
+        for job_id in self._acks.keys() - listed:
+            self._report("acknowledged and not listed", job_id)
+        unanswered = {entry["ref"] for event in ("unknown", "refused", "vanished") for entry in self.ledger.of(event)}
+        for job in itertools.chain.from_iterable(by_tenant.values()):
+            ref = job["metadata"].get("ref")
+            if job["id"] not in self._acks and ref is not None and ref not in unanswered:
+                self._report("nobody's job", job["id"], ref=ref)
+        return {tenant: [self._told_end(job["id"]) or job for job in jobs] for tenant, jobs in by_tenant.items()}
+
+    def _told_end(self, job_id: str) -> Job | None:
+        """Return the end of a job that a client has written down, or None."""
+        seen: list[Job] = [entry["job"] for entry in self._reads.get(job_id, [])]
+        return next((job for job in reversed(seen) if job["status"] in ENDED), None)
 
     def _report(self, kind: str, job_id: str, **details: Any) -> None:
         story = [entry for entry in self.ledger.entries if entry.get("id") == job_id][:12] if job_id else []

@@ -1,4 +1,4 @@
-"""Compares what `penstock usage` tells an operator with what the tenants read of their own jobs."""
+"""Compares what `penstock usage` tells an operator with the ledger of the tenants' clients."""
 
 import json
 import subprocess

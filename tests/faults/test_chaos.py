@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,20 +15,36 @@ from tests.support.processes import ROOT
 SEED = 405
 
 
-@pytest.mark.minutes
-@pytest.mark.timeout(900)  # a loaded machine needs most of its time to start processes again
-def test_whatever_is_killed_stopped_or_cut_off_every_promise_to_a_client_is_kept(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.chaos", "--minutes", "1", "--seed", str(SEED)]
+def chaos(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run the program, which must find no anomaly, and return its report."""
+    command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), *arguments]
     run = subprocess.run(
-        [*command, "--folder", str(tmp_path / "run")],
+        [*command, "--folder", str(folder / "run")],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert run.returncode == 0, (run.stdout, run.stderr)
-    report = json.loads(run.stdout[run.stdout.index("\n{") :])
+    report: dict[str, Any] = json.loads(run.stdout[run.stdout.index("\n{") :])
+    return report
+
+
+@pytest.mark.minutes
+@pytest.mark.timeout(900)  # a loaded machine needs most of its time to start processes again
+def test_whatever_is_killed_stopped_or_cut_off_every_promise_to_a_client_is_kept(tmp_path: Path) -> None:
+    report = chaos(tmp_path, "--minutes", "1")
     assert [phase["admission"] for phase in report["phases"]] == ["full", "bounds"]
     assert all(phase["acknowledged_jobs"] > 10 for phase in report["phases"])
     assert all(sum(phase["faults"].values()) > 5 for phase in report["phases"])
     assert sum(phase["pauses"] for phase in report["phases"]) > 0
+
+
+@pytest.mark.minutes
+@pytest.mark.timeout(900)
+def test_usage_is_what_the_clients_have_written_down(tmp_path: Path) -> None:
+    report = chaos(tmp_path, "--minutes", "0.33", "--no-failovers", "--admission", "bounds")
+    (phase,) = report["phases"]
+    assert phase["compared_usage"]
+    assert phase["acknowledged_jobs"] > 0
+    assert sum(phase["faults"].values()) > 0

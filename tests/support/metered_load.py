@@ -30,6 +30,8 @@ class Ledger:
     #: First returns with a ticket: admitted, refused or late; `unsure` if only the door knows whether one was late.
     returns: Counter[tuple[str, str]] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
+    #: Answers by route and status.
+    routes: Counter[tuple[str, str]] = field(default_factory=Counter)
     ttft_ms: dict[str, list[int]] = field(default_factory=dict)
     #: For each job: when it ended (Unix time), its tenant, and its computed tokens, of which generated ones count 4.
     served: list[tuple[float, str, int]] = field(default_factory=list)
@@ -174,5 +176,7 @@ class Load:
     def _count(self, response: httpx.Response) -> httpx.Response:
         with self.ledger.lock:
             self.ledger.statuses[str(response.status_code)] += 1
+            route = "/v1/jobs" if response.request.method == "POST" else "/v1/jobs/<job_id>"
+            self.ledger.routes[route, str(response.status_code)] += 1
             self.ledger.waits_s.setdefault(response.request.method, []).append(response.elapsed.total_seconds())
         return response

@@ -27,6 +27,8 @@ class Loaded:
     ledger: Ledger
     #: All jobs since the doors were first scraped: those of this load, and of the one before it.
     served: list[tuple[float, str, int]]
+    #: The tokens that have been counted against the budget of blue.
+    budgeted: int
     from_s: float
     to_s: float
     #: By how much the worker's own counters grew, which it also writes to the store with each heartbeat.
@@ -37,8 +39,9 @@ class Loaded:
     scrapes: float
     #: How long the longest scrape of a door took, as Prometheus saw it, in seconds.
     longest_scrape_s: float
-    #: The address of the worker's metrics.
+    #: The address of the worker's metrics, and those of the doors and the gate.
     worker: str
+    doors_and_gate: tuple[str, ...]
     #: Of a board of one tenant: that tenant. Otherwise all.
     tenants: tuple[str, ...] = TENANTS
 
@@ -69,7 +72,7 @@ def _first_tokens(it: Loaded, labels: Labels) -> list[Expected]:
     return [Expected({labels: it.ledger.ttft_quantile_s(part, *it.tenants)}) for part in (0.5, 0.99)]
 
 
-def _shares(it: Loaded) -> dict[str, Number]:
+def shares(it: Loaded) -> dict[str, Number]:
     """Return the least and the most that each tenant can have been served of its due.
 
     Both have jobs nearly all the time, and half of all is due to each. What one was served while the other had no job
@@ -125,12 +128,12 @@ def _generated(it: Loaded) -> list[Expected]:
 
 @RATES.of("overview: Served of what was due")
 def _served_of_due(it: Loaded) -> list[Expected]:
-    return [Expected({of(tenant=tenant): share for tenant, share in _shares(it).items()})]
+    return [Expected({of(tenant=tenant): share for tenant, share in shares(it).items()})]
 
 
 @RATES.of("tenant: Served of what was due")
 def _tenant_served_of_due(it: Loaded) -> list[Expected]:
-    return [value(_shares(it)[it.tenants[0]])]
+    return [value(shares(it)[it.tenants[0]])]
 
 
 @RATES.of("overview: Time to the first token")
@@ -159,10 +162,17 @@ def _http_requests(it: Loaded) -> list[Expected]:
 
 @RATES.of("overview: Round trips to the store")
 def _round_trips(it: Loaded) -> list[Expected]:
-    """Nobody but the door sees a round trip. But whoever asked for it waited longer: a client, or a scrape."""
+    return [Expected({of(script=script): bounds for script, bounds in round_trips(it).items()})]
+
+
+def round_trips(it: Loaded) -> dict[str, Number]:
+    """Return bounds for the times of round trips by script.
+
+    Nobody but the door sees a round trip. But whoever asked for it waited longer: a client, or a scrape.
+    """
     longest_s = {script: max(it.ledger.waits_s[method]) for script, method in _METHODS.items()}
     longest_s["snapshot"] = it.longest_scrape_s
-    return [Expected({of(script=script): (1e-5, _end_of_bucket_s(time_s)) for script, time_s in longest_s.items()})]
+    return {script: (1e-5, _end_of_bucket_s(time_s)) for script, time_s in longest_s.items()}
 
 
 def _end_of_bucket_s(time_s: float) -> float:

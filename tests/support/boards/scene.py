@@ -45,6 +45,8 @@ SIM = {
     "PENSTOCK_REQUEST_HEAD_MS": "600000",
 }
 SLOTS, MAX_INFLIGHT = 4, 8
+#: The monthly budget of blue, what counts against it, and the tokens of the job that fails at the beginning.
+BUDGET, COUNTED_KINDS, FAILED_TOKENS = 10**9, ("prompt", "completion"), 30
 #: How long the load lasts, in seconds.
 LEAST_S = 40
 #: The worker's own counters that it also writes to the store.
@@ -70,6 +72,7 @@ class Scene:
     #: The address of the worker's metrics.
     worker_address: str
     prometheus: Prometheus
+    gate_address: str
     keys: dict[str, str]
     admin_key: str
     #: How many requests clients know to have been turned away.
@@ -150,6 +153,8 @@ class Scene:
         return Loaded(
             ledger=load.ledger,
             served=warm.ledger.served + load.ledger.served,
+            budgeted=FAILED_TOKENS
+            + sum(one.ledger.tokens["blue", kind] for one in (warm, load) for kind in COUNTED_KINDS),
             from_s=from_s,
             to_s=to_s,
             reported={name: after[name] - before[name] for name in COUNTED},
@@ -158,12 +163,14 @@ class Scene:
             scrapes=scrapes + len(self.doors),
             longest_scrape_s=longest_s,
             worker=self.worker_address,
+            doors_and_gate=(*map(address_of, self.doors), self.gate_address),
         )
 
 
 def plain(labels: Labels) -> Labels:
-    """Return the labels without those that say only what was asked for."""
-    return tuple(pair for pair in labels if pair[0] not in {"__name__", "job"})
+    """Return the labels without those that say only what was asked for, and bounds of buckets in one form."""
+    kept = (pair for pair in labels if pair[0] not in {"__name__", "job"})
+    return tuple((name, repr(float(text)) if name == "le" else text) for name, text in kept)
 
 
 def address_of(url: str) -> str:
@@ -186,7 +193,7 @@ def a_scene(folder: Path) -> Iterator[Scene]:
         for port in ports:
             stage.web(port, PENSTOCK_AUTH="required", PENSTOCK_WEB_WORKERS="2", PENSTOCK_LOG_LEVEL="warning")
         doors = [f"http://127.0.0.1:{port}" for port in ports]
-        Tenants(stage.client).set("blue", TenantPolicy(tokens_per_day=10**9))
+        Tenants(stage.client).set("blue", TenantPolicy(tokens_per_month=BUDGET))
         keys = {tenant: ApiKeys(stage.client).create(tenant).key for tenant in TENANTS}
         fail_one(stage)
         refuse_without_worker(doors[0], keys["blue"])
@@ -194,15 +201,16 @@ def a_scene(folder: Path) -> Iterator[Scene]:
         line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address")[0]
         address = json.loads(line)["address"]
         gate, _ = a_gate(stage, PENSTOCK_GATE_METRICS_LISTEN="127.0.0.1:0", PENSTOCK_AUTH="required")
+        gate_address = f"127.0.0.1:{port_of(gate, 'gate.exporter')}"
         admin_key = (folder / "state" / "admin.key").read_text().strip()
         prometheus = Prometheus(
             stage,
-            gates=[f"127.0.0.1:{port_of(gate, 'gate.exporter')}"],
+            gates=[gate_address],
             doors=[address_of(door) for door in doors],
             workers=[address],
             admin_key=admin_key,
         )
-        yield Scene(stage, doors, worker, address, prometheus, keys, admin_key)
+        yield Scene(stage, doors, worker, address, prometheus, gate_address, keys, admin_key)
         stage.assert_sound()
 
 

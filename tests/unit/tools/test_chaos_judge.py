@@ -116,6 +116,30 @@ def test_a_job_that_vanishes_while_its_submit_waits_is_excused_by_a_loss_in_that
     assert kinds(judged([vanished], a_job(), losses=(loss,))) == []
 
 
+def test_usage_is_compared_with_the_ends_that_clients_have_written_down():
+    read = a_job(usage={"completion_tokens": 2, "prompt_tokens": 4})
+    judge = judged([entry("read", job=read)], a_job(usage={"completion_tokens": 99}))
+    assert judge.jobs_by_tenant()["ann"] == [read]
+    unread = judged([], a_job())
+    assert unread.jobs_by_tenant()["ann"] == [a_job()]
+    assert kinds(unread) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "entries", "expected"),
+    [
+        (a_job(id="j2", metadata={"ref": "r2"}), [], ["acknowledged and not listed", "nobody's job"]),
+        (a_job(id="j2", metadata={"ref": "r2"}), [entry("unknown", ref="r2")], ["acknowledged and not listed"]),
+        (a_job(id="j2", metadata={}), [], ["acknowledged and not listed"]),
+    ],
+)
+def test_a_listed_job_must_be_one_that_a_client_may_have_asked_for(job, entries, expected):
+    judge = judged(entries, job)
+    judge.anomalies.clear()
+    judge.jobs_by_tenant()
+    assert kinds(judge) == expected
+
+
 def test_a_request_with_two_jobs_is_an_anomaly_unless_one_was_taken_back():
     taken_back = a_job(id="j2", status="canceled", error={"code": "unheard"})
     assert kinds(judged([], a_job(), taken_back)) == []
