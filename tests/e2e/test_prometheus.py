@@ -12,11 +12,11 @@ import httpx
 import pytest
 import yaml
 
-from tests.support.boards.expected import Expected, filled, growth, of, panels
+from tests.support.boards.expected import filled, growth, of, panels
 from tests.support.boards.of_load import RATES, TENANTS, Loaded
 from tests.support.boards.of_rules import RULES, WITHOUT_LEDGER, figure, rules
 from tests.support.boards.of_state import GAUGES, Still, a_still, connect
-from tests.support.boards.scene import BUDGET, Scene, a_scene
+from tests.support.boards.scene import Scene, a_scene
 from tests.support.processes import ROOT, wait_for
 from tests.support.prometheus import needs_prometheus
 
@@ -79,14 +79,6 @@ def test_every_rule_is_compared_with_what_others_know() -> None:
 def test_a_rule_records_or_looks_at_what_the_clients_of_a_load_counted(scene: Scene, loaded: Loaded, rule: str) -> None:
     (expected,) = RULES.by_panel[rule](loaded)
     assert expected.differences(scene.shown(figure(rule), expected, loaded.from_s, loaded.to_s)) == {}
-
-
-def test_the_alert_of_a_budget_looks_at_the_tokens_of_the_tenants_jobs(scene: Scene, loaded: Loaded) -> None:
-    labels = of(kind="tenant", owner="blue", period="month")
-    expected = Expected({labels: loaded.budgeted / BUDGET})
-    # The values of budgets are up to 17 s old (docs/metrics.md).
-    used = figure("PenstockBudgetNearlyUsed")
-    wait_for(lambda: expected.differences(scene.figures(used)) == {}, "the budget to be up to date", timeout_s=60)
 
 
 def selectors(expression: str) -> set[str]:

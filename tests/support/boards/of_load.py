@@ -27,8 +27,6 @@ class Loaded:
     ledger: Ledger
     #: All jobs since the doors were first scraped: those of this load, and of the one before it.
     served: list[tuple[float, str, int]]
-    #: The tokens that have been counted against the budget of blue.
-    budgeted: int
     from_s: float
     to_s: float
     #: By how much the worker's own counters grew, which it also writes to the store with each heartbeat.
