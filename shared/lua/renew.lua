@@ -90,7 +90,7 @@ redis.call('ZADD', k_pool .. slug, now_ms, worker)
 redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
-count_worker(worker, slug, slots, now_ms)
+count_worker(worker, slug, slots, draining == 1, now_ms)
 if reported.can_pause == 1 then
   redis.call('HSET', k_books .. slug, 'can_pause_ms', now_ms)
 end

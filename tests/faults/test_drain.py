@@ -7,9 +7,11 @@ import time
 import pytest
 
 from shared.accounts.workers import DrainProgress, Workers
+from shared.jobs.outcomes import Refusal
 from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.connection import WORKER
+from tests.support.builders import a_job, refused
 from tests.support.processes import wait_for
 from workers.exit_codes import ExitCode
 
@@ -116,19 +118,28 @@ def test_a_worker_that_is_signaled_before_it_serves_exits_at_once_and_logs_the_r
     stage.embedded.revive()
 
 
-def test_an_operators_drain_stops_claims_until_it_is_revoked(stage):
+def test_an_operators_drain_stops_claims_and_admissions_until_it_is_revoked(stage):
     worker = stage.worker()
+    # They leave too few KV cells for the next one.
+    ids = [stage.admit(tenant, max_tokens=5_000) for tenant in "abc"]
+    stage.wait_until_computing(*ids)
+    queued_id = stage.admit(max_tokens=2_000)
     name = stage.view(worker).name
     workers = Workers(stage.client)
     workers.drain(name)
     wait_for(lambda: stage.view(worker).draining, "the worker to report that it drains")
-    job_id = stage.admit()
-    steps, last_beat_ms = stage.view(worker).facts["steps"], stage.client.hget(keys.worker(name), "beat_ms")
+    for job_id in ids:
+        stage.store.cancel(job_id)
+    wait_for(lambda: {view.state for view in stage.jobs(ids)} == {JobState.CANCELED}, "the running jobs to end")
+    last_beat_ms = stage.client.hget(keys.worker(name), "beat_ms")
     wait_for(lambda: stage.client.hget(keys.worker(name), "beat_ms") != last_beat_ms, "another heartbeat")
-    assert stage.job(job_id).state is JobState.QUEUED
-    assert stage.view(worker).facts["steps"] == steps
+    assert (stage.job(queued_id).state, stage.job(queued_id).attempts) == (JobState.QUEUED, 0)
+    # The worker would not start it, so nothing is promised.
+    assert refused(stage.store, a_job(model="sim")).reason is Refusal.DRAINING
     assert workers.resume(name)
-    (view,) = stage.ended(job_id)
+    (view,) = stage.ended(queued_id)
+    assert view.state is JobState.SUCCEEDED
+    (view,) = stage.ended(stage.admit())
     assert view.state is JobState.SUCCEEDED
     assert worker.alive
 
@@ -145,6 +156,7 @@ def test_an_operators_drain_of_all_workers_is_finished_when_their_running_jobs_h
     wait_for(lambda: workers.progress()[0].is_finished, "the drain to be finished")
     assert {view.state for view in stage.jobs(ids)} == {JobState.CANCELED}
     workers.resume_all()
+    wait_for(lambda: not stage.view(worker).draining, "the worker to report that it claims again")
     (view,) = stage.ended(stage.admit())
     assert view.state is JobState.SUCCEEDED
 

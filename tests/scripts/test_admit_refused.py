@@ -47,6 +47,33 @@ def test_a_draining_system_refuses_and_nothing_changes(store):
     assert answer.retry_hint_ms >= 5_000
 
 
+def test_a_pool_whose_workers_all_drain_promises_nothing_and_another_pool_does(store):
+    heartbeat(store, "w1", draining=True)
+    heartbeat(store, "w2")
+    heartbeat(store, "w3", model="other")
+    assert isinstance(store.admit(a_job()), Admitted)
+    heartbeat(store, "w2", draining=True)
+    answer = refused(store, a_job())
+    assert (answer.reason, answer.limit) == (Refusal.DRAINING, "draining")
+    assert isinstance(store.admit(a_job(model="other")), Admitted)
+    heartbeat(store, "w1")
+    assert isinstance(store.admit(a_job()), Admitted)
+
+
+def test_a_worker_that_drains_adds_no_slots_and_no_rates_to_its_pool(store):
+    facts = {"mu_wtps": 400.0, "prefill_tps": 1_000.0, "tpot_ms": 20.0}
+    heartbeat(store, "w1", slots=8, facts=facts)
+    heartbeat(store, "w2", slots=4, facts=facts)
+    both = store.client.hmget(keys.books(MODEL), "slots", "mu_wtps")
+    heartbeat(store, "w1", slots=8, facts=facts, draining=True)
+    alone = store.client.hmget(keys.books(MODEL), "slots", "mu_wtps")
+    assert [(int(slots), float(rate)) for slots, rate in (both, alone)] == [(12, 800.0), (4, 400.0)]
+    assert store.overview().slots == store.snapshot().live_slots == 4
+    assert store.overview().workers == 2
+    heartbeat(store, "w1", slots=8, facts=facts)
+    assert store.client.hmget(keys.books(MODEL), "slots", "mu_wtps") == both
+
+
 def test_a_full_system_refuses_every_tenant_and_nothing_changes(store, settings):
     reconfigure(store, settings, max_inflight=2)
     heartbeat(store)

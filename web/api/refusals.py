@@ -28,7 +28,7 @@ _MESSAGES = {
     Refusal.BUDGET_EXHAUSTED: "the jobs of {model!r} have cost {value} of {max} millionths today, and this job could "
     "exceed that",
     Refusal.NO_SUITABLE_POOL: "no pool of {model!r} takes this request ({limit})",
-    Refusal.DRAINING: "the system is being drained and admits no new jobs",
+    Refusal.DRAINING: "the workers of model {model!r} are being drained, so no new jobs are admitted",
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
     Refusal.STORE_UNAVAILABLE: "the store does not answer",
 }
@@ -47,6 +47,12 @@ _WHOLE_BUDGET_MESSAGES = {
     limit: f"this job could use {{value}} tokens, and {whose} may use {{max}} in a whole {period}; "
     "with fewer max_tokens it may be admitted"
     for limit, (whose, period) in _BUDGETS.items()
+}
+#: The messages for bounds that leave room for clients which were told to come back about now, by the limit.
+_DUE_MESSAGES = {
+    f"tenant_waiting_and_due_{unit}": f"tenant {{tenant!r}} has {{value}} {unit} waiting or due from clients that were "
+    "told when to come back, and may have {max}"
+    for unit in ("jobs", "tokens")
 }
 #: Why a client must not retry automatically, although a new request may be admitted later.
 _DEADLINE_PASSES = "a retry would miss the deadline of this request"
@@ -173,7 +179,7 @@ def _exceeds_whole_budget(refused: Refused) -> bool:
 
 def _message(refused: Refused, tenant: str, model: str) -> str:
     messages = _WHOLE_BUDGET_MESSAGES if _exceeds_whole_budget(refused) else _BUDGET_MESSAGES
-    message = messages.get(refused.limit, _MESSAGES[refused.reason])
+    message = (messages | _DUE_MESSAGES).get(refused.limit, _MESSAGES[refused.reason])
     return message.format(
         tenant=tenant,
         model=model,

@@ -60,13 +60,13 @@ local function check_room(request)
   end
   local jobs = request.waiting + math.min(due.jobs, math.floor(DUE_PART * request.max_waiting))
   if jobs >= request.max_waiting then
-    return { 'tenant_queue_full', 'tenant_waiting_jobs', jobs, request.max_waiting,
+    return { 'tenant_queue_full', 'tenant_waiting_and_due_jobs', jobs, request.max_waiting,
       drain_ms(request, request.mean_mwt, true) }
   end
   local most_tokens = request.max_waiting_tokens
   local tokens = most_tokens and request.waiting_tokens + math.min(due.tokens, DUE_PART * most_tokens)
   if most_tokens and tokens + request.prompt_tokens + request.max_tokens > most_tokens then
-    return { 'tenant_tokens_full', 'tenant_waiting_tokens', math.floor(tokens), most_tokens,
+    return { 'tenant_tokens_full', 'tenant_waiting_and_due_tokens', math.floor(tokens), most_tokens,
       drain_ms(request, request.cost_mwt, true) }
   end
   local reason, whole_mwt, part = 'tenant_tokens_full', request.max_work_mwt, 1

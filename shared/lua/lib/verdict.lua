@@ -133,7 +133,8 @@ end
 local function check_worker(request)
   if redis.call('ZCOUNT', k_pool .. request.slug, now_ms - LIVE_MS, '+inf') == 0 then
     return { 'no_worker', 'live_workers', 0, 1, 2000 }
-  elseif request.draining then
+  elseif request.draining or request.slots == 0 then
+    -- Workers that drain count as live, but add no slots.
     return { 'draining', 'draining', 1, 0, 5000 }
   end
 end
