@@ -121,9 +121,9 @@ def test_a_worker_that_is_signaled_before_it_serves_exits_at_once_and_logs_the_r
 def test_an_operators_drain_stops_claims_and_admissions_until_it_is_revoked(stage):
     worker = stage.worker()
     # They leave too few KV cells for the next one.
-    ids = [stage.admit(tenant, max_tokens=5_000) for tenant in "abc"]
+    ids = [stage.admit(tenant, max_tokens=5_400) for tenant in "abc"]
     stage.wait_until_computing(*ids)
-    queued_id = stage.admit(max_tokens=2_000)
+    queued_id = stage.admit(max_tokens=300)
     name = stage.view(worker).name
     workers = Workers(stage.client)
     workers.drain(name)
