@@ -10,9 +10,9 @@ from workers.engine.step_time import StepTimeModel
 class _LearnedStepTimes(StepTimeModel):
     """A fit that is exact. It solves no equations: they would take half of a run's time and give the same numbers."""
 
-    def coefficients(self) -> tuple[float, float, float, float]:
+    def coefficients(self) -> tuple[float, float, float, float, float]:
         """Return the machine's own times."""
-        return self.base_ms, self.row_ms, self.token_ms, 0.0
+        return self.base_ms, self.row_ms, self.token_ms, 0.0, self.draft_ms
 
 
 @dataclass(frozen=True)
