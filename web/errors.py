@@ -2,14 +2,14 @@
 
 import structlog
 from apiflask import HTTPError
-from flask import Flask, Response
+from flask import Flask, Response, request
 from pydantic import ValidationError
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 
 from shared.errors import FilesUnavailable, StoreUnavailable
 from shared.log import LimitedEvent
 from shared.settings.settings import Settings
-from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value
+from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value, unknown_path
 from web.operations.batches.records import files_unavailable
 from web.operations.responses import problem_response, store_away_response
 from web.runtime.current import current_context
@@ -35,6 +35,7 @@ def install(app: Flask, settings: Settings) -> None:
         return store_away_response(current_context())
 
     app.register_error_handler(FilesUnavailable, _on_files_unavailable)
+    app.register_error_handler(NotFound, _on_not_found)
 
     @app.errorhandler(HTTPError)
     def on_input_error(error: HTTPError) -> Response:
@@ -68,3 +69,10 @@ def _on_files_unavailable(error: FilesUnavailable) -> Response:
     _FILES_AWAY.log("warning", error=str(error))
     current_context().metrics.count_turned_away("files_unavailable")
     return problem_response(files_unavailable(is_full=error.is_full))
+
+
+def _on_not_found(error: NotFound) -> Response:
+    # A page of the dashboard that misses something says what in a description of its own.
+    if error.description != NotFound.description:
+        return problem_response(error_from_status(404, error.description))
+    return problem_response(unknown_path(request.path))

@@ -12,6 +12,7 @@ To add a field: add it to TenantPolicy, to FIELDS and to the options of `penstoc
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 import redis
@@ -175,6 +176,19 @@ class Tenants:
         if removed:
             record(self._client, self._actor, "tenant.rm", f"tenant {tenant}")
         return removed
+
+    def describe_if_new(self, tenant: str) -> str:
+        """Return a sentence for the operator if the store has no record of the tenant, else "".
+
+        A misspelled name is accepted like a new one, so the sentence names a known tenant whose name is close.
+        """
+        with store_faults(self._client):
+            seen: Any = self._client.zrange(keys.tenants(), 0, -1)
+        names = [text(name) for name in seen]
+        if tenant in names:
+            return ""
+        close = get_close_matches(tenant, names, n=1, cutoff=0.75)
+        return f"tenant {tenant!r} is new" + (f"; did you mean {close[0]!r}?" if close else "")
 
     def list(self) -> tuple[TenantEntry, ...]:
         """Return all tenants that have a policy or have had a job admitted, sorted by name.

@@ -137,8 +137,10 @@ def parse_dimensions(name: str, value: str) -> tuple[str, ...]:
 def days_between(first: date, last: date, *, most: int = KEPT_DAYS) -> list[date]:
     """Return the days from the first to the last. Raises ConfigError if there are none, or more than `most`."""
     number = (last - first).days + 1
-    if not 1 <= number <= most:
-        raise ConfigError(f"from={first} to={last} are {max(0, number)} days, not 1 to {most}")
+    if number < 1:
+        raise ConfigError(f"from={first} is after to={last}")
+    if number > most:
+        raise ConfigError(f"from={first} to={last} are {number} days, not 1 to {most}")
     return [first + timedelta(days=i) for i in range(number)]
 
 

@@ -159,6 +159,10 @@ def _parse_host(url: str) -> str:
         valid = None
     if not valid or not parts.hostname:
         raise ConfigError(f"PENSTOCK_URL={url!r} does not look like http://host:port")
+    if parts.path.rstrip("/").endswith("/v1"):
+        raise ConfigError(
+            f"PENSTOCK_URL={url!r} ends with /v1, as only the base URL of OpenAI's clients does; leave it out"
+        )
     return parts.hostname
 
 

@@ -74,6 +74,7 @@ def test_a_door_that_requires_keys_names_no_models_to_strangers(store: Store, se
     page = a_door(store, settings, auth="required").get("/").text
     assert "Models:" not in page
     assert 'model="MODEL"' in page
+    assert "/v1/models lists the models of a key: put one of them in place of MODEL." in page
     assert "penstock keys add" in page
     assert "Bearer $PENSTOCK_API_KEY" in page
 

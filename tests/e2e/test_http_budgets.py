@@ -67,6 +67,7 @@ def test_every_route_refuses_what_could_exceed_the_budget_and_says_what_is_left(
         )
         assert body["limits"]["resets_at"] == RESETS_AT
         assert f"tenant 'default' has {60 - used} of 60 tokens a day left until {RESETS_AT}" in body["error"]["message"]
+        assert "60.0 s" not in body["error"]["message"]
     quote = door.post("/v1/quote", json={"prompt": "hello", "max_tokens": 20}).get_json()
     assert (quote["verdict"], quote["refusal"]["limits"]["resets_at"]) == ("yield", RESETS_AT)
 
@@ -151,6 +152,12 @@ def test_a_record_that_another_program_replaced_hides_no_other_budget(midday: St
     midday.client.delete(keys.tenant("green"), keys.tenant("@team"))
     midday.client.zrem(keys.tenants(), "green")
     midday.client.srem(keys.groups(), "team")
+
+
+def test_the_command_says_that_there_are_no_budgets(penstock: InProcess) -> None:
+    listed = penstock("usage", "--budgets")
+    assert len(listed.stdout.splitlines()) == 1
+    assert listed.stderr.startswith("no tenant and no group has a budget")
 
 
 def test_the_command_lists_the_budgets(midday: Store, penstock: InProcess) -> None:

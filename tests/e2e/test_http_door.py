@@ -247,8 +247,21 @@ def test_markup_in_metadata_is_returned_unchanged_and_as_json(client: FlaskClien
     assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/v1/v1/chat/completions", "ends with /v1 once too often"),
+        ("/chat/completions", "the base URL of OpenAI's clients ends with /v1"),
+    ],
+)
+def test_a_path_of_a_wrong_base_url_is_named_with_what_is_wrong(client: FlaskClient, path: str, says: str) -> None:
+    message = fault(client.post(path, json={}), 404, "route_not_found")
+    assert message.startswith(f"no route has the path '{path}'; the API's paths begin with /v1/")
+    assert says in message
+
+
 def test_unknown_routes_and_methods_have_the_same_error_object(client: FlaskClient) -> None:
-    fault(client.get("/nope"), 404, "route_not_found")
+    assert "'/nope'" in fault(client.get("/nope"), 404, "route_not_found")
     response = client.put("/v1/jobs")
     fault(response, 405, "method_not_allowed")
     assert "POST" in response.headers["Allow"]

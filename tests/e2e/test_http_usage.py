@@ -151,6 +151,7 @@ def test_the_command_prints_a_table_csv_or_json(store: Store, penstock: InProces
         (["--by", "hour"], "by='hour'"),
         (["--from", "tomorrow"], "from='tomorrow'"),
         (["--from", "2020-01-01", "--to", "2026-01-01"], "not 1 to 400"),
+        (["--from", "2026-01-02", "--to", "2026-01-01"], "from=2026-01-02 is after to=2026-01-01"),
         (["--csv", "--json"], "--csv or --json"),
     ],
 )

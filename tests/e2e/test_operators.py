@@ -123,6 +123,12 @@ def test_the_audit_command_lists_the_newest_change_first(penstock):
     assert newest["from"].startswith("command line on ")
 
 
+def test_a_list_of_no_admin_keys_says_that_there_are_none(penstock):
+    listed = penstock("admin-keys", "ls")
+    assert listed.stdout == "id\tname\tcreated\texpires\n"
+    assert listed.stderr.startswith("no admin key is stored")
+
+
 def test_admin_keys_are_listed_without_the_keys(penstock):
     key = penstock("admin-keys", "add", "--name", "ada", "--expires", "1h").stdout.strip()
     listed = penstock("admin-keys", "ls")

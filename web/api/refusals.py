@@ -54,9 +54,13 @@ _DUE_MESSAGES = {
     "told when to come back, and may have {max}"
     for unit in ("jobs", "tokens")
 }
-#: Why a client must not retry automatically, although a new request may be admitted later.
-_DEADLINE_PASSES = "a retry would miss the deadline of this request"
-_TOO_LONG = "the wait is too long for an automatic retry"
+#: What a client should do. By all of these except the first, it must not retry automatically, although a new request
+#: may be admitted later.
+_RETRY = "retry in {wait}"
+_DEADLINE_PASSES = "a retry would miss the deadline of this request; send a new request in {wait}"
+_TOO_LONG = "the wait is too long for an automatic retry; send a new request in {wait}"
+#: The message of an exhausted budget has the time at which it begins anew, which is usually much later than the hint.
+_BUDGET_USED_UP = "send a new request after that time, or one that needs fewer tokens"
 
 #: The reasons that say nothing about the load, so that an operator cannot choose another status.
 _ALWAYS_429 = frozenset({Refusal.RATE_LIMITED, Refusal.BUDGET_EXHAUSTED})
@@ -103,8 +107,8 @@ def to_yield(
         return _yield(status, reason, f"{message}{why}", None, limits)
     hint_ms = refused.retry_hint_ms
     too_late = deadline is not None and deadline.passes_before(hint_ms, refused.answer_ms or 0)
-    no_retry_reason = _DEADLINE_PASSES if too_late else _TOO_LONG if refused.too_long else None
-    return _yield(status, reason, message, hint_ms, limits, no_retry_reason)
+    advice = _DEADLINE_PASSES if too_late else _TOO_LONG if refused.too_long else _RETRY
+    return _yield(status, reason, message, hint_ms, limits, _BUDGET_USED_UP if refused.limit in _BUDGETS else advice)
 
 
 def with_return_ticket(answer: Yield, ticket: str | None, window_ms: int) -> Yield:
@@ -131,18 +135,17 @@ def _yield(
     message: str,
     hint_ms: int | None,
     limits: dict[str, Any],
-    no_retry_reason: str | None = None,
+    advice: str = _RETRY,
 ) -> Yield:
     """Build the response. `hint_ms` is None if the same request can never be admitted.
 
-    `no_retry_reason` says why the client must not retry automatically; it is None if the client may retry.
+    Unless `advice` is _RETRY, the response asks the client not to retry automatically.
     """
-    headers = {} if no_retry_reason is None and hint_ms is not None else {"x-should-retry": "false"}
+    headers = {} if advice == _RETRY and hint_ms is not None else {"x-should-retry": "false"}
     if hint_ms is not None:
         hint_ms = max(SHORTEST_HINT_MS, min(LONGEST_HINT_MS, hint_ms))
         headers |= retry_headers(hint_ms)
-        advice = "retry" if no_retry_reason is None else f"{no_retry_reason}; send a new request"
-        message += f"; {advice} in {_duration(hint_ms)}"
+        message += f"; {advice.format(wait=_duration(hint_ms))}"
     error = {
         "message": message,
         "type": "rate_limit_exceeded" if status == 429 else "server_overloaded",

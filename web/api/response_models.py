@@ -234,7 +234,7 @@ class Quote(ResponseModel):
     object: Literal["quote"]
     tenant: str
     model: str
-    prompt_tokens: int = Field(description="the door's estimate")
+    prompt_tokens: int = Field(description="the door's estimate; the exact number is in the job's `usage`")
     max_tokens: int
     cost_mwt: int = Field(description="in thousandths of a weighted token (the cost of an uncached prompt token)")
     max_cost_micro: int = Field(description="the most it can cost, in millionths of the currency; 0 without prices")

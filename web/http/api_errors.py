@@ -82,6 +82,9 @@ _BY_STATUS = {
 }
 
 
+#: The ends of paths that clients with a base URL without /v1 request.
+_API_ENDINGS = ("/chat/completions", "/completions", "/embeddings", "/responses", "/models")
+
 #: The longest value that a message quotes, and the longest message and name of a field in an error, in characters. A
 #: client chooses the names of its unknown fields, so without these limits an error could be as long as the request.
 _MAX_QUOTED, _MAX_MESSAGE, _MAX_PARAM = 60, 2_000, 200
@@ -150,6 +153,16 @@ def error_from_status(status: int, description: str | None) -> ApiError:
     error = ApiError(code, description or HTTPStatus(status).phrase)
     error.status = status
     return error
+
+
+def unknown_path(path: str) -> ApiError:
+    """Return the error for a path that no route has. It says where the routes are, as base URLs are often wrong."""
+    message = f"no route has the path {quoted(path)}; the API's paths begin with /v1/, and /docs lists them"
+    if path.startswith("/v1/v1/"):
+        message += " (the address in the client ends with /v1 once too often)"
+    elif not path.startswith("/v1/") and path.endswith(_API_ENDINGS):
+        message += " (the base URL of OpenAI's clients ends with /v1)"
+    return ApiError("route_not_found", message)
 
 
 def invalid_value(invalid_fields: Sequence[FieldError]) -> ApiError:

@@ -23,6 +23,8 @@ def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
     if json:
         output.write_json([_as_dict(one) | {"expired": one.expired(now_ms)} for one in records])
         return
+    if not records:
+        output.write_note("no admin key is stored; the key in the admin key file is not listed here")
     rows = (
         (
             one.id,

@@ -76,14 +76,17 @@ def add(
 ) -> None:
     """Create a key and print it on stdout. The key cannot be shown again."""
     from shared.accounts.api_keys import ApiKeys
+    from shared.accounts.tenants import Tenants
     from shared.jobs.key_bounds import KeyBounds
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
     changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
     bounds = KeyBounds(**changes) if any(changes.values()) else None
-    api_keys = ApiKeys(writable_store_client(state_dir))
-    new = api_keys.create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as, bounds=bounds)
+    client = writable_store_client(state_dir)
+    new = ApiKeys(client).create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as, bounds=bounds)
     _print_new_key(new, json=json)
+    if note := Tenants(client).describe_if_new(tenant):
+        output.write_note(note)
 
 
 @app.command("set")

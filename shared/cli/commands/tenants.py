@@ -177,8 +177,12 @@ def change(
     if not changes and webhook_secret_file is None:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
     secret, client = read_secret_file(webhook_secret_file), writable_store_client(state_dir)
-    policy = Tenants(client).change(tenant, changes)
+    tenants = Tenants(client)
+    new = tenants.describe_if_new(tenant)
+    policy = tenants.change(tenant, changes)
     WebhookSecrets(client).change(tenant, secret)
+    if new:
+        output.write_note(new)
     _print_policy(tenant, policy, json=json)
 
 

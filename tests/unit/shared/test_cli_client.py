@@ -96,6 +96,12 @@ def test_a_refusal_that_advises_against_a_retry_is_not_retried(
     assert slept == []
 
 
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/penstock/v1"])
+def test_an_address_that_ends_with_v1_is_refused_before_anything_is_sent(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"PENSTOCK_URL='http://gpu{path}' ends with /v1"):
+        JobClient(f"http://gpu{path}")
+
+
 def test_a_job_is_polled_at_the_door_s_interval_until_it_has_ended(
     client: Callable[..., JobClient], slept: list[float]
 ) -> None:

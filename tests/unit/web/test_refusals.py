@@ -130,7 +130,8 @@ def test_an_exhausted_budget_has_status_429_what_is_left_and_when_it_begins_anew
     assert answer.headers == {"x-should-retry": "false", "retry-after-ms": "60000", "Retry-After": "60"}
     resets_at = answer.body["limits"]["resets_at"]
     assert resets_at == "2027-01-16T00:00:00Z"
-    assert answer.body["error"]["message"].startswith(f"{told} until {resets_at}, and this job could use more;")
+    advice = "send a new request after that time, or one that needs fewer tokens"
+    assert answer.body["error"]["message"] == f"{told} until {resets_at}, and this job could use more; {advice}"
 
 
 @pytest.mark.parametrize(

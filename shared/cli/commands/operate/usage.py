@@ -82,6 +82,8 @@ def _print_budgets(state_dir: str | None, *, as_csv: bool, json: bool) -> None:
     elif as_csv:
         _write_csv(_BUDGET_COLUMNS, rows)
     else:
+        if not rows:
+            output.write_note("no tenant and no group has a budget; see `penstock tenants set --tokens-per-day`")
         names = [name.removesuffix("_tokens") for name in _BUDGET_COLUMNS]
         output.write_table(names, ([row[name] for name in _BUDGET_COLUMNS] for row in rows))
 
