@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Time between two looks at the workers, in seconds. A worker notices a drain with its next heartbeat.
 _LOOK_EVERY_S = 0.25
+#: A live worker sends a heartbeat within this time, in seconds; until then the door promises nothing that it would do.
+_HEARTBEAT_S = 5.0
 
 Worker = Annotated[
     str | None, typer.Argument(metavar="WORKER", help="The worker's name, as its log and this command print it.")
@@ -51,9 +53,9 @@ def resume(worker: Worker = None, *, all_workers: All = False, state_dir: StateD
     workers = Workers(writable_store_client(state_dir))
     if worker is None:
         workers.resume_all()
-        output.write_note("all workers claim jobs again")
+        _wait_for_claims(workers, None)
     elif workers.resume(worker):
-        output.write_note(f"worker {worker} claims jobs again")
+        _wait_for_claims(workers, worker)
     else:
         output.write_note(f"worker {worker} still drains, because all workers do: use `penstock resume --all`")
         raise typer.Exit(FAULT)
@@ -62,6 +64,17 @@ def resume(worker: Worker = None, *, all_workers: All = False, state_dir: StateD
 def _check_target(worker: str | None, *, all_workers: bool) -> None:
     if all_workers == (worker is not None):
         raise ConfigError("name one worker, or use --all for all of them")
+
+
+def _wait_for_claims(workers: "Workers", worker: str | None) -> None:
+    """Return when the worker, or each of them, has reported that it claims jobs, or has had the time for it."""
+    until_s = time.monotonic() + _HEARTBEAT_S
+    while silent := [one.worker for one in workers.progress(worker) if one.claims_no_more]:
+        if time.monotonic() > until_s:
+            output.write_note(f"not yet reported that they claim jobs again: {', '.join(silent)}")
+            return
+        time.sleep(_LOOK_EVERY_S)
+    output.write_note("all workers claim jobs again" if worker is None else f"worker {worker} claims jobs again")
 
 
 def _wait(workers: "Workers", worker: str | None) -> None:
