@@ -93,6 +93,8 @@ class Services:
     moments: list[float] = field(default_factory=list)
     served: list[dict[str, float]] = field(default_factory=list)
     waits: list[frozenset[str]] = field(default_factory=list)
+    #: The tenants that had no queued jobs at some time since the sample before; empty if that was not recorded.
+    breaks: list[frozenset[str]] = field(default_factory=list)
     #: The largest credit that a newcomer could have received, in wt.
     lift_wt: float = 0.0
 
@@ -105,7 +107,9 @@ class Services:
         """Return the largest change of the difference in service within a period in which both have queued jobs."""
         worst = 0.0
         low = high = None
-        for served, waits in zip(self.served, self.waits, strict=True):
+        for i, (served, waits) in enumerate(zip(self.served, self.waits, strict=True)):
+            if self.breaks and not self.breaks[i].isdisjoint((one, other)):
+                low = high = None
             if one not in waits or other not in waits:
                 low = high = None
                 continue
@@ -152,21 +156,34 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
             of_group = [(job, job.tenant) for job, owner in of_pool if owner == keys.group_owner(group)]
             levels.append((model, of_group, Services(bound_wt)))
 
+    breaks: list[set[str]] = [set() for _ in levels]
+
+    def waiting(mine: list[tuple[SimJob, str]], started: Sequence[SimJob]) -> frozenset[str]:
+        paused = {job for worker in workers for job in worker.paused}
+        return frozenset(
+            owner
+            for job, owner in mine
+            if (job.admitted_ms is not None and job.claimed_ms is None and job not in started) or job in paused
+        )
+
+    def note_breaks(started: Sequence[SimJob]) -> None:
+        # Only a claim starts the last queued job of a tenant, or resumes its last paused one.
+        for level, (_, mine, _) in enumerate(levels):
+            breaks[level] |= {owner for _, owner in mine} - waiting(mine, started)
+
+    store.on_claimed = note_breaks
+
     def sample(now_ms: float, _: object) -> None:
         store.flush_offers()
         running = {job: (worker, seq) for worker in workers for job, seq in worker.held.items()}
         means: list[Any] = [store.client.hget(keys.books(model_slug(model)), "mean_mwt") for model in scenario.models]
         lifts_wt = {model: 2 * float(mean or 0) / 1_000 for model, mean in zip(scenario.models, means, strict=True)}
-        for model, mine, services in levels:
+        for level, (model, mine, services) in enumerate(levels):
             services.moments.append(now_ms)
             services.served.append(_served(mine, running, scenario.weights))
-            paused = {job for worker in workers for job in worker.paused}
-            waiting = (
-                owner
-                for job, owner in mine
-                if (job.admitted_ms is not None and job.claimed_ms is None) or job in paused
-            )
-            services.waits.append(frozenset(waiting))
+            services.waits.append(waiting(mine, ()))
+            services.breaks.append(frozenset(breaks[level]))
+            breaks[level].clear()
             services.lift_wt = max(services.lift_wt, lifts_wt[model])
         if all(job.outcome for job in jobs):
             simulation.stop()

@@ -44,6 +44,8 @@ class PenstockSystem:
         self._by_id: dict[str, SimJob] = {}
         self._ids: dict[SimJob, str] = {}
         self._claims = 0
+        #: Called after each claim with the jobs that it started.
+        self.on_claimed: Callable[[list[SimJob]], None] = lambda _: None
 
     def join(self, groups: Mapping[str, str]) -> None:
         """Put tenants into groups, which have the weight 1; `groups` has the group of each tenant."""
@@ -125,6 +127,7 @@ class PenstockSystem:
         got = told.started
         for claimed in got:
             self._cut(self._by_id[claimed.id], claimed.max_tokens)
+        self.on_claimed([self._by_id[claimed.id] for claimed in got])
         return [
             Grant(
                 self._by_id[claimed.id],

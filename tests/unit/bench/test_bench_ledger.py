@@ -95,6 +95,17 @@ def test_the_comparison_starts_again_after_a_period_in_which_a_tenant_does_not_w
     assert services.worst() == 0
 
 
+def test_the_comparison_starts_again_after_a_break_between_two_samples():
+    services = Services(
+        1.0,
+        moments=[0, 1, 2],
+        served=[{"a": 0, "b": 0}, {"a": 100, "b": 0}, {"a": 130, "b": 0}],
+        waits=[frozenset("ab")] * 3,
+        breaks=[frozenset(), frozenset("b"), frozenset()],
+    )
+    assert services.worst() == 30
+
+
 def test_the_bound_is_twice_the_cost_of_the_longest_prompt_or_of_a_full_batch_of_answers():
     jobs = (SimJob(0, "a", 0, 3_000, 10, 100, 1), SimJob(1, "b", 0, 10, 100, 100, 1))
     assert Scenario(jobs, {}, 1.0, slots=4).batch_bound_wt == 2 * 3_000
