@@ -106,7 +106,7 @@ class Worker:
 def offer(store: Store, request: dict[str, Any], prompt: str = "Once upon a time, a little fox") -> str:
     """Admit a job with this request; return its id."""
     payload = {"prompt": prompt, "max_tokens": LENGTH} | request
-    heartbeat(store, "live", slots=0)
+    heartbeat(store, "live", slots=1, slots_busy=1)
     return admitted(store, a_job(payload=payload, max_tokens=LENGTH * request.get("n", 1), deadline_ms=3_600_000))
 
 

@@ -96,7 +96,14 @@ class UpstreamServer:
         self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # of asyncio's server
         ready.set()
         await self._stop.wait()
+        server = runner.server
         await runner.cleanup()
+        # A connection that was accepted while the server stopped has its handler only in a later turn of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if server is not None:
+            await server.shutdown(0)
+        await asyncio.sleep(0)
 
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": name} for name in self.models]})
