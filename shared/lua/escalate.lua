@@ -25,7 +25,7 @@ end
 -- work do not refuse it.
 local function figures_of(pool, is_private)
   local fields = redis.call('HMGET', k_books .. pool.slug, 'policy_local', 'policy_prompt_price_micro',
-    'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli')
+    'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'drained_ms')
   local figures = { slug = pool.slug, tenant = job.tenant, prompt_tokens = pool.prompt_tokens,
     max_tokens = pool.max_tokens, prompt_price = integer_setting(fields[2], 0, 0, MAX_AMOUNT),
     answer_price = integer_setting(fields[3], 0, 0, MAX_AMOUNT),
@@ -34,7 +34,8 @@ local function figures_of(pool, is_private)
   local is_dear = number(pool.max_price_micro, nil, 0) and most_of(figures) > pool.max_price_micro
   if is_private and fields[1] ~= '1' or is_dear or check_budget(figures)
     or not may_use(job, pool.prompt_tokens, pool.max_tokens)
-    or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0 then
+    or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0
+    or now_ms - number(fields[6], -LIVE_MS, 0, now_ms) < LIVE_MS then
     return nil
   end
   figures.cost_mwt = math.floor(1000 * pool.prompt_tokens

@@ -31,6 +31,24 @@ local function growth(worker_key, field)
   return math.max(0, math.floor(new))
 end
 
+-- The most workers of a pool that are looked at to see whether all of them drain.
+local MAX_LOOKED = 1000
+
+-- Notes whether all live workers of a pool drain: nobody would start a job that is admitted then.
+local function note_drain(slug, drains)
+  local live = drains and redis.call('ZRANGEBYSCORE', k_pool .. slug, '(' .. whole(now_ms - LIVE_MS), '+inf', 'LIMIT', 0,
+    MAX_LOOKED) or {}
+  drains = drains and #live < MAX_LOOKED
+  for i = 1, #live do
+    drains = drains and redis.call('HGET', k_worker .. live[i], 'draining') == '1'
+  end
+  if drains then
+    redis.call('HSET', k_books .. slug, 'drained_ms', now_ms)
+  else
+    redis.call('HDEL', k_books .. slug, 'drained_ms')
+  end
+end
+
 -- Counts the pauses that have ended and the tokens that were drafted since the worker's last heartbeat.
 local function count_reported(worker_key)
   for _, way in ipairs({ 'kept', 'copied', 'recomputed' }) do
@@ -90,7 +108,8 @@ redis.call('ZADD', k_pool .. slug, now_ms, worker)
 redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
-count_worker(worker, slug, slots, draining == 1, now_ms)
+count_worker(worker, slug, slots, now_ms)
+note_drain(slug, draining == 1)
 if reported.can_pause == 1 then
   redis.call('HSET', k_books .. slug, 'can_pause_ms', now_ms)
 end

@@ -80,7 +80,7 @@ ROWS: tuple[Setting, ...] = (
         "auto",
         ("auto", "off"),
         "auto: tokens that probably come next, because they occur in the prompt or the answer, are computed in advance "
-        "where that saves time; no answer changes",
+        "where that saves time; answers change by no more than rounding",
     ),
     int_row(
         "batch_timeout_ms", 0, "ms", 0, 10_000, "how long an idle engine waits for more jobs before its first step"

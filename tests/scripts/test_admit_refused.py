@@ -60,18 +60,29 @@ def test_a_pool_whose_workers_all_drain_promises_nothing_and_another_pool_does(s
     assert isinstance(store.admit(a_job()), Admitted)
 
 
-def test_a_worker_that_drains_adds_no_slots_and_no_rates_to_its_pool(store):
-    facts = {"mu_wtps": 400.0, "prefill_tps": 1_000.0, "tpot_ms": 20.0}
-    heartbeat(store, "w1", slots=8, facts=facts)
-    heartbeat(store, "w2", slots=4, facts=facts)
-    both = store.client.hmget(keys.books(MODEL), "slots", "mu_wtps")
-    heartbeat(store, "w1", slots=8, facts=facts, draining=True)
-    alone = store.client.hmget(keys.books(MODEL), "slots", "mu_wtps")
-    assert [(int(slots), float(rate)) for slots, rate in (both, alone)] == [(12, 800.0), (4, 400.0)]
-    assert store.overview().slots == store.snapshot().live_slots == 4
-    assert store.overview().workers == 2
-    heartbeat(store, "w1", slots=8, facts=facts)
-    assert store.client.hmget(keys.books(MODEL), "slots", "mu_wtps") == both
+def test_what_all_workers_of_a_pool_have_reported_counts_only_while_they_are_live(store):
+    heartbeat(store, "w1", draining=True)
+    advance_clock(store, 4_000)
+    heartbeat(store, "w2")
+    advance_clock(store, 2_000)
+    # Only w2 is live, and it claims.
+    assert isinstance(store.admit(a_job()), Admitted)
+    heartbeat(store, "w1")
+    advance_clock(store, 4_000)
+    heartbeat(store, "w2", draining=True)
+    assert isinstance(store.admit(a_job()), Admitted)
+    advance_clock(store, 2_000)
+    heartbeat(store, "w2", draining=True)
+    assert refused(store, a_job()).reason is Refusal.DRAINING
+
+
+def test_a_drain_of_one_pool_changes_no_bound_of_another(store):
+    heartbeat(store, "w1", slots=100)
+    heartbeat(store, "w2", model="other", slots=4)
+    before = store.overview()
+    heartbeat(store, "w1", slots=100, draining=True)
+    assert store.overview() == before
+    assert isinstance(store.admit(a_job(model="other")), Admitted)
 
 
 def test_a_full_system_refuses_every_tenant_and_nothing_changes(store, settings):

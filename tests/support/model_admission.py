@@ -187,7 +187,7 @@ def check_worker(view: AdmissionView) -> str | None:
     model = view.model
     if not any(w.slug == view.job.slug and model.now_ms - w.heartbeat_ms <= LIVE_MS for w in model.workers.values()):
         return "no_worker"
-    return "draining" if model.draining or view.pool.slots == 0 else None
+    return "draining" if model.draining else None
 
 
 def check_rates(view: AdmissionView) -> str | None:

@@ -52,14 +52,14 @@ class Readiness:
 
 
 def read_readiness(context: DoorContext) -> Readiness:
-    """Return whether jobs can be admitted, or why not. Raises StoreUnavailable.
+    """Return whether the store answers, a worker is live and the system is not draining. Raises StoreUnavailable.
 
     The answer is up to a second old, because anybody may ask for it as often as they like.
     """
     overview = context.readiness.get()
-    # Workers that drain are live, but have no slots for further jobs.
-    drains = overview.draining or overview.slots == 0
-    return Readiness("no_worker" if overview.workers == 0 else "draining" if drains else None, overview.workers)
+    return Readiness(
+        "no_worker" if overview.workers == 0 else "draining" if overview.draining else None, overview.workers
+    )
 
 
 def read_overview(context: DoorContext) -> Overview:

@@ -158,11 +158,10 @@ local function retire_silent(now_ms)
   end
 end
 
--- Counts a worker's heartbeat. The rates are those in the worker's hash, which keeps a rate until another is reported. A
--- worker that drains starts no jobs, so it adds no slots and no rates: nothing is promised that it would have to do.
-local function count_worker(name, slug, slots, drains, now_ms)
+-- Counts a worker's heartbeat. The rates are those in the worker's hash, which keeps a rate until another is reported.
+local function count_worker(name, slug, slots, now_ms)
   retire_silent(now_ms)
-  local stored, after = stored_part(name), drains and part_from(slug, 0) or part_from(slug, slots,
+  local stored, after = stored_part(name), part_from(slug, slots,
     unpack(redis.call('HMGET', k_worker .. name, 'mu_wtps', 'prefill_tps', 'tpot_ms', 'generated_tps',
       'fit_generated_weight')))
   local before, text = parse_part(stored), format_part(after)

@@ -43,7 +43,8 @@ local function look(request)
   local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
     'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro',
-    'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35')
+    'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35',
+    'drained_ms')
   local is_batch = request.is_batch
   local active = is_batch and owners_with_jobs(request.slug, '') or redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
@@ -81,6 +82,7 @@ local function look(request)
   end
 
   request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
+  request.drained_ms = number(pool_fields[25], nil, 0, now_ms)
   local pool_mwt = number(pool_fields[3], 0, 0)
   request.main_mwt = counted_work(false, pool_mwt, number(pool_fields[21], 0, 0))
   request.pool_mwt, request.live_slots = is_batch and pool_mwt or request.main_mwt, live_slots
@@ -133,8 +135,7 @@ end
 local function check_worker(request)
   if redis.call('ZCOUNT', k_pool .. request.slug, now_ms - LIVE_MS, '+inf') == 0 then
     return { 'no_worker', 'live_workers', 0, 1, 2000 }
-  elseif request.draining or request.slots == 0 then
-    -- Workers that drain count as live, but add no slots.
+  elseif request.draining or request.drained_ms and now_ms - request.drained_ms < LIVE_MS then
     return { 'draining', 'draining', 1, 0, 5000 }
   end
 end
