@@ -13,7 +13,7 @@ from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.replies import SettleAnswer
-from tests.support.builders import a_job, admitted, advance_clock, an_ending, new_job_id, stat, view_of
+from tests.support.builders import a_job, admitted, advance_clock, an_ending, heartbeat, new_job_id, stat, view_of
 from tests.support.routed import SPENT_KEYS, a_route, serve, set_terms, to
 
 
@@ -120,6 +120,14 @@ def test_a_pool_that_takes_no_such_job_now_is_skipped(store):
     route = a_route(store, "small", "away", "cloud", "big")
     set_terms(store, "cloud", answer_price_micro=1_000, day_cap_micro=19)
     assert store.escalate(an_ending(escalating(store, route).held)) == "big"
+
+
+def test_a_pool_whose_workers_all_drain_is_skipped(store):
+    serve(store, "small", "drained", "big")
+    route = a_route(store, "small", "drained", "big")
+    job = escalating(store, route)
+    heartbeat(store, "worker-of-drained", model="drained", draining=True)
+    assert store.escalate(an_ending(job.held)) == "big"
 
 
 @pytest.mark.parametrize("by", ["request", "tenant", "tenant meanwhile"])
