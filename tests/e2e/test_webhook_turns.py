@@ -210,7 +210,10 @@ def test_a_silent_name_server_of_one_tenant_holds_up_no_other_and_no_try_of_its_
     assert store.client.hget(keys.stats(), "webhooks|not_resolved") is None
     name_server.set()
     finish(store, sender, clock, receiver)
-    assert store.client.hget(keys.stats(), "webhooks|delivered") == str(len(receiver.received)).encode()
+    # One that is still being sent when its lease ends is sent again: the clock of the store advances with each look.
+    told = {got.id for got in receiver.received}
+    assert len(told) == 3 * AT_ONCE_OF_TENANT + len(TENANTS) - 1
+    assert store.client.hget(keys.stats(), "webhooks|delivered") == str(len(told)).encode()
 
 
 def test_a_fault_of_the_door_is_a_failed_try_that_waits_and_is_not_logged_each_time(
