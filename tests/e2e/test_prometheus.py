@@ -19,6 +19,7 @@ from tests.support.boards.of_state import GAUGES, Still, a_still, connect
 from tests.support.boards.scene import Scene, a_scene
 from tests.support.processes import ROOT, wait_for
 from tests.support.prometheus import needs_prometheus
+from tests.support.scrapes import scrape
 
 pytestmark = [
     needs_prometheus,
@@ -164,3 +165,10 @@ def test_requests_that_are_turned_away_are_counted_as_their_client_counts_them(s
         wait_for(agrees, "the requests that are turned away", timeout_s=60)
         scene.turned_away += len(turned_away)
         assert all(b"tenant_requests_full" in one.recv(4096) for one in turned_away)
+
+    def is_free() -> bool:
+        """Prometheus and this scrape have three connections at most."""
+        return scrape(f"{door}/metrics").total("penstock_http_connections") <= still.connections[door] + 3
+
+    # Until the door has seen that the clients are gone, it turns away the tenant's requests of the next test.
+    wait_for(is_free, "the connections to end", timeout_s=90)
