@@ -5,12 +5,11 @@ the fleet and each load, the program prints useful work, waste, kept promises, t
 the job that was paused most was paused. The figures are printed and written to bench/results/.
 """
 
-import argparse
-from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 from typing import Any
 
-from bench.common import environment, print_environment, private_store, write_results
+from bench.common import private_store
+from bench.seeded_runs import Found, SeededRuns
 from bench.sim.asks import MODEL
 from bench.sim.ledger import Window
 from bench.sim.machine import Machine
@@ -52,28 +51,17 @@ def _run(name: str, preemption: str, seed: int) -> dict[str, Any]:
     return found | {"most_pauses": max(job.pauses for job in run.jobs)}
 
 
-def main() -> None:
-    """Run all cases with all seeds, print the medians, and write the figures."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--jobs", type=int, default=2, help="runs at the same time")
-    options.add_argument("--seeds", default="11,12,13")
-    options.add_argument("--only", nargs="+", default=list(CASES), choices=CASES)
-    chosen = options.parse_args()
-    seeds = [int(seed) for seed in chosen.seeds.split(",")]
-    with private_store() as client:
-        facts = environment(seeds[0], client) | {"seeds": seeds}
-    print_environment(facts)
-    tasks = [(name, preemption, seed) for name in chosen.only for preemption in ("off", "auto") for seed in seeds]
-    found: dict[str, dict[str, Any]] = {}
-    with ProcessPoolExecutor(max_workers=chosen.jobs) as pool:
-        for (name, preemption, seed), got in zip(tasks, pool.map(_run, *zip(*tasks, strict=True)), strict=True):
-            found.setdefault(f"{name}, {preemption}", {})[str(seed)] = got
-            print(f"# {name}, {preemption}, seed {seed}:", {kind: round(got[kind], 3) for kind in _SHOWN}, flush=True)
+def _print_table(found: Found) -> None:
     print("| fleet and load | " + " | ".join(_SHOWN) + " |\n" + "|---" * (1 + len(_SHOWN)) + "|")
     for name, by_seed in found.items():
         cells = [f"{median(of_seed[kind] for of_seed in by_seed.values()):.3f}" for kind in _SHOWN]
         print(f"| {name} | " + " | ".join(cells) + " |")
-    write_results("preemption", facts, found)
+
+
+def main() -> None:
+    """Run all cases with all seeds, print the medians, and write the figures."""
+    cases = {f"{name}, {preemption}": (name, preemption) for name in CASES for preemption in ("off", "auto")}
+    SeededRuns("preemption", cases, _run, _SHOWN, _print_table).main(__doc__, seeds="11,12,13")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,10 @@ Two fleets get a steady overload of 1.5 times their capacity, and a burst of 10 
 figures are printed and written to bench/results/.
 """
 
-import argparse
-from concurrent.futures import ProcessPoolExecutor
 from statistics import median
 from typing import Any
 
-from bench.common import environment, print_environment, private_store, write_results
+from bench.seeded_runs import Found, SeededRuns
 from bench.sim.asks import MODEL
 from bench.sim.clients import OpenAIPackage
 from bench.sim.machine import Machine
@@ -34,30 +32,19 @@ def _run(name: str, seed: int) -> dict[str, Any]:
     return run_figures(case, OURS, seed, capacity(case))
 
 
-def main() -> None:
-    """Run all cases with all seeds; print the medians with the worst seeds, and write the figures."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--jobs", type=int, default=2, help="runs at the same time")
-    options.add_argument("--seeds", default="11,12,13,14,15")
-    options.add_argument("--only", nargs="+", default=list(CASES), choices=CASES)
-    chosen = options.parse_args()
-    seeds = [int(seed) for seed in chosen.seeds.split(",")]
-    with private_store() as client:
-        facts = environment(seeds[0], client) | {"seeds": seeds}
-    print_environment(facts)
-    tasks = [(name, seed) for name in chosen.only for seed in seeds]
-    found: dict[str, dict[str, Any]] = {name: {} for name in chosen.only}
-    with ProcessPoolExecutor(max_workers=chosen.jobs) as pool:
-        for (name, seed), got in zip(tasks, pool.map(_run, *zip(*tasks, strict=True)), strict=True):
-            found[name][str(seed)] = got
-            print(f"# {name}, seed {seed}:", {figure: round(got[figure], 3) for figure in _SHOWN}, flush=True)
+def _print_table(found: Found) -> None:
     print("| figure | " + " | ".join(found) + " |")
     print("|---" * (1 + len(found)) + "|")
     for figure in _SHOWN:
         values = [[of_seed[figure] for of_seed in by_seed.values()] for by_seed in found.values()]
         cells = [f"{median(seen):.2f} ({min(seen):.2f} to {max(seen):.2f})" for seen in values]
         print(f"| {figure} | " + " | ".join(cells) + " |")
-    write_results("returns", facts, found)
+
+
+def main() -> None:
+    """Run all cases with all seeds; print the medians with the worst seeds, and write the figures."""
+    cases = {name: (name,) for name in CASES}
+    SeededRuns("returns", cases, _run, _SHOWN, _print_table).main(__doc__, seeds="11,12,13,14,15")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gguf import TokenType
 
 from shared.answer_parts import AnswerParts
@@ -24,6 +25,8 @@ CHAT: dict[str, Any] = {
 TOOLS: dict[str, Any] = CHAT | {"tools": [WEATHER, LATER]}
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 NEXT = "<|end|><|start|>assistant"
+#: Marks a test that is about a model whose marks are control tokens.
+only_tokens = pytest.mark.parametrize("harmony", [True], indirect=True, ids=["tokens"])
 
 
 def copy_harmony(source: Path, path: Path, *, as_tokens: bool) -> None:

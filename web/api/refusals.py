@@ -28,7 +28,7 @@ _MESSAGES = {
     Refusal.BUDGET_EXHAUSTED: "the jobs of {model!r} have cost {value} of {max} millionths today, and this job could "
     "exceed that",
     Refusal.NO_SUITABLE_POOL: "no pool of {model!r} takes this request ({limit})",
-    Refusal.DRAINING: "the workers of model {model!r} are being drained, so no new jobs are admitted",
+    Refusal.DRAINING: "the workers of model {model!r}, or all workers, are being drained, so no new jobs are admitted",
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
     Refusal.STORE_UNAVAILABLE: "the store does not answer",
 }

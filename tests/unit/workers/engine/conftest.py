@@ -9,6 +9,7 @@ import pytest
 from shared.clock import ManualClock
 from shared.settings.settings import load
 from tests.support.driven import Driven
+from tests.support.harmony_model import load_harmony
 from workers.demo.random_gguf import write_random_model
 from workers.engine.llama.backend import LlamaBackend, load_backend
 from workers.engine.sim import SimBackend
@@ -55,3 +56,13 @@ def driven(backend: LlamaBackend) -> Iterator[Driven]:
     """An engine over the llama backend. Jobs that the test leaves unfinished are dropped."""
     with contextlib.closing(Driven(backend)) as driven:
         yield driven
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tokens", "text"])
+def harmony(
+    request: pytest.FixtureRequest, model_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LlamaBackend]:
+    """A random model of gpt-oss's family, with its marks as control tokens or as plain text."""
+    backend = load_harmony(model_path, tmp_path_factory.mktemp("harmony") / "m.gguf", as_tokens=request.param)
+    yield backend
+    backend.close()

@@ -2,13 +2,10 @@
 
 import contextlib
 import random
-from pathlib import Path
-
-import pytest
 
 from shared.answer_parts import AnswerParts, read_parts
 from tests.support.driven import Driven
-from tests.support.harmony_model import ANALYSIS, CHAT, FINAL, NEXT, TOOLS, WEATHER, load_harmony
+from tests.support.harmony_model import ANALYSIS, CHAT, FINAL, NEXT, TOOLS, WEATHER, only_tokens
 from tests.support.tool_templates import HARMONY_TEMPLATE, a_tool
 from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.harmony import MARKS
@@ -17,24 +14,13 @@ from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobSpec, Text
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["tokens", "text"])
-def model(request, model_path: Path, tmp_path_factory):
-    """A random model of gpt-oss's family, with its marks as control tokens or as plain text."""
-    backend = load_harmony(model_path, tmp_path_factory.mktemp("harmony") / "m.gguf", as_tokens=request.param)
-    yield backend
-    backend.close()
-
-
-only_tokens = pytest.mark.parametrize("model", [True], indirect=True, ids=["tokens"])
-
-
 @only_tokens
-def test_marks_in_messages_tools_and_variables_do_not_become_tokens(model):
+def test_marks_in_messages_tools_and_variables_do_not_become_tokens(harmony):
     def n_marks(request):
-        prompt = model.prepare(JobSpec("a", "blue", request, 8, 1e9)).prompt
+        prompt = harmony.prepare(JobSpec("a", "blue", request, 8, 1e9)).prompt
         return sum(int(token) in marks for token in prompt)
 
-    marks = set(model._vocab.control_tokens_in("".join(MARKS)).values())
+    marks = set(harmony._vocab.control_tokens_in("".join(MARKS)).values())
     assert len(marks) == len(MARKS)
     tool = a_tool("get_weather", **{"".join(MARKS): {"type": "integer"}})
     tool["function"]["description"] = "".join(MARKS)
@@ -57,14 +43,14 @@ def test_marks_in_messages_tools_and_variables_do_not_become_tokens(model):
 
 
 @only_tokens
-def test_the_tokens_that_end_an_answer_are_those_of_a_call_and_of_the_last_message(model):
-    ends = {model._vocab.name(token) for token in model._vocab.end_tokens}
+def test_the_tokens_that_end_an_answer_are_those_of_a_call_and_of_the_last_message(harmony):
+    ends = {harmony._vocab.name(token) for token in harmony._vocab.end_tokens}
     assert {"<|call|>", "<|return|>"} <= ends
     assert "<|end|>" not in ends
 
 
-def test_reasoning_that_is_cut_is_kept_and_counted_and_other_routes_get_the_content_only(model):
-    driven = Driven(model)
+def test_reasoning_that_is_cut_is_kept_and_counted_and_other_routes_get_the_content_only(harmony):
+    driven = Driven(harmony)
     begun = {"chat_template_kwargs": {"begun": "analysis"}}
     native = {name: value for name, value in CHAT.items() if name != "parts"}
     driven.submit("reasons", CHAT | begun)
@@ -84,29 +70,29 @@ def test_reasoning_that_is_cut_is_kept_and_counted_and_other_routes_get_the_cont
     assert driven.ended["native"].text == ""
 
 
-def test_an_answer_that_is_held_to_a_form_begins_in_the_final_channel(model):
-    driven = Driven(model)
+def test_an_answer_that_is_held_to_a_form_begins_in_the_final_channel(harmony):
+    driven = Driven(harmony)
     held = {"response_format": {"type": "choice", "choice": ["ab", "cd"]}}
     driven.submit("chat", CHAT | held)
     driven.submit("native", {name: value for name, value in CHAT.items() if name != "parts"} | held)
     driven.run_until_idle()
     assert {ended.text for ended in driven.ended.values()} <= {"ab", "cd"}
-    prompt = model.prepare(JobSpec("a", "blue", CHAT | held, 8, 1e9)).prompt
-    assert b"".join(map(model._vocab.piece_or_name, prompt.tolist())).decode().endswith(f"<|start|>assistant{FINAL}")
+    prompt = harmony.prepare(JobSpec("a", "blue", CHAT | held, 8, 1e9)).prompt
+    assert b"".join(map(harmony._vocab.piece_or_name, prompt.tolist())).decode().endswith(f"<|start|>assistant{FINAL}")
 
 
 WRITTEN = f"{ANALYSIS}bo kufe final{NEXT}{FINAL}dibo"
 
 
 @only_tokens
-def test_an_answer_that_another_worker_continues_has_no_gap_and_no_repeat_wherever_it_was_cut(model):
-    tokens = tuple(map(int, model.tokenize(WRITTEN)))
+def test_an_answer_that_another_worker_continues_has_no_gap_and_no_repeat_wherever_it_was_cut(harmony):
+    tokens = tuple(map(int, harmony.tokenize(WRITTEN)))
     request = CHAT | {"max_tokens": len(tokens) + 4}
-    form = model.prepare(JobSpec("a", "blue", request, 8, 1e9)).form
+    form = harmony.prepare(JobSpec("a", "blue", request, 8, 1e9)).form
     reader, characters, before = form.start(), Detokenizer(), [""]
     for token in tokens:
-        before.append(before[-1] + reader.feed(form.text(characters, token, model.piece(token))))
-    with contextlib.closing(Driven(model)) as driven:
+        before.append(before[-1] + reader.feed(form.text(characters, token, harmony.piece(token))))
+    with contextlib.closing(Driven(harmony)) as driven:
         for n in range(1, len(tokens) + 1):
             driven.submit(str(n), request, answer=tokens[:n])
         while driven.engine.step():
@@ -121,9 +107,9 @@ def test_an_answer_that_another_worker_continues_has_no_gap_and_no_repeat_wherev
 
 
 @only_tokens
-def test_a_call_that_another_worker_continues_is_the_same_wherever_it_was_cut(model):
+def test_a_call_that_another_worker_continues_is_the_same_wherever_it_was_cut(harmony):
     request = TOOLS | {"tool_choice": "required", "max_tokens": 60}
-    with contextlib.closing(Driven(model)) as driven:
+    with contextlib.closing(Driven(harmony)) as driven:
         driven.submit("whole", request)
         driven.run_until_idle()
         tokens = tuple(token for event in driven.events if isinstance(event, Text) for token in event.tokens)
@@ -140,10 +126,10 @@ def test_a_call_that_another_worker_continues_is_the_same_wherever_it_was_cut(mo
 
 
 @only_tokens
-def test_a_stop_string_counts_in_texts_only_and_all_tokens_have_log_probabilities(model):
-    tokens = tuple(map(int, model.tokenize(WRITTEN)))
+def test_a_stop_string_counts_in_texts_only_and_all_tokens_have_log_probabilities(harmony):
+    tokens = tuple(map(int, harmony.tokenize(WRITTEN)))
     request = CHAT | {"max_tokens": len(tokens) + 4}
-    with contextlib.closing(Driven(model)) as driven:
+    with contextlib.closing(Driven(harmony)) as driven:
         driven.submit("logprobs", request | {"logprobs": 0}, answer=tokens)
         driven.submit("stopped", request | {"stop": ["<|end|>", "assistant", "analysis", "ibo"]}, answer=tokens)
         while driven.engine.step():
@@ -156,9 +142,9 @@ def test_a_stop_string_counts_in_texts_only_and_all_tokens_have_log_probabilitie
         assert (stopped.finish_reason, stopped.extra["stop_sequence"]) == ("stop", "ibo")
 
 
-def test_an_answer_that_is_paused_has_the_same_text(model):
+def test_an_answer_that_is_paused_has_the_same_text(harmony):
     job = CHAT | {"max_tokens": 40, "chat_template_kwargs": {"begun": "analysis"}}
-    alone, paused = Driven(model), Driven(model)
+    alone, paused = Driven(harmony), Driven(harmony)
     alone.submit("a", job)
     alone.run_until_idle()
     for seed in range(3):
