@@ -1,8 +1,8 @@
 """Runs the overload experiments E1 to E8 for Penstock and the baselines, in virtual time over the real scripts.
 
-Run: `python -m bench.overload` (one seed), `--full` (three seeds), `--only E1,E3`, or `--draw FILE` (only the pictures
-of an earlier result). docs/overload.md explains the figures and what they do not show. The results are JSON, PNG and
-one HTML page in bench/results/.
+Run: `python -m bench.overload` (one seed), `--full` (three seeds), `--seeds 11,15`, `--only E1,E3`, or `--draw FILE`
+(only the pictures of an earlier result). docs/overload.md explains the figures and what they do not show. The results
+are JSON, PNG and one HTML page in bench/results/.
 """
 
 import argparse
@@ -91,10 +91,16 @@ def draw_again(path: Path) -> None:
         draw(results_of(kept["results"]), path.with_name(f"{path.name.partition('.')[0]}-seed{seed}.png"))
 
 
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Return the seeds of a list with commas. Raises ValueError, as argparse expects it."""
+    return tuple(int(seed) for seed in text.split(","))
+
+
 def main() -> None:
     """Print the environment, run the experiments, write the results and print the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--full", action="store_true", help="run three seeds instead of one")
+    options.add_argument("--seeds", type=seeds_of, help="the seeds instead of one, such as 11,12")
     options.add_argument("--only", default=",".join(EXPERIMENTS))
     options.add_argument(
         "--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE", help="a setting of Penstock"
@@ -105,7 +111,7 @@ def main() -> None:
     if chosen.draw:
         draw_again(Path(chosen.draw))
         return
-    seeds = SEEDS if chosen.full else SEEDS[:1]
+    seeds = chosen.seeds or (SEEDS if chosen.full else SEEDS[:1])
     environ = dict(setting.split("=", 1) for setting in chosen.set)
     begin = time.perf_counter()
     with private_store() as client:
