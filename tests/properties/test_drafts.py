@@ -46,6 +46,14 @@ def test_the_places_are_the_same_no_matter_which_tokens_were_known_when_the_look
     assert (one._pairs, one._triples) == (other._pairs, other._triples)
 
 
+@given(_few_tokens, _few_tokens, st.lists(st.integers(0, 60)), st.integers(1, MAX_LENGTH))
+def test_the_answer_may_be_looked_at_after_any_of_its_tokens(prompt, answer, ends, length):
+    each, some = _lookup(prompt, answer), PromptLookup(np.array(prompt, np.int32), 2 * len(answer))
+    for end in [*sorted(ends), len(answer)]:
+        some.follow(answer[:end])
+    assert (some.acceptance, some.draft(length)) == (each.acceptance, each.draft(length))
+
+
 @pytest.mark.parametrize("period", [3, 7, 40])
 def test_a_text_that_repeats_itself_is_drafted_as_it_goes_on(period):
     text = [1000 + 37 * i for i in range(period)]

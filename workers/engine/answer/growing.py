@@ -76,8 +76,6 @@ class GrowingAnswer:
     def add(self, token: int) -> None:
         """Add a token that was sampled."""
         self.answer.append(token)
-        if self.lookup is not None:
-            self.lookup.add(token)
 
     def read(self, token: int, piece: Callable[[int], bytes]) -> str:
         """Add a token to the text; return the new text of the answer. `piece` returns the bytes of a token."""

@@ -28,9 +28,14 @@ class PromptLookup:
     been drafted.
     """
 
-    def __init__(self, known: Tokens, further: int) -> None:
-        """Search `known`, the prompt and the answer so far, to which at most `further` tokens will be added."""
+    def __init__(self, known: Tokens, further: int, answered: int = 0) -> None:
+        """Search `known`, to which at most `further` tokens will be added.
+
+        They are the prompt and the answer so far, which has `answered` tokens.
+        """
         known = known[-_MAX_SEARCHED:]
+        #: How many tokens of the answer are known here.
+        self._answered = answered
         self._tokens = array("i", known.astype(np.intc).tobytes())
         # Few tokens share a place in a table of which at most half is used.
         places = 1 << min(2 * (len(known) + further), _MAX_PLACES // 2).bit_length()
@@ -50,8 +55,14 @@ class PromptLookup:
         np.frombuffer(self._triples, np.intc)[_mixed(pairs + third * _THIRD) & self._mask] = follows
         self._look_up()
 
+    def follow(self, answer: list[int]) -> None:
+        """Add the tokens of the answer that are not known here yet."""
+        for token in answer[self._answered :]:
+            self.add(token)
+
     def add(self, token: int) -> None:
         """Add the next token of the answer."""
+        self._answered += 1
         if self._next:
             is_expected = self._tokens[self._next] == token
             self.acceptance += (is_expected - self.acceptance) * _RATE

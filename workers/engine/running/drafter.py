@@ -31,6 +31,12 @@ _LEAST_ACCEPTANCE = 0.05
 #: By how many steps the drafts of an answer may lengthen it, in all and for each of its tokens. An answer that has lost
 #: more by its drafts than that is not drafted until it has more tokens.
 _LOSS_IN_ALL, _LOSS_PER_TOKEN = 0.5, 0.005
+#: While nothing is drafted, the answers are searched after so many steps, and after twice as many each time, up to the
+#: most. Most of the time that a search takes is that for loading its code and tables into the processor's cache, so
+#: that many tokens take little longer than one.
+_LEAST_PAUSE, _MOST_PAUSE = 4, 16
+#: For so many steps after a draft, the answers are searched in each step: the next draft often follows soon.
+_DRAFTING_STEPS = 16
 #: After this many steps the fitted times are read again. Reading them takes some 50 µs.
 _FRESH_STEPS = 16
 
@@ -94,6 +100,10 @@ class Drafter:
         self._most_ms = TARGET_FRACTION * settings.step_target_ms
         #: The fitted times of an empty step, a row and a draft in ms, and the step in which they are read again.
         self._times_ms, self._fresh_until = (0.0, 0.0, 0.0), 0
+        #: The step in which the answers are searched again, and how many steps after the last one that is.
+        self._search_at, self._pause = 0, 1
+        #: The slots that were searched last, and the step until which answers are searched in each step.
+        self._searched, self._drafting_until = tuple[int, ...](), 0
         #: What a draft adds to the current step, as a share of the step without drafts.
         self._cost = 0.0
         #: Slot → how many of its drafts were accepted in the current step.
@@ -105,12 +115,33 @@ class Drafter:
         A step with prompts has no room. With a split cache, a step of several sequences would be computed in more
         parts.
         """
-        rows = len(batch.decode)
+        rows, step = len(batch.decode), self._stats.steps
         if not self._is_on or batch.prompts or (self._has_split_cache and rows > 1):
             return batch
+        if step < self._search_at and batch.decode == self._searched:
+            return batch
+        drafts = self._drafts(batch)
+        if drafts:
+            self._drafting_until = step + _DRAFTING_STEPS
+        self._plan_search(batch.decode, step)
+        return replace(batch, drafts=drafts) if drafts else batch
+
+    def _plan_search(self, searched: tuple[int, ...], step: int) -> None:
+        """Choose the step of the next search, after one of these slots in this step."""
+        if step < self._drafting_until:
+            self._pause = 1
+        elif searched != self._searched:
+            self._pause = _LEAST_PAUSE
+        else:
+            self._pause = max(_LEAST_PAUSE, min(2 * self._pause, _MOST_PAUSE))
+        self._search_at, self._searched = step + self._pause, searched
+
+    def _drafts(self, batch: BatchPlan) -> dict[int, list[int]]:
+        """Return the tokens to draft for each slot that is worth it."""
+        rows = len(batch.decode)
         likely = [(slot, lookup) for slot in batch.decode if (lookup := self._likely(self._table.running[slot]))]
         if not likely:
-            return batch
+            return {}
         base_ms, row_ms, draft_ms = self._fitted_ms()
         # A step whose time is not known has no cost to compare with.
         self._cost = draft_ms / max(base_ms + row_ms * rows, 1e-6)
@@ -122,7 +153,7 @@ class Drafter:
             n = min(length, self._table.running[slot].tokens_left - 1)
             if n > 0:
                 drafts[slot] = lookup.draft(n)
-        return replace(batch, drafts=drafts) if drafts else batch
+        return drafts
 
     def _likely(self, sequence: Sequence) -> PromptLookup | None:
         """Return what drafts the sequence's next tokens, if it may and the last tokens have occurred before."""
@@ -130,7 +161,9 @@ class Drafter:
             return None
         lookup = sequence.lookup
         if lookup is None:
-            sequence.lookup = lookup = PromptLookup(sequence.known_tokens, sequence.tokens_left)
+            answered = len(sequence.answer)
+            sequence.lookup = lookup = PromptLookup(sequence.known_tokens, sequence.tokens_left, answered)
+        lookup.follow(sequence.answer)
         if not lookup.has_match or lookup.acceptance < _LEAST_ACCEPTANCE or sequence.known:
             return None
         lost = -sequence.drafts_gained

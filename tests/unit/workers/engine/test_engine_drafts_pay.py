@@ -88,6 +88,13 @@ def test_an_answer_that_repeats_its_prompt_is_several_times_as_fast(backend, tok
 
 
 @shared_cache
+def test_an_answer_that_repeats_its_prompt_only_at_its_end_is_soon_drafted(backend):
+    prompt, own = _text(1, 0, _LENGTH)
+    # Without drafts it has 300 steps. The last 100 tokens are a third of these, and with drafts a few.
+    assert _speeds(backend, [(prompt, own[:200] + prompt[:100])], BATCH_S / 100)[0] > 1.2
+
+
+@shared_cache
 def test_four_answers_that_repeat_their_prompts_are_all_faster(backend):
     assert min(_speeds(backend, [_text(i, 40, 2) for i in range(4)], BATCH_S / 10)) > 1.2
 
