@@ -5,6 +5,9 @@ of the slots, or one slot at half the speed), then both tenants without preempti
 keeps twice as many requests open as there are slots. The quiet tenant asks for less than its share on average: for a
 quarter of the slots, or of a slot if there is only one. Its requests arrive at random, so some of them wait for its own
 earlier ones: the run on its share alone shows how long. Times are those that the client of a stream sees.
+
+The engine is `sim`. With `--model 135m` it is that of a real model with random weights. Its speed is
+measured first, with all slots taken, and the quiet tenant asks for a part of it.
 """
 
 import argparse
@@ -16,9 +19,11 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bench.common import environment, print_environment, print_rows, write_results
+from bench.engine_models import SHAPES, model_file
 from bench.engine_stack import free_port
 from bench.live.stack import penstock_up
 from bench.sim.ledger import percentile
@@ -39,7 +44,14 @@ class _Answers:
 
 def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: float) -> None:
     """Send one request and read its stream until its end, or until the run ends."""
-    fields = {"prompt": "tell me", "max_tokens": max_tokens, "stream": True, "deadline_ms": _PATIENCE_MS[tenant]}
+    fields = {
+        "prompt": "tell me",
+        "max_tokens": max_tokens,
+        "ignore_eos": True,
+        "deadline_ms": _PATIENCE_MS[tenant],
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     began_s, seen = time.monotonic(), 0
     try:
@@ -48,16 +60,17 @@ def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: fl
         response = connection.getresponse()
         while time.monotonic() < until_s and (line := response.readline()):
             chunk = json.loads(line[5:]) if line.startswith(b"data: {") else {}
-            words = sum(len(choice.get("text", "").split()) for choice in chunk.get("choices", ()))
-            if words and not seen:
+            tokens = (chunk.get("usage") or {}).get("completion_tokens", seen)
+            if tokens and not seen:
                 answers.first_token_ms.append((time.monotonic() - began_s) * 1_000)
-            seen, answers.tokens = seen + words, answers.tokens + words
+            answers.tokens += tokens - seen
+            seen = tokens
         answers.failed += seen < max_tokens and time.monotonic() < until_s
     finally:
         connection.close()
 
 
-def _both(port: int, slots: int, seconds: float, *, loud: bool, seed: int) -> tuple[_Answers, _Answers]:
+def _both(port: int, seconds: float, *, loud_clients: int, quiet_per_s: float, seed: int) -> tuple[_Answers, _Answers]:
     """Run the clients of both tenants, and return what the quiet and the loud one saw."""
     quiet_saw, loud_saw, until_s = _Answers(), _Answers(), time.monotonic() + seconds
 
@@ -66,15 +79,14 @@ def _both(port: int, slots: int, seconds: float, *, loud: bool, seed: int) -> tu
         while time.monotonic() < until_s:
             _ask(port, "loud", rng.randint(*_LOUD_TOKENS), loud_saw, until_s)
 
-    threads = [threading.Thread(target=loud_client, args=(number,)) for number in range(2 * slots if loud else 0)]
+    threads = [threading.Thread(target=loud_client, args=(number,)) for number in range(loud_clients)]
     for thread in threads:
         thread.start()
-    if loud:
+    if loud_clients:
         time.sleep(2)
     rng = random.Random(seed)
-    per_s = max(1, slots) / 4 * _DECODE_TPS / _QUIET_TOKENS
     next_s = time.monotonic()
-    while (next_s := next_s + rng.expovariate(per_s)) < until_s - 2:
+    while quiet_per_s and (next_s := next_s + rng.expovariate(quiet_per_s)) < until_s - 2:
         time.sleep(max(0.0, next_s - time.monotonic()))
         threads.append(threading.Thread(target=_ask, args=(port, "quiet", _QUIET_TOKENS, quiet_saw, until_s)))
         threads[-1].start()
@@ -101,33 +113,51 @@ _CASES = (
 )
 
 
-def _one_run(slots: int, seconds: float, case: _Case, *, seed: int) -> dict[str, float]:
-    """Run one case with `slots` slots for `seconds`, and return what the tenants' clients saw."""
-    built = max(1, int(slots * case.part))
-    environ = {
-        "PENSTOCK_MAX_BATCH_SIZE": str(built),
-        "PENSTOCK_SIM_DECODE_TPS": str(_DECODE_TPS * slots * case.part / built),
-        "PENSTOCK_SIM_PREFILL_TPS": str(_PREFILL_TPS),
-        "PENSTOCK_PREEMPTION": case.preemption,
-    }
+@dataclass(frozen=True)
+class _Engine:
+    """What computes the tokens: the file of a model, or None for the simulated engine, and how fast a full slot is."""
+
+    model: Path | None = None
+    decode_tps: float = _DECODE_TPS
+
+    def settings(self, slots: int, part: float) -> dict[str, str]:
+        """Return a worker's settings that has this part of the slots, or one slot at this part of the speed."""
+        built = max(1, int(slots * part))
+        settings = {"PENSTOCK_MAX_BATCH_SIZE": str(built)}
+        if self.model is not None:
+            return settings | {"PENSTOCK_MODEL": str(self.model), "PENSTOCK_N_CTX": "2048"}
+        return settings | {
+            "PENSTOCK_SIM_DECODE_TPS": str(self.decode_tps * slots * part / built),
+            "PENSTOCK_SIM_PREFILL_TPS": str(_PREFILL_TPS),
+        }
+
+    def measured(self, slots: int, seconds: float) -> "_Engine":
+        """Return the engine with its speed while the loud tenant has all slots."""
+        if self.model is None:
+            return self
+        _, loud = _run(self, slots, seconds, _CASES[2], quiet_per_s=0.0, seed=0)
+        return _Engine(self.model, loud.tokens / seconds / slots)
+
+
+def _run(
+    engine: _Engine, slots: int, seconds: float, case: _Case, *, quiet_per_s: float, seed: int
+) -> tuple[_Answers, _Answers]:
+    """Start a system for one case, and return what the clients of both tenants saw."""
+    environ = engine.settings(slots, case.part) | {"PENSTOCK_PREEMPTION": case.preemption}
     port = free_port()
-    with penstock_up(environ, port, "sim") as state:
+    with penstock_up(environ, port, "llama" if engine.model else "sim") as state:
         # Like most tenants, these have policies: a newcomer without one gets no credit in its first minute.
         for tenant in _PATIENCE_MS:
-            command = [
-                sys.executable,
-                "-m",
-                "shared.cli",
-                "tenants",
-                "set",
-                tenant,
-                "--weight",
-                "1",
-                "--state-dir",
-                state,
-            ]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        quiet, others = _both(port, slots, seconds, loud=case.loud, seed=seed)
+            words = ["-m", "shared.cli", "tenants", "set", tenant, "--weight", "1", "--state-dir", state]
+            subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
+        loud_clients = 2 * slots if case.loud else 0
+        return _both(port, seconds, loud_clients=loud_clients, quiet_per_s=quiet_per_s, seed=seed)
+
+
+def _one_run(engine: _Engine, slots: int, seconds: float, case: _Case, *, seed: int) -> dict[str, float]:
+    """Run one case with `slots` slots for `seconds`, and return what the tenants' clients saw."""
+    quiet_per_s = slots / 4 * engine.decode_tps / _QUIET_TOKENS
+    quiet, others = _run(engine, slots, seconds, case, quiet_per_s=quiet_per_s, seed=seed)
     return {
         "quiet_requests": len(quiet.first_token_ms) + quiet.failed,
         "quiet_failed": quiet.failed,
@@ -135,14 +165,17 @@ def _one_run(slots: int, seconds: float, case: _Case, *, seed: int) -> dict[str,
         "quiet_ttft_p99_ms": percentile(quiet.first_token_ms, 0.99) or 0.0,
         "quiet_tokens_per_s": quiet.tokens / seconds,
         "loud_tokens_per_s": others.tokens / seconds,
+        "slot_tokens_per_s": engine.decode_tps,
         # What the loud tenant could have of the slots, less what the quiet one took.
-        "loud_share_used": others.tokens / max(1.0, slots * _DECODE_TPS * seconds - quiet.tokens),
+        "loud_share_used": others.tokens / max(1.0, slots * engine.decode_tps * seconds - quiet.tokens),
     }
 
 
 def main() -> None:
     """Run all cases and write the figures."""
     options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--model", choices=SHAPES, help="a real model of that shape instead of the simulated engine")
+    options.add_argument("--folder", type=Path, default=Path("build/bench"), help="where the models are kept")
     options.add_argument("--slots", type=int, nargs="+", default=[1, 2, 4, 16])
     options.add_argument("--cases", nargs="+", default=[case.name for case in _CASES])
     options.add_argument("--seconds", type=float, default=40.0)
@@ -152,13 +185,18 @@ def main() -> None:
     facts: dict[str, Any] = environment(given.seed)
     print_environment(facts)
     rows: dict[str, dict[str, float]] = {}
+    model = _Engine(model_file(given.model, "q8_0", given.folder)) if given.model else _Engine()
     for slots in given.slots:
+        engine = model.measured(slots, given.seconds / 2)
         for case in (case for case in _CASES if case.name in given.cases):
-            row = _one_run(slots, given.seconds, case, seed=given.seed)
+            # A real model cannot run at half its speed.
+            if given.model and slots * case.part < 1:
+                continue
+            row = _one_run(engine, slots, given.seconds, case, seed=given.seed)
             rows[f"{slots} slots, {case.name}"] = row
             print_rows({f"{slots} slots, {case.name}": row})
     if given.write:
-        write_results("loud-tenant", facts, rows)
+        write_results(f"loud-tenant-{given.model}" if given.model else "loud-tenant", facts, rows)
 
 
 if __name__ == "__main__":
