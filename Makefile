@@ -64,8 +64,8 @@ coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run all tests and print which line
 	-$(BIN)/coverage run $(RUN_TESTS) $(PYTEST)
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
 
-test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/bench) ## run OpenAI's end-to-end tests with a real llama-server behind the door; LLAMA_SERVER=PATH of another one than the package xllamacpp
-	LLAMA_SERVER=$(or $(LLAMA_SERVER),xllamacpp) $(BIN)/pytest -q -s -n 0 tests/e2e/test_llama_server.py
+test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/bench) ## run OpenAI's end-to-end tests with a real llama-server behind the door, and kill it under load; LLAMA_SERVER=PATH of another one than the package xllamacpp
+	LLAMA_SERVER=$(or $(LLAMA_SERVER),xllamacpp) $(BIN)/pytest -q -s -n 0 tests/e2e/test_llama_server.py tests/e2e/test_llama_server_lost.py
 
 check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import contracts, generated pages and the repository's rules
 	$(BIN)/ruff check .

@@ -87,7 +87,7 @@ def respond(client: OpenAI, *, streams: bool, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("behaviour", ["tools", "tools whole"])
+@pytest.mark.parametrize("behaviour", ["tools", "tools at once", "tools by turns", "tools whole"])
 def test_a_response_has_the_upstreams_reasoning_and_calls_as_items(
     client: OpenAI, server: UpstreamServer, behaviour: str, streams: bool
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_stream_with_late_reasoning_can_be_resumed_after_each_of_its_events(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize("behaviour", ["tools", "tools whole"])
+@pytest.mark.parametrize("behaviour", ["tools", "tools at once", "tools by turns", "tools whole"])
 def test_a_message_has_the_upstreams_reasoning_and_calls_as_blocks(
     claude: Anthropic, server: UpstreamServer, behaviour: str, streams: bool
 ) -> None:

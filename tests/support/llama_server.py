@@ -66,7 +66,7 @@ class LlamaServer:
 
     def busy_slots(self) -> int:
         """Return how many slots compute an answer."""
-        slots = httpx.get(f"http://127.0.0.1:{self.port}/slots", timeout=5).json()
+        slots = httpx.get(f"http://127.0.0.1:{self.port}/slots", timeout=30).json()
         return sum(slot["is_processing"] for slot in slots)
 
     def pause(self) -> None:

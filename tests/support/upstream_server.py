@@ -23,9 +23,11 @@ class UpstreamServer:
     The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `fault` (500), `cut` (closes
     in the middle of the answer, once `may_cut` is set), `crash` (closes before the first byte), `hang` (says nothing),
     `stall` (says nothing after the first word), `tools` (two calls of tools, in pieces, after some reasoning),
-    `tools whole` (the same without a stream), `late reasoning` (content before some reasoning),
-    `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not stream), `endless` (words until the
-    client closes), and `numbers` (embeddings as numbers although base64 was asked for).
+    `tools at once` (the same, but both names come first, then the arguments of the second call), `tools by turns` (the
+    same, but with a piece of each call in turn), `tools whole` (the same without a stream), `late
+    reasoning` (content before some reasoning), `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not
+    stream), `endless` (words until the client closes), and `numbers` (embeddings as numbers although base64 was asked
+    for).
 
     The embedding of the input with the index i is [i, 0.5].
     """
@@ -145,8 +147,8 @@ class UpstreamServer:
             await asyncio.sleep(60)
         if "input" in body:
             return web.json_response(_embeddings(body, as_numbers=behaviour == "numbers"))
-        if behaviour == "tools":
-            return await self._call_tools(request)
+        if behaviour in _ORDERS:
+            return await self._call_tools(request, _ORDERS[behaviour])
         if behaviour == "late reasoning":
             return await _send(
                 request, [{"content": "Yes."}, {"reasoning_content": "I "}, {"reasoning": "hope."}], "stop"
@@ -182,12 +184,13 @@ class UpstreamServer:
         await response.write_eof()
         return response
 
-    async def _call_tools(self, request: web.Request) -> web.StreamResponse:
-        deltas: list[dict[str, Any]] = [{"reasoning_content": "I "}, {"reasoning_content": "must look."}]
+    async def _call_tools(self, request: web.Request, order: tuple[int, ...]) -> web.StreamResponse:
+        pieces: list[dict[str, Any]] = []
         for index, name in enumerate(("weather", "time")):
             first = {"index": index, "id": f"call_{index}", "function": {"name": name, "arguments": ""}}
-            deltas.append({"tool_calls": [first | {"type": "function"}]})
-            deltas += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in ('{"a":', "1}")]
+            pieces.append({"tool_calls": [first | {"type": "function"}]})
+            pieces += [{"tool_calls": [{"index": index, "function": {"arguments": part}}]} for part in ('{"a":', "1}")]
+        deltas = [{"reasoning_content": "I "}, {"reasoning_content": "must look."}, *(pieces[i] for i in order)]
         return await _send(request, deltas, "tool_calls")
 
     def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -197,6 +200,9 @@ class UpstreamServer:
         return {"choices": [choice], "usage": _usage(self.words)}
 
 
+#: Behaviour → the order of the pieces of two calls: the name of the first, its arguments in two pieces, and the same of
+#: the second.
+_ORDERS = {"tools": (0, 1, 2, 3, 4, 5), "tools at once": (0, 3, 4, 5, 1, 2), "tools by turns": (0, 3, 1, 4, 2, 5)}
 #: The answer of `tools`, in one piece.
 _WHOLE_CALLS: dict[str, Any] = {
     "choices": [

@@ -73,7 +73,7 @@ class Answer:
     def text(self) -> str:
         """The text so far. When the answer is complete, its last part has an end; a part that was cut has none."""
         is_complete = self.finish_reason not in {"", FinishReason.LENGTH}
-        return "".join(self.parts) + (self.writer.ending if self.writer is not None and is_complete else "")
+        return "".join(self.parts) + ("" if self.writer is None else self.writer.rest(is_complete=is_complete))
 
     @property
     def completion_tokens(self) -> int:
@@ -158,7 +158,8 @@ class Answer:
         else:
             text = self._write(self.writer, content, others, calls)
         # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
-        self._bytes += len(text) * 4 + sum(4 * len(piece) for piece in others.values())
+        # The writer may hold content back: then it is not in the text yet.
+        self._bytes += max(len(text), len(content)) * 4 + sum(4 * len(piece) for piece in others.values())
         self._bytes += sum(len(str(item)) for item in (calls, logprobs) if item)
         if self._bytes > MAX_ANSWER_BYTES:
             raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")

@@ -1,10 +1,14 @@
 """Writes an upstream's message in the form of shared/answer_parts.py while it arrives; pure."""
 
+import json
+from dataclasses import dataclass, field
+from typing import Literal
+
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, without_marks
 
 
 class OrderInvalid(Exception):
-    """The upstream went back to a call of a tool after the next part of the answer had begun."""
+    """The upstream went back to a call of a tool whose arguments were complete."""
 
 
 class WholeCharacters:
@@ -29,61 +33,143 @@ class WholeCharacters:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+@dataclass
+class _HeldPart:
+    """A part that waits until it can be written. `name` is that of a call."""
+
+    kind: Literal["content", "reasoning", "call"]
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+
 class PartsWriter:
-    """Each method returns the text to be added to the answer. A part ends where a part of another kind begins."""
+    """Each method returns the text to be added to the answer. A part ends where a part of another kind begins.
+
+    Some servers send several calls at once, with pieces of one between pieces of another. In the text, the calls follow
+    each other: a part that begins before the open call is complete is held back until the answer ends.
+    """
 
     def __init__(self) -> None:
-        #: The number of calls so far.
-        self.n_calls = 0
         #: The part that is open: `content`, `reasoning`, or the `name` or `arguments` of a call.
         self._open = "content"
-        #: The index of the last call, as the upstream counts them, and those of all calls.
+        #: The index of the last call, as the upstream counts them, and those of all calls that were begun.
         self._index, self._indexes = -1, set[int]()
+        #: The pieces of the open call's arguments.
+        self._arguments: list[str] = []
+        #: The parts that wait, in the order in which they began, and the calls among them by their index.
+        self._held: list[_HeldPart] = []
+        self._held_calls: dict[int, _HeldPart] = {}
         self._characters = WholeCharacters()
+
+    @property
+    def n_calls(self) -> int:
+        """The number of calls so far."""
+        return len(self._indexes) + len(self._held_calls)
 
     def content(self, piece: str) -> str:
         """Add a piece of what the model says."""
-        before = self._begin("content") if piece and self._open != "content" else ""
-        return before + self._text(piece)
+        return self._plain("content", "", piece)
 
     def reasoning(self, piece: str) -> str:
         """Add a piece of what the model reasons."""
-        before = self._begin("reasoning") + REASONING if piece and self._open != "reasoning" else ""
-        return before + self._text(piece)
+        return self._plain("reasoning", REASONING, piece)
 
     def call(self, index: int, name: str, arguments: str) -> str:
         """Add a piece of the call with this index. A name that comes after arguments is ignored. Raises OrderInvalid.
 
-        Servers send calls one after another. A blank that belongs to a call which has ended is ignored.
+        A blank that belongs to a call whose arguments were complete is ignored.
         """
         before = ""
         if index != self._index or self._open not in {"name", "arguments"}:
             if index in self._indexes:
                 if (name + arguments).strip():
-                    raise OrderInvalid("the upstream went back to an earlier call of a tool")
+                    raise OrderInvalid(
+                        "the upstream went back to an earlier call of a tool, whose arguments were complete"
+                    )
+                return ""
+            if self._must_wait:
+                self._hold_call(index, name, arguments)
                 return ""
             before = self._begin("name") + CALL
-            self._index, self.n_calls = index, self.n_calls + 1
+            self._index, self._arguments = index, []
             self._indexes.add(index)
         if self._open == "name":
             before += self._text(name)
             if arguments:
                 before += ARGUMENTS
                 self._open, self._characters = "arguments", WholeCharacters()
+        self._arguments.append(arguments)
         return before + self._text(arguments)
 
+    def rest(self, *, is_complete: bool) -> str:
+        """Return what follows if the answer ends here: what was held back, and the end of the last part.
+
+        The last part of an answer that is not complete has no end. Half of a character that stays alone becomes U+FFFD.
+        """
+        ends = [self._ending, *("" if part.kind == "content" else END for part in self._held)]
+        if not is_complete:
+            ends[-1] = ""
+        return ends[0] + "".join(_written(part) + end for part, end in zip(self._held, ends[1:], strict=True))
+
+    def _plain(self, kind: Literal["content", "reasoning"], mark: str, piece: str) -> str:
+        if not piece or self._open == kind:
+            return self._text(piece)
+        if not self._must_wait:
+            return self._begin(kind) + mark + self._text(piece)
+        if not self._held or self._held[-1].kind != kind:
+            self._held.append(_HeldPart(kind))
+        self._held[-1].pieces.append(piece)
+        return ""
+
     @property
-    def ending(self) -> str:
-        """What has to follow if the open part ends here. Half of a character that stays alone becomes U+FFFD."""
+    def _must_wait(self) -> bool:
+        """Whether another part has to wait, because more may come of the open call.
+
+        After the first part that waits, all others wait as well. So the parts keep their order, and the arguments of a
+        call are parsed only once.
+        """
+        if self._held or self._open not in {"name", "arguments"}:
+            return bool(self._held)
+        try:
+            return not isinstance(json.loads("".join(self._arguments)), dict)
+        except (ValueError, RecursionError):
+            return True
+
+    def _hold_call(self, index: int, name: str, arguments: str) -> None:
+        part = self._held_calls.get(index)
+        if part is None:
+            part = self._held_calls[index] = _HeldPart("call")
+            self._held.append(part)
+        if not part.pieces:
+            part.name += name
+        if arguments:
+            part.pieces.append(arguments)
+
+    @property
+    def _ending(self) -> str:
+        """The end of the open part."""
         half = "\ufffd" if self._characters.held else ""
         return half + {"content": "", "name": ARGUMENTS + END}.get(self._open, END)
 
     def _begin(self, part: str) -> str:
         """Begin another part, and return the end of the one before."""
-        before = self.ending
+        before = self._ending
         self._open, self._characters = part, WholeCharacters()
         return before
 
     def _text(self, piece: str) -> str:
         """Return a piece of the open part, without the marks of our own answers."""
         return without_marks(self._characters.add(piece))
+
+
+def _written(part: _HeldPart) -> str:
+    """Return the text of a part without its end."""
+    text = _whole("".join(part.pieces))
+    if part.kind == "call":
+        return CALL + _whole(part.name) + ARGUMENTS + text
+    return (REASONING if part.kind == "reasoning" else "") + text
+
+
+def _whole(text: str) -> str:
+    characters = WholeCharacters()
+    return without_marks(characters.add(text) + ("\ufffd" if characters.held else ""))
