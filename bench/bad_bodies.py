@@ -16,24 +16,30 @@ from typing import Any
 from pydantic import ValidationError
 
 from bench.common import environment, print_environment, write_results
+from web.anthropic.messages_schema import MessagesBody
 from web.api.body import Body
 from web.api.request_schema import SubmitBody
 from web.gate.requests import BadFrame, read_request
 from web.http.api_errors import ApiError, error_response, field_errors, invalid_value
 from web.http.json_body import parse_json
-from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_schema import CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
-from web.openai.responses_schema import ResponsesBody
+from web.openai.rerank_schema import RerankBody
+from web.openai.responses_tools import ResponsesWithTools
+from web.openai.tools_schema import MAX_TOOLS, ChatWithTools
 
 AIM_MS = 20
 SIZE = 1_048_576
 ROUTES: dict[str, type[Body]] = {
     "/v1/jobs": SubmitBody,
-    "/v1/chat/completions": ChatBody,
+    "/v1/chat/completions": ChatWithTools,
     "/v1/completions": CompletionBody,
-    "/v1/responses": ResponsesBody,
+    "/v1/responses": ResponsesWithTools,
+    "/v1/messages": MessagesBody,
     "/v1/embeddings": EmbeddingsBody,
+    "/v1/rerank": RerankBody,
 }
+_CHAT = '{"messages":[{"role":"user","content":"x"}],"tools":['
 _FORMAT = '{"prompt":"x","response_format":{"type":"json_schema","json_schema":{"schema":'
 
 
@@ -52,6 +58,42 @@ def _fields(begin: str, value: str, end: str, size: int = SIZE) -> bytes:
 def _texts(begin: str, end: str, count: int) -> bytes:
     """Return a list of different texts with escapes."""
     return (begin + ",".join(f'"\\u00e9{i:x}"' for i in range(count)) + end).encode()
+
+
+def _tools(parameters: str, last: str) -> bytes:
+    """Return a chat with as many tools as a request may have: all with these parameters, but the last."""
+    each = [
+        f'{{"type":"function","function":{{"name":"f{i}","parameters":{parameters}}}}}' for i in range(MAX_TOOLS - 1)
+    ]
+    return f"{_CHAT}{','.join([*each, last])}]}}".encode()
+
+
+def _nested(schema: str, depth: int, inner: str = "{}") -> str:
+    """Return a schema inside so many others."""
+    return schema * depth + inner + "}" * depth
+
+
+def rejected_tools() -> dict[str, bytes]:
+    """Return chats with tools that no route accepts, because of the last of them."""
+    unsupported = '{"type":"function","function":{"name":"g","parameters":{"not":{}}}}'
+    texts = ",".join(f'"{i}"' for i in range(250))
+    numbers = ",".join(["1"] * 1_750)
+    schemas = {
+        "many names": '{"properties":{' + ",".join(f'"{i:x}":{{}}' for i in range(120)) + "}}",
+        "nested schemas": _nested('{"items":', 135),
+        "alternatives": '{"anyOf":[' + ",".join(["{}"] * 190) + "]}",
+        "a list of texts": f'{{"enum":[{texts}]}}',
+        "a list of numbers": f'{{"enum":[{numbers}]}}',
+        "references": _nested('{"$ref":"#","items":', 62),
+        "descriptions": json.dumps({"description": "x" * 7_900}),
+    }
+    bodies = {f"tools: {name}, then not": _tools(schema, unsupported) for name, schema in schemas.items()}
+    deep = _nested('{"properties":{"a_name_of_a_property":', 60, _nested('{"anyOf":[{"not":{}},', 1, "{}]")) + "}" * 60
+    return bodies | {
+        "tools: not, deep inside": _tools("{}", f'{{"type":"function","function":{{"name":"g","parameters":{deep}}}}}'),
+        "tools: two of a name": _tools("{}", '{"type":"function","function":{"name":"f0"}}'),
+        "tools: 10,000": _repeat(_CHAT, '{"type":"function","function":{"name":"f"}}', "]}", 480_000),
+    }
 
 
 def rejected_bodies() -> dict[str, bytes]:
@@ -94,7 +136,7 @@ def rejected_bodies() -> dict[str, bytes]:
         "within the budget: texts": _texts('{"messages":[', "]}", 40_000),
         "within the budget: fields": _fields('{"prompt":{', '"y"', "}}", 190_000),
         "within the budget: lists": _repeat('{"prompt":[', "[1]", "]}", 100_000),
-    }
+    } | rejected_tools()
 
 
 def accepted_bodies() -> dict[str, bytes]:

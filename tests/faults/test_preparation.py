@@ -10,10 +10,14 @@ from shared.jobs.states import JobState
 from shared.store import keys
 from tests.support.one_worker import MODEL, FlakyStore, admit_job, make_worker
 from tests.support.processes import wait_for
+from tests.support.tool_templates import a_tool
 from workers.engine.events import JobRejected
 
 #: A payload that is not prepared on the thread of the passes.
 SLOW = {"prompt": "a b c", "response_format": {"type": "json_object"}}
+TOOLS = {"messages": [{"role": "user", "content": "a b c"}], "tools": [a_tool("f", a={"multipleOf": 1_000_003})]}
+#: Each payload that needs a grammar.
+GRAMMARS = {"response_format": SLOW, "tools": TOOLS}
 
 
 def service(store, tenant):
@@ -27,13 +31,13 @@ def worker(redis_client):
 
 @pytest.fixture
 def gate(worker, monkeypatch):
-    """Holds the preparation of the jobs with a response_format until it is opened. Lists the tenants in preparation."""
+    """Holds the preparation of the jobs that need a grammar until it is opened. Lists the tenants in preparation."""
     gate = threading.Event()
     gate.tenants = []
     prepare = worker.engine.backend.prepare
 
     def held(spec):
-        if "response_format" in spec.payload:
+        if not GRAMMARS.keys().isdisjoint(spec.payload):
             gate.tenants.append(spec.tenant)
             assert gate.wait(30)
         return prepare(spec)
@@ -51,18 +55,22 @@ def advance(worker, until):
         worker.engine.step()
         return until()
 
-    wait_for(one_round, "the jobs")
+    wait_for(one_round, "the jobs", timeout_s=60)
 
 
-def test_a_job_that_is_slow_to_prepare_delays_no_other_job(worker, gate):
-    slow = [admit_job(worker.store, "red", payload=SLOW) for _ in range(3)]
+@pytest.mark.parametrize("payload", GRAMMARS.values(), ids=GRAMMARS)
+def test_a_job_that_is_slow_to_prepare_delays_no_other_job(worker, gate, payload):
+    slow = [admit_job(worker.store, "red", payload=payload) for _ in range(3)]
     worker.job_loop.one_pass()
     wait_for(lambda: gate.tenants == ["red"], "one preparation of red")
+    worker.heartbeat()
     other = admit_job(worker.store, "blue")
     worker.job_loop.look_for_work()
     worker.run_until(lambda: worker.store.touch(other, quiet=True).state is JobState.SUCCEEDED)
     assert gate.tenants == ["red"], "a tenant's jobs are prepared one at a time"
-    another = admit_job(worker.store, "green", payload=SLOW)
+    # The worker still counts as live, however long the jobs before took on a busy machine.
+    worker.heartbeat()
+    another = admit_job(worker.store, "green", payload=payload)
     worker.job_loop.look_for_work()
     worker.job_loop.one_pass()
     wait_for(lambda: gate.tenants == ["red", "green"], "the preparation of green, before red's second job")
@@ -102,7 +110,8 @@ def ended(worker, job_id):
     return worker.store.touch(job_id, quiet=True).state in {JobState.CANCELED, JobState.FAILED, JobState.SUCCEEDED}
 
 
-def test_a_tenant_is_charged_for_the_preparation_of_jobs_that_are_then_rejected(worker, monkeypatch):
+@pytest.mark.parametrize("payload", GRAMMARS.values(), ids=GRAMMARS)
+def test_a_tenant_is_charged_for_the_preparation_of_jobs_that_are_then_rejected(worker, monkeypatch, payload):
     """Each job costs as much as the prompt that the engine reads in the CPU time of its preparation, 50 ms."""
 
     def costly(spec):
@@ -113,7 +122,7 @@ def test_a_tenant_is_charged_for_the_preparation_of_jobs_that_are_then_rejected(
 
     monkeypatch.setattr(worker.engine.backend, "prepare", costly)
     before = service(worker.store, "red")
-    jobs = [admit_job(worker.store, "red", payload=SLOW) for _ in range(4)]
+    jobs = [admit_job(worker.store, "red", payload=payload) for _ in range(4)]
     worker.job_loop.one_pass()
     advance(worker, worker.all_ended)
     view = worker.store.touch(jobs[0], quiet=True)

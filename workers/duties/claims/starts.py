@@ -105,7 +105,7 @@ class Starts:
 
 def _is_quick(payload: Mapping[str, Any]) -> bool:
     """Return whether a job can be prepared without delaying others: a short prompt, and nothing to compile."""
-    if payload.get("response_format") is not None:
+    if payload.get("response_format") is not None or payload.get("tools"):
         return False
     try:
         texts = cost.request_texts(payload)
