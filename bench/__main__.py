@@ -19,6 +19,7 @@ NAMES = (
     "durability",
     "readiness",
     "structured",
+    "tool_calls",
     "upstream",
     "gpu",
 )

@@ -1,8 +1,8 @@
-"""Measure how much another tenant's job is slowed down by four schemas that take long to compile.
+"""Measure how much another tenant's job is slowed down by four schemas or lists of tools that take long to compile.
 
 Run it with `python -m bench.structured`. One tenant keeps four jobs in flight at one worker with a small random model;
-each has a schema of its own, which is compiled anew. Another tenant submits one job of 16 tokens at a time. The same is
-measured with four equal jobs without schemas. The order of the measurements alternates.
+each has a schema or tools of its own, which are compiled anew. Another tenant submits one job of 16 tokens at a time.
+The same is measured with four equal jobs without schemas. The order of the measurements alternates.
 """
 
 import argparse
@@ -14,20 +14,38 @@ from typing import Any
 
 from bench.common import environment, print_environment, write_results
 from tests.support.processes import Stage
-from tests.support.schemas import BOMBS, Schema, bounded_integers, long_names
+from tests.support.schemas import BOMBS, TOOL_BOMBS, Schema, bounded_integers, long_names
 from workers.demo.random_gguf import write_random_model
 
 _IN_FLIGHT, _TOKENS, _JOBS = 4, 16, 12
 
-KINDS: dict[str, Schema | None] = {
+#: The schema of the first tenant's jobs, or the tools of which each of its answers must call one.
+KINDS: dict[str, Schema | list[Schema] | None] = {
     "no schema": None,
     "400 bounded integers": bounded_integers(400),
     "long property names": long_names(7, 4_000),
     "a schema that is not compiled in time": BOMBS["multiples"],
+    "16 tools": TOOL_BOMBS["many"][:16],
+    "a tool that is not compiled in time": TOOL_BOMBS["multiples"],
+    "a tool whose argument is ambiguous": TOOL_BOMBS["ambiguous"],
 }
 
 
-def latencies(stage: Stage, schema: Schema | None, jobs: int) -> list[float]:
+def _payload(kind: Schema | list[Schema] | None, serial: int) -> dict[str, Any]:
+    """Return the payload of a job of the first tenant. Its grammar is in no cache of compiled grammars."""
+    payload: dict[str, Any] = {"prompt": "dibo kufe", "seed": serial}
+    if isinstance(kind, list):
+        first = kind[0]["function"] | {"name": f"f{time.monotonic_ns()}"}
+        tools = [{"type": "function", "function": first}, *kind[1:]]
+        messages = [{"role": "user", "content": "dibo kufe"}]
+        return {"messages": messages, "seed": serial, "tools": tools, "tool_choice": "required"}
+    if kind is not None:
+        own = kind | {"title": f"{time.monotonic_ns()}"}
+        payload["response_format"] = {"type": "json_schema", "json_schema": {"schema": own}}
+    return payload
+
+
+def latencies(stage: Stage, kind: Schema | list[Schema] | None, jobs: int) -> list[float]:
     """Return how long each of the other tenant's jobs took, in ms."""
     serial, flying, found = 0, [], []
     for _ in range(jobs):
@@ -35,11 +53,7 @@ def latencies(stage: Stage, schema: Schema | None, jobs: int) -> list[float]:
         flying = [view.id for view in states if view.ended_ms is None]
         while len(flying) < _IN_FLIGHT:
             serial += 1
-            payload: dict[str, Any] = {"prompt": "dibo kufe", "seed": serial}
-            if schema is not None:
-                # A title makes each schema another one for the cache of compiled schemas.
-                own = schema | {"title": f"{time.monotonic_ns()}"}
-                payload["response_format"] = {"type": "json_schema", "json_schema": {"schema": own}}
+            payload = _payload(kind, serial)
             flying.append(stage.admit("red", model="m", payload=payload, max_tokens=_TOKENS))
         payload = {"prompt": "dibo kufe", "seed": 1}
         began = time.monotonic()

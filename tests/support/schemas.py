@@ -168,3 +168,28 @@ BOMBS: dict[str, Schema] = {
     "digits": _pattern("^a{" + "9" * 3_000 + "}$"),
     "size": {"enum": ["x" * 1_000] * 100},
 }
+
+
+def _with_argument(schema: Schema) -> Schema:
+    """Return parameters of a tool with one argument of this schema, whose definitions stay at the top."""
+    return an_object(a={name: value for name, value in schema.items() if name != "$defs"}) | {
+        "$defs": schema.get("$defs", {})
+    }
+
+
+def _tool(number: int, parameters: Schema) -> Schema:
+    function = {"name": f"{number}".rjust(64, "x"), "description": "It is a tool.", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+#: Lists of tools that are made to take a worker's time or memory.
+TOOL_BOMBS: dict[str, list[Schema]] = {
+    **{name: [_tool(0, _with_argument(schema))] for name, schema in BOMBS.items()},
+    "many": [_tool(i, an_object(a={"type": "integer", "minimum": -i, "maximum": 99_999})) for i in range(128)],
+    "many-patterns": [_tool(i, an_object(a=_pattern(f"^(a|b)*a(a|b){{{i % 9}}}$"))) for i in range(128)],
+    "many-multiples": [_tool(i, an_object(a={"type": "integer", "multipleOf": 1_000_003 + i})) for i in range(128)],
+    "many-enums": [_tool(i, an_object(a={"enum": [f"{i * j:x}" for j in range(40)]})) for i in range(128)],
+    "many-open": [_tool(i, {"type": "object", "additionalProperties": True}) for i in range(128)],
+    "many-recursive": [_tool(i, an_object(a=_NODE) | {"$defs": {"node": _NODE}}) for i in range(128)],
+    "descriptions": [_tool(i, an_object(a={"type": "null", "description": "x" * 7_000})) for i in range(128)],
+}

@@ -11,7 +11,7 @@ import pytest
 
 from shared.settings.settings import load
 from tests.support.cpu_time import cpu_time_below
-from tests.support.schemas import BOMBS, an_object, bounded_integers, long_names
+from tests.support.schemas import BOMBS, TOOL_BOMBS, an_object, bounded_integers, long_names
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
 from workers.engine.structured import probe
@@ -58,6 +58,36 @@ def test_a_hostile_schema_is_refused_or_its_job_ends_and_another_job_does_not_no
     assert driven.ended["other"].usage.completion_tokens == 30
     if rejected is not None:
         assert (rejected.code, rejected.param) == ("unsupported_parameter", "response_format")
+        assert rejected.helper_cpu_s <= 1.0
+    else:
+        ended = driven.ended["hostile"]
+        assert ended.outcome == "succeeded" or ended.message.startswith("GrammarSlow: ")
+
+
+@one_backend
+@pytest.mark.parametrize("name", TOOL_BOMBS)
+def test_a_hostile_list_of_tools_is_refused_or_its_job_ends_and_another_job_gets_a_token_in_each_step(driven, name):
+    driven.submit("other", {"prompt": "dibo", "max_tokens": 30, "temperature": 0}, tenant="red")
+    payload = {
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": TOOL_BOMBS[name],
+        "tool_choice": "required",
+        "max_tokens": 40,
+        "temperature": 3.0,
+        "seed": 1,
+    }
+    with cpu_time_below(CPU_S):
+        rejected = _rejection(driven, payload)
+        while "other" not in driven.ended:
+            driven.engine.step()
+    # One step for each token, and one or two for the prompts.
+    assert driven.engine.stats.steps <= 30 + 2
+    driven.run_until_idle()
+    if rejected is not None:
+        assert (rejected.code, rejected.param) in {
+            ("unsupported_parameter", "tools"),
+            ("context_length_exceeded", "messages"),
+        }
         assert rejected.helper_cpu_s <= 1.0
     else:
         ended = driven.ended["hostile"]
