@@ -150,4 +150,7 @@ def text_readers(job: Prepared) -> tuple[Detokenizer, Any]:
     """Return the detokenizer of a new answer, and the reader of its parts; None if it has none."""
     sampling = job.sampling
     detokenizer = Detokenizer(sampling.stop, strip_space=job.strip_space, min_tokens=sampling.min_tokens)
-    return detokenizer, None if job.form is None else job.form.start()
+    if job.form is None:
+        return detokenizer, None
+    job.form.begin(detokenizer)
+    return detokenizer, job.form.start()

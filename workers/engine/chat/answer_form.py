@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shared.answer_parts import without_marks
 from workers.engine.chat.call_reader import CallReader
-from workers.engine.chat.harmony import MARKS, MESSAGE, STAND_INS
+from workers.engine.chat.harmony import CONSTRAIN, END_CALL, END_MESSAGE, MARKS, MESSAGE, RECIPIENT, STAND_INS
 from workers.engine.chat.harmony_reader import HarmonyReader
 from workers.engine.chat.reasoning import ReasoningReader
 from workers.engine.chat.tool_formats import ToolFormat
@@ -38,6 +38,9 @@ class AnswerForm:
     names: Mapping[int, bytes]
     reasons: bool = False
     began: bool = False
+
+    def begin(self, characters: Detokenizer) -> None:
+        """Say where in a new answer stop strings count: everywhere."""
 
     def text(self, characters: Detokenizer, token: int, piece: bytes) -> str:
         """Return the reader's text for a token; `piece` is what it adds to a text without parts."""
@@ -75,14 +78,31 @@ class ChannelForm:
         """Whether the prompt has begun the text of a message."""
         return self.marks[MESSAGE] in self.begun
 
+    def begin(self, characters: Detokenizer) -> None:
+        """Say where in a new answer stop strings count: in messages but not in headers, which no client sees.
+
+        Where the marks are texts, they count everywhere.
+        """
+        if self.names and not self.begun:
+            characters.expect(searched=True, header=RECIPIENT)
+        elif self.names:
+            characters.expect(searched=self.began)
+
     def text(self, characters: Detokenizer, token: int, piece: bytes) -> str:
         """Return the reader's text for a token; `piece` is what it adds to a text without parts."""
         name = self.names.get(token)
         if name is None:
             return characters.feed(piece)
         mark = name.decode()
-        # What follows another mark is a header, which no client sees.
-        return characters.add_mark(STAND_INS[mark], searched=mark == MESSAGE)
+        was_searched = characters.is_searched
+        text = characters.add_mark(STAND_INS[mark])
+        if mark in (END_MESSAGE, END_CALL):
+            # The next message may have no header, or begin with that of a call.
+            characters.expect(searched=True, header=RECIPIENT)
+        else:
+            # The reader ignores the mark of a type inside a message.
+            characters.expect(searched=mark == MESSAGE or (mark == CONSTRAIN and was_searched))
+        return text
 
     @property
     def marks_between_texts(self) -> Collection[int]:

@@ -16,6 +16,8 @@ ASSISTANT, FINAL = "assistant", f"{CHANNEL}final{MESSAGE}"
 #: to one, so a model that writes the characters of a mark does not write the mark.
 STAND_INS = {mark: chr(0xDC80 + i) for i, mark in enumerate(MARKS)}
 
+#: How the header of a message begins that has no mark before its recipient. White space may precede it.
+RECIPIENT = "to="
 #: What stands before the name of a tool: after the role, or after the mark of the channel. Both the grammar and the
 #: reader of an answer have these patterns, so that each call that is read was held to its schema.
 AFTER_ROLE = r" {0,2}to=functions\."

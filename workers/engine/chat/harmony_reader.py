@@ -15,6 +15,7 @@ from workers.engine.chat.harmony import (
     END_CALL,
     END_MESSAGE,
     MESSAGE,
+    RECIPIENT,
     RETURN,
     START,
 )
@@ -114,9 +115,9 @@ class HarmonyReader:
         if self._place is not _Place.FIRST:
             return ""
         said = self._role.removeprefix(ASSISTANT)
-        if said.lstrip().startswith("to="):
+        if said.lstrip().startswith(RECIPIENT):
             self._place = _Place.HEADER
-        elif not "to=".startswith(said.lstrip()):
+        elif not RECIPIENT.startswith(said.lstrip()):
             return self._begin_body(_Kind.CONTENT) + self._say(said)
         return ""
 
@@ -152,7 +153,7 @@ class HarmonyReader:
             return _Kind.IGNORED
         if self._calls and self._tool():
             return _Kind.CALL
-        to_others = "to=" in self._role or "to=" in self._channel
+        to_others = RECIPIENT in self._role or RECIPIENT in self._channel
         return _Kind.REASONING if to_others or self._channel.lstrip().startswith("analysis") else _Kind.CONTENT
 
     def _begin_body(self, kind: _Kind) -> str:
