@@ -7,7 +7,7 @@ too long for the context; it uses `lower_bound`, the smallest count that any tok
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shared.settings.setting import AUTO
@@ -36,8 +36,11 @@ def reported_weight(generated_weight: int) -> int:
     return USUAL_GENERATED_WEIGHT if generated_weight == AUTO else generated_weight
 
 
-def request_texts(payload: Mapping[str, Any]) -> list[str]:
+def request_texts(payload: Mapping[str, Any], *, with_reasoning: bool = True) -> list[str]:
     """Return the texts of a validated request: its prompts, the text of each message, or the texts to embed.
+
+    Earlier reasoning is part of a message's text if it follows the user's last message: most templates show no other,
+    and some show none, for which `with_reasoning` is false.
 
     A request to rank documents has its query once for each document, because the model reads it with each of them.
     Tools and calls of tools are part of the prompt as JSON. A request that is forwarded to an upstream may also have
@@ -48,6 +51,8 @@ def request_texts(payload: Mapping[str, Any]) -> list[str]:
         return queries + [item for item in payload["input"] if isinstance(item, str)]
     if "messages" in payload:
         texts = [_message_text(message) for message in payload["messages"]]
+        if with_reasoning:
+            texts = list(map(str.__add__, texts, _reasoning_texts(payload["messages"])))
         tools = payload.get("tools") or (payload.get("forward") or {}).get("tools")
         return [*texts, _compact(tools)] if tools else texts
     if "prompts" in payload:
@@ -78,7 +83,7 @@ def estimate(
 
     If `words` is true, return the number of words instead. The sim engine counts each word as one token.
     """
-    parts, given_tokens = request_texts(payload), token_ids(payload)
+    parts, given_tokens = request_texts(payload, with_reasoning=not words), token_ids(payload)
     if words:
         return max(1, _count_words(parts) + given_tokens)
     template_tokens = TOKENS_PER_MESSAGE * len(parts) if "messages" in payload else 0
@@ -98,7 +103,7 @@ def lower_bound(payload: Mapping[str, Any], *, words: bool = False) -> int:
         return query + max(
             lower_bound({"prompt": item}) if isinstance(item, str) else len(item) for item in payload["input"]
         )
-    parts = request_texts(payload)
+    parts = request_texts(payload, with_reasoning=False)
     counted = _count_words(parts) if words else -(-_count_bytes(parts) // MAX_BYTES_PER_TOKEN)
     return max(1, counted + token_ids(payload))
 
@@ -108,6 +113,12 @@ def _message_text(message: Mapping[str, Any]) -> str:
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if _is_text(part))
     return str(content or "") + (_compact(calls) if calls else "")
+
+
+def _reasoning_texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the reasoning of each message; "" if it has none, or if a message of the user follows."""
+    last = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=-1)
+    return [str(message.get("reasoning_content") or "") if at > last else "" for at, message in enumerate(messages)]
 
 
 def _is_text(part: Any) -> bool:

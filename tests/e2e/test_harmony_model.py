@@ -64,6 +64,21 @@ def test_the_loop_of_calls_and_results_works_plain_and_streamed(client: OpenAI) 
     assert after.choices[0].message.tool_calls is None
 
 
+def test_the_model_sees_how_it_has_reasoned_before_its_call_and_not_before_its_last_answer(client: OpenAI) -> None:
+    def prompt_tokens(*messages: Any) -> int:
+        answer = client.chat.completions.create(**CHAT | {"messages": [QUESTION, *messages], "max_tokens": 1})
+        assert answer.usage is not None
+        return answer.usage.prompt_tokens
+
+    call = client.chat.completions.create(**ONE_CALL).choices[0].message
+    result = {"role": "tool", "tool_call_id": (call.tool_calls or [])[0].id, "content": "sunny"}
+    # A message of the package keeps the field when it is sent back.
+    thought = call.model_copy(update={"reasoning_content": "dibo kufe " * 20})
+    assert prompt_tokens(thought, result) > prompt_tokens(call, result) + 20
+    answered = [{"role": "assistant", "content": "sunny", "reasoning_content": "dibo kufe " * 20}, QUESTION]
+    assert prompt_tokens(thought, result, *answered) == prompt_tokens(call, result, *answered)
+
+
 def test_reasoning_that_max_tokens_ends_is_all_of_the_answer_plain_and_streamed(client: OpenAI) -> None:
     answer = client.chat.completions.create(**REASONS)
     message: Any = answer.choices[0].message

@@ -117,14 +117,39 @@ def test_a_stream_with_reasoning_can_be_resumed_after_each_of_its_events(door: F
         assert events(f"{url}&starting_after={event['sequence_number']}") == whole[index + 1 :]
 
 
-def test_the_effort_is_told_to_the_model_and_earlier_reasoning_is_not(door: FlaskClient, store: Store) -> None:
+def test_the_effort_and_earlier_reasoning_are_told_to_the_model(door: FlaskClient, store: Store) -> None:
+    text = [{"type": "reasoning_text", "text": "Add"}, {"type": "reasoning_text", "text": " them."}]
     earlier = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": None, "status": "completed"}
     call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "4"}
     asked = {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]}
-    items = [{"role": "user", "content": "hi"}, earlier, call, output]
+    items = [{"role": "user", "content": "hi"}, earlier | {"content": text}, call, output]
     body = post_response(door, background=True, input=items, **asked).get_json()
     assert body["reasoning"] == {"effort": "low", "summary": None}
     (job,) = store.claim("w1", "claim-1", "m", room=1, cells_free=4_096)
     assert (job.payload["reasoning_effort"], job.payload["parts"]) == ("low", True)
-    assert [message["role"] for message in job.payload["messages"]] == ["user", "assistant", "tool"]
+    user, assistant, tool = job.payload["messages"]
+    assert [user["role"], assistant["role"], tool["role"]] == ["user", "assistant", "tool"]
+    assert assistant["reasoning_content"] == "Add them."
+
+
+def test_a_continued_response_repeats_its_reasoning_until_the_user_speaks(door: FlaskClient, store: Store) -> None:
+    def answered(**fields: Any) -> tuple[str, list[dict[str, Any]]]:
+        response_id = post_response(door, background=True, tools=TOOLS, **fields).get_json()["id"]
+        (job,) = store.claim("w1", f"claim-{response_id}", "m", room=1, cells_free=4_096)
+        settle(store, job.held, text=THOUGHT + CALLED)
+        return response_id, job.payload["messages"]
+
+    def thoughts(messages: list[dict[str, Any]]) -> list[str]:
+        return [message["reasoning_content"] for message in messages if "reasoning_content" in message]
+
+    first, asked = answered(input="hi")
+    assert thoughts(asked) == []
+    output = {"type": "function_call_output", "call_id": "c", "output": "4"}
+    second, told = answered(input=[output], previous_response_id=first)
+    assert thoughts(told) == ["Two and two"]
+    third, told = answered(input=[output], previous_response_id=second)
+    assert thoughts(told) == ["Two and two"] * 2
+    _, told = answered(input="And now?", previous_response_id=third)
+    assert thoughts(told) == []
+    assert [message["role"] for message in told[-3:]] == ["tool", "assistant", "user"]

@@ -25,7 +25,8 @@ IN_TEMPLATE = [form for form in tool_formats.ALL if form.in_template]
 
 
 #: What gpt-oss's own template does that matters here: it has its own system message, shows one call of a message, and
-#: takes the result for that of the last call. What a message with calls says is shown as reasoning.
+#: takes the result for that of the last call. What a message with calls says or thinks is shown as reasoning, until an
+#: answer without calls follows.
 HARMONY_TEMPLATE = """\
 <|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}
 
@@ -39,13 +40,18 @@ HARMONY_TEMPLATE = """\
 type {{ tool.function.name }} = (_: {{ (tool.function.parameters or {}) | tojson }}) => any;
 {%- endfor %}<|end|>
 {%- endif %}
-{%- for message in messages if message.role != 'system' %}
+{%- set shown = messages | rejectattr('role', 'equalto', 'system') | list %}
+{%- for message in shown %}
 {%- if message.role == 'tool' %}
 {%- if last.name is none %}{{ raise_exception('no call before the result') }}{% endif -%}
 <|start|>functions.{{ last.name }} to=assistant<|channel|>commentary<|message|>{{ message.content | tojson }}<|end|>
 {%- elif message.tool_calls %}
 {%- if message.content and message.thinking %}{{ raise_exception('content and thinking') }}{% endif %}
-{%- if message.content or message.thinking -%}
+{%- set later = namespace(answer=false) %}
+{%- for other in shown[loop.index:] if other.role == 'assistant' and 'tool_calls' not in other %}
+{%- set later.answer = true %}
+{%- endfor %}
+{%- if (message.content or message.thinking) and not later.answer -%}
 <|start|>assistant<|channel|>analysis<|message|>{{ message.content or message.thinking }}<|end|>
 {%- endif %}
 {%- set call, json = message.tool_calls[0].function, message.tool_calls[0].function.arguments | tojson -%}

@@ -32,6 +32,8 @@ class _Turn:
 
     role: str
     texts: list[str]
+    #: How the model reasoned in an earlier answer.
+    thoughts: list[str] = field(default_factory=list)
     calls: list[dict[str, Any]] = field(default_factory=list)
     #: The id of the call whose result this is.
     call_id: str | None = None
@@ -47,6 +49,8 @@ class _Turn:
         """Return the message of the chat."""
         content = _BETWEEN_MESSAGES.join(text for text in self.texts if text)
         message: dict[str, Any] = {"role": self.role, "content": content if self.parts is None else self.parts}
+        if self.thoughts:
+            message["reasoning_content"] = _BETWEEN_MESSAGES.join(self.thoughts)
         if self.calls:
             message["tool_calls"] = self.calls
         return message if self.call_id is None else message | {"tool_call_id": self.call_id}
@@ -64,6 +68,7 @@ def read_conversation(value: Any) -> Conversation:
         for turn in read:
             if turns and turns[-1].takes(turn):
                 turns[-1].texts += turn.texts
+                turns[-1].thoughts += turn.thoughts
                 turns[-1].calls += turn.calls
             else:
                 turns.append(turn)
@@ -94,7 +99,7 @@ def _read_message(item: Any, where: str) -> tuple[list[_Turn], str]:
 
 
 def _read_assistant(blocks: list[Any], where: str) -> _Turn:
-    """Return the turn of an earlier answer. Its reasoning is left out: templates show it to no later answer."""
+    """Return the turn of an earlier answer."""
     turn = _Turn("assistant", [])
     texts = []
     for i, block in enumerate(blocks):
@@ -104,7 +109,9 @@ def _read_assistant(blocks: list[Any], where: str) -> _Turn:
             texts.append(_read_text_block(block, place))
         elif kind == "tool_use":
             turn.calls.append(_read_call(block, place))
-        elif kind not in {"thinking", "redacted_thinking"}:
+        elif kind == "thinking":
+            turn.thoughts += [block["thinking"]] if isinstance(block.get("thinking"), str) else []
+        elif kind != "redacted_thinking":
             raise unsupported(f"{place}.type", f"type={shown(kind)!r} in a message of the assistant")
     if len(turn.calls) > MAX_TOOLS:
         message = f"{where} has {len(turn.calls)} calls of tools; at most {MAX_TOOLS} are allowed"

@@ -158,8 +158,16 @@ class CountTokensBody(Body):
             raise invalid_value(field_errors(error)) from None
 
     def forwarded_chat(self) -> ForwardedBody:
-        """Return the body as a chat that is passed on to an upstream. Raises ApiError."""
-        return read_forwarded(self._chat(), chat=True)
+        """Return the body as a chat that is passed on to an upstream. Raises ApiError.
+
+        Earlier reasoning is left out, because some servers refuse messages with a field for it.
+        """
+        chat = self._chat()
+        chat["messages"] = [
+            {name: given for name, given in message.items() if name != "reasoning_content"}
+            for message in chat["messages"]
+        ]
+        return read_forwarded(chat, chat=True)
 
     def _choice(self) -> dict[str, Any]:
         return self.tool_choice.chat_fields(self.tools) if self.tool_choice is not None else {}

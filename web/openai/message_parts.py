@@ -1,5 +1,6 @@
 """Convert the parts of an answer (shared/answer_parts.py) to the fields of OpenAI's messages; pure functions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from shared.answer_parts import AnswerParts, Delta
@@ -25,6 +26,18 @@ def message_fields(parts: AnswerParts, job_id: str) -> dict[str, Any]:
             for index, call in enumerate(parts.calls)
         ]
     return fields
+
+
+def without_old_reasoning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages, of which those before the user's last message have no reasoning.
+
+    Most templates show no such reasoning, which a conversation that the door keeps would have for good.
+    """
+    last = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=-1)
+    return [
+        {name: given for name, given in message.items() if at > last or name != "reasoning_content"}
+        for at, message in enumerate(messages)
+    ]
 
 
 def delta_fields(delta: Delta, job_id: str) -> dict[str, Any]:

@@ -20,15 +20,19 @@ from web.openai.tools_schema import (
     tool_fields,
 )
 
+#: Between two texts of reasoning that become one.
+_BETWEEN = "\n\n"
+
 
 def _as_messages(value: Any) -> Any:
     """Convert the input to messages. Calls become part of the message of the assistant that they follow.
 
-    Earlier reasoning is left out: templates show it to no later answer.
+    Reasoning becomes part of the message that it precedes, if that is the assistant's.
     """
     if not isinstance(value, list):
         return input_text(value)
     messages: list[Any] = []
+    thought = ""
     for i, item in enumerate(value):
         kind = item.get("type") if isinstance(item, dict) else None
         if kind == "function_call":
@@ -36,10 +40,28 @@ def _as_messages(value: Any) -> Any:
         elif kind == "function_call_output":
             messages.append(_result(item, f"input[{i}]"))
         elif kind == "reasoning":
+            thought += _reasoning_text(item)
             continue
         else:
             messages.append(input_message(item, f"input[{i}]"))
+        if thought:
+            _add_reasoning(messages, thought)
+            thought = ""
     return messages
+
+
+def _reasoning_text(item: dict[str, Any]) -> str:
+    """Return the text of an item; "" if it has none, because another server has encrypted or summarized it."""
+    parts = item.get("content")
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _add_reasoning(messages: list[Any], thought: str) -> None:
+    last = messages[-1]
+    if isinstance(last, dict) and last.get("role") == "assistant":
+        before = last.get("reasoning_content")
+        messages[-1] = last | {"reasoning_content": f"{before}{_BETWEEN}{thought}" if before else thought}
 
 
 def _add_call(messages: list[Any], item: dict[str, Any], where: str) -> None:

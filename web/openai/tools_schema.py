@@ -19,6 +19,8 @@ MAX_TOOLS = 128
 #: OpenAI's rule for names of tools.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _MAX_ID = 256
+#: The fields of a message that has no parts but a text.
+_PLAIN_FIELDS = {"content", "role"}
 
 #: Variables of a template that the client may not set, because the engine does.
 _RESERVED = frozenset(
@@ -61,11 +63,13 @@ class EarlierCall(Body):
 
 
 class ChatMessage(Message):
-    """One message of a chat that may have calls of tools, or the result of a call."""
+    """One message of a chat that may have reasoning and calls of tools, or the result of a call."""
 
     role: Literal["system", "user", "assistant", "tool"]  # type: ignore[assignment] # wider
     tool_calls: Annotated[list[EarlierCall], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Annotated[NulFreeText, Field(max_length=_MAX_ID)] | None = None
+    #: How the model reasoned in an earlier answer. The template decides whether it is shown again.
+    reasoning_content: NulFreeText | None = None
 
 
 #: fail_fast: after the first invalid message, the others are not validated, because each would add an error.
@@ -73,12 +77,16 @@ ChatMessages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_M
 
 
 def normalize_chat_message(item: Any, where: str) -> Any:
-    """Convert a message to the native format, as `normalize_message` does, and keep its calls and the id of a result.
+    """Convert a message to the native format, as `normalize_message` does.
 
-    Raises ApiError, which names the message by its path in the body, `where`.
+    It keeps the message's calls and its reasoning, which some servers call `reasoning`, or the id of a result. Raises
+    ApiError, which names the message by its path in the body, `where`.
     """
-    if not isinstance(item, dict) or (item.get("role") != "tool" and not item.get("tool_calls")):
+    if not isinstance(item, dict) or (item.get("role") != "tool" and item.keys() <= _PLAIN_FIELDS):
         return normalize_message(item, where)
+    reasoning = _reasoning(item)
+    if item.get("role") != "tool" and not item.get("tool_calls"):
+        return normalize_message(item, where) | reasoning
     if item["role"] == "tool":
         rest = {name: given for name, given in item.items() if name not in {"tool_call_id", "tool_calls"}}
         plain = normalize_message(rest | {"role": "assistant"}, where)
@@ -90,7 +98,13 @@ def normalize_chat_message(item: Any, where: str) -> Any:
     calls = item["tool_calls"]
     if item["role"] != "assistant" or not isinstance(calls, list):
         raise _invalid(f"{where}.tool_calls", calls, "a list of calls in a message of the assistant")
-    return plain | {"tool_calls": [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]}
+    return plain | reasoning | {"tool_calls": [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]}
+
+
+def _reasoning(item: dict[str, Any]) -> dict[str, Any]:
+    given, other = item.get("reasoning_content"), item.get("reasoning")
+    thought = given or (other if isinstance(other, str) else None)
+    return {"reasoning_content": thought} if thought and item.get("role") == "assistant" else {}
 
 
 def _call(call: Any, where: str) -> Any:

@@ -66,7 +66,7 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
     name = "messages" if kind == "chat" else "prompt"
     length = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
     fields |= {
-        name: payload[name],
+        name: payload[name] if forwarded is not None or kind == "completion" else _without_reasoning(payload[name]),
         "model": model,
         length: spec.max_tokens,
         "stream": True,
@@ -75,6 +75,11 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
     path = "chat/completions" if kind == "chat" else "completions"
     has_parts = payload.get("parts") is True
     return UpstreamRequest(path, kind, _as_json(fields), max_tokens=spec.max_tokens, has_parts=has_parts)
+
+
+def _without_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages without earlier reasoning, because some servers refuse messages with a field for it."""
+    return [{name: given for name, given in each.items() if name != "reasoning_content"} for each in messages]
 
 
 def _as_json(fields: dict[str, Any]) -> bytes:

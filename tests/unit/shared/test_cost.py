@@ -54,6 +54,16 @@ def test_several_prompts_count_together_and_token_ids_by_their_number() -> None:
     assert cost.estimate({"prompts": ["one two", [5, 6, 7]]}, words=True) == 5
 
 
+def test_reasoning_counts_if_no_message_of_the_user_follows_and_is_no_part_of_the_lower_bound() -> None:
+    thought = {"role": "assistant", "content": "", "reasoning_content": "x" * 10_000}
+    user = {"role": "user", "content": "hi"}
+    shown, past = {"messages": [user, thought]}, {"messages": [user, thought, user]}
+    assert cost.estimate(shown) > 3_000
+    assert cost.estimate(past) < 30
+    assert cost.lower_bound(shown) == 1
+    assert cost.estimate(shown, words=True) == 1
+
+
 def test_tools_and_calls_of_tools_are_part_of_the_prompt() -> None:
     tools = [{"type": "function", "function": {"name": "x" * 1_000}}]
     calls = [{"id": "1", "function": {"name": "y" * 1_000, "arguments": "{}"}}]

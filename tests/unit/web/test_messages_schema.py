@@ -56,14 +56,22 @@ def test_the_system_text_precedes_the_messages(system: Any) -> None:
 
 
 def test_calls_become_part_of_their_message_and_results_messages_of_their_own() -> None:
-    asked = assistant({"type": "thinking", "thinking": "hm", "signature": ""}, text("I look."), USE)
+    thinking = [{"type": "thinking", "thinking": thought, "signature": ""} for thought in ("hm", "so")]
+    redacted = {"type": "redacted_thinking", "data": "x"}
+    asked = assistant(*thinking, redacted, text("I look."), USE)
     answered = user(result([text("sun"), text("ny")]), text("And "), text("tomorrow?"))
     assert payload(messages=[HI, asked, answered])["messages"] == [
         HI,
-        {"role": "assistant", "content": "I look.", "tool_calls": [CALL]},
+        {"role": "assistant", "content": "I look.", "reasoning_content": "hm\n\nso", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "sunny"},
         {"role": "user", "content": "And tomorrow?"},
     ]
+
+
+def test_earlier_reasoning_is_not_passed_on_to_an_upstream() -> None:
+    asked = assistant({"type": "thinking", "thinking": "hm", "signature": ""}, USE)
+    given = body(messages=[HI, asked, user(result())]).forwarded_chat().payload()
+    assert given["messages"][1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
 
 
 def test_a_result_that_reports_an_error_says_so_to_the_model() -> None:

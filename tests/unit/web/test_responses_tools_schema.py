@@ -28,6 +28,30 @@ def test_calls_that_follow_a_message_of_the_assistant_are_part_of_it():
     assert said == {"role": "assistant", "content": "I look."}, "the client's own body stays as it is"
 
 
+def a_thought(*texts, **more):
+    return {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": text} for text in texts],
+    } | more
+
+
+def test_reasoning_is_part_of_the_message_that_it_precedes():
+    result = {"type": "function_call_output", "call_id": "c0", "output": "sunny"}
+    said = {"role": "assistant", "content": "I look."}
+    items = [HI, a_thought("A"), a_thought("B"), said, a_thought("C"), a_call(), result, a_thought("D"), a_call(1), HI]
+    told = messages_of(*items)
+    assert [message.get("reasoning_content") for message in told] == [None, "AB\n\nC", None, "D", None]
+    assert said == {"role": "assistant", "content": "I look."}, "the client's own body stays as it is"
+
+
+def test_reasoning_without_a_text_or_before_no_message_of_the_assistant_is_left_out():
+    empty = [a_thought(), a_thought(content=None, encrypted_content="x"), a_thought(content=[{"text": 1}, "x"])]
+    told = messages_of(*empty, a_call(), a_thought("A"), HI, a_thought("B"))
+    assert [message["role"] for message in told] == ["assistant", "user"]
+    assert not any("reasoning_content" in message for message in told)
+
+
 @pytest.mark.parametrize("before", [[HI], [HI, {"role": "assistant", "content": "I look."}]])
 def test_more_calls_in_a_row_than_a_message_may_have_are_refused_at_the_first_of_them(before):
     with pytest.raises(ApiError) as refused:

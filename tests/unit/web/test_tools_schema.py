@@ -51,6 +51,22 @@ def test_calls_and_results_keep_what_the_model_reads_of_them() -> None:
     ]
 
 
+def test_reasoning_of_the_assistant_is_kept_by_either_of_its_names() -> None:
+    thoughts: list[dict[str, Any]] = [
+        {"reasoning_content": "Hm."},
+        {"reasoning": "Hm."},
+        {"reasoning": {"effort": 1}},
+        {},
+    ]
+    asked = [{"role": "assistant", "content": "I look."} | thought for thought in thoughts]
+    called = asked[0] | {"tool_calls": [CALL]}
+    told = payload(messages=[HI | {"reasoning_content": "Hm."}, *asked, called])["messages"]
+    assert [message.get("reasoning_content") for message in told] == [None, "Hm.", "Hm.", None, None, "Hm."]
+    assert told[-1]["tool_calls"] == [CALL]
+    with pytest.raises(ValidationError, match=r"messages\.0\.reasoning_content"):
+        payload(messages=[{"role": "assistant", "content": "", "reasoning_content": 5}])
+
+
 @pytest.mark.parametrize(
     ("body", "code", "param"),
     [

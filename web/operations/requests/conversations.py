@@ -15,7 +15,7 @@ from shared.jobs.states import JobState
 from web.api.request_schema import MAX_MESSAGES
 from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.openai.chat_answers import parts_of
-from web.openai.message_parts import message_fields
+from web.openai.message_parts import message_fields, without_old_reasoning
 from web.openai.responses_answers import PREFIX, is_response, status_of
 from web.operations.requests.generation import GenerationRequest
 from web.operations.tenant_jobs import erase_job, find_job
@@ -36,7 +36,7 @@ def continued(context: DoorContext, tenant: str, request: GenerationRequest, hel
         return request
     earlier, is_private = _conversation(context, tenant, previous, held)
     own_system, own = 1 if request.form["instructed"] else 0, request.payload["messages"]
-    messages = [*own[:own_system], *earlier, *own[own_system:]]
+    messages = without_old_reasoning([*own[:own_system], *earlier, *own[own_system:]])
     _check_size(context, previous, messages)
     payload = request.payload | {"messages": messages}
     return replace(request, payload=payload, private=request.private or is_private)
@@ -83,7 +83,6 @@ def _conversation(
         message = f"{_FIELD}={quoted(response_id)} was not found"
         raise ApiError("previous_response_not_found", message, param=_FIELD)
     answer = message_fields(parts_of(view), view.id)
-    answer.pop("reasoning_content", None)
     own_system = 1 if view.form.get("instructed") else 0
     said = {"role": "assistant"} | answer | {"content": answer["content"] or ""}
     return [*request["messages"][own_system:], said], view.private

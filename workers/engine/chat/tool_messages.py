@@ -26,7 +26,7 @@ def messages_for_template(
     tools, calls and results become texts, and a system message explains `tools`.
     """
     if form.in_channels:
-        messages = _one_call_each(_one_system_message(messages))
+        messages = _one_call_each([_with_thinking(message) for message in _one_system_message(messages)])
     if not tools and not any(message["role"] == "tool" or "tool_calls" in message for message in messages):
         return messages
     if form.in_template:
@@ -61,6 +61,21 @@ def _one_system_message(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"role": "system", "content": "\n\n".join(texts)}, *others] if texts else messages
 
 
+def _with_thinking(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with its reasoning in the field that the templates of gpt-oss read.
+
+    They show it as long as no later answer is without calls. Beside a call, they accept either reasoning or content,
+    and show both as reasoning.
+    """
+    if "reasoning_content" not in message:
+        return message
+    rest = {name: given for name, given in message.items() if name != "reasoning_content"}
+    if not message.get("tool_calls"):
+        return rest | {"thinking": message["reasoning_content"]}
+    said = [text for text in (message["reasoning_content"], message["content"]) if text]
+    return rest | {"thinking": "\n\n".join(said), "content": ""}
+
+
 def _one_call_each(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages with each call in a message of its own, which the result of the call follows.
 
@@ -80,7 +95,8 @@ def _one_call_each(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         results, at = messages[at:after], after
         for i, call in enumerate(calls):
             own = [result for result in results if result.get("tool_call_id") == call["id"]]
-            divided += [{**message, "content": "" if i else message["content"], "tool_calls": [call]}, *own]
+            said = {**message, "content": "", "thinking": ""} if i else message
+            divided += [{**said, "tool_calls": [call]}, *own]
             results = [result for result in results if result not in own]
         divided += results
     return divided

@@ -3,6 +3,8 @@
 import contextlib
 import random
 
+import pytest
+
 from shared.answer_parts import AnswerParts, read_parts
 from tests.support.driven import Driven
 from tests.support.harmony_model import ANALYSIS, CHAT, FINAL, NEXT, TOOLS, WEATHER, only_tokens
@@ -142,6 +144,21 @@ def test_a_stop_string_counts_in_texts_only_and_all_tokens_have_log_probabilitie
         assert (stopped.finish_reason, stopped.extra["stop_sequence"]) == ("stop", "ibo")
 
 
+@only_tokens
+def test_a_stop_string_counts_in_a_message_without_a_header_and_not_in_a_recipient(harmony):
+    written = {"message": f"{FINAL}bo<|end|>kufe dibo", "recipient": " to=functions.dibo<|message|>bo"}
+    with contextlib.closing(Driven(harmony)) as driven:
+        for key, text in written.items():
+            tokens = tuple(map(int, harmony.tokenize(text)))
+            driven.submit(key, CHAT | {"max_tokens": len(tokens) + 1, "stop": ["ibo"]}, answer=tokens)
+        while driven.engine.step():
+            pass
+        assert read_parts(driven.ended["message"].text) == AnswerParts("bo\n\nkufe d")
+        assert driven.ended["message"].finish_reason == "stop"
+        assert read_parts(driven.ended["recipient"].text).reasoning.startswith("bo")
+        assert driven.ended["recipient"].finish_reason == "length"
+
+
 def test_an_answer_that_is_paused_has_the_same_text(harmony):
     job = CHAT | {"max_tokens": 40, "chat_template_kwargs": {"begun": "analysis"}}
     alone, paused = Driven(harmony), Driven(harmony)
@@ -166,8 +183,6 @@ def test_calls_and_results_in_earlier_messages_are_shown_one_by_one():
             {"role": "assistant", "content": "I look.", "tool_calls": [CALLED, CALLED_LATER]},
             {"role": "tool", "tool_call_id": "b", "content": "cold"},
             {"role": "tool", "tool_call_id": "a", "content": "sunny"},
-            {"role": "assistant", "content": "Sunny."},
-            {"role": "user", "content": "Thanks."},
         ]
     )
     assert prompt.endswith(
@@ -176,10 +191,37 @@ def test_calls_and_results_in_earlier_messages_are_shown_one_by_one():
         '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"unit": "C"}<|call|>'
         '<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>"sunny"<|end|>'
         '<|start|>assistant to=functions.get_weather_at<|channel|>commentary json<|message|>{"hour": 1}<|call|>'
-        '<|start|>functions.get_weather_at to=assistant<|channel|>commentary<|message|>"cold"<|end|>'
-        "<|start|>assistant<|channel|>final<|message|>Sunny.<|end|>"
-        "<|start|>user<|message|>Thanks.<|end|><|start|>assistant"
+        '<|start|>functions.get_weather_at to=assistant<|channel|>commentary<|message|>"cold"<|end|><|start|>assistant'
     )
+
+
+def rendered(*messages):
+    return ChatTemplate(HARMONY_TEMPLATE, bos="", eos="").render([{"role": "user", "content": "hi"}, *messages])
+
+
+RESULT = {"role": "tool", "tool_call_id": "a", "content": "sunny"}
+
+
+@pytest.mark.parametrize("content", ["", "I look."])
+def test_earlier_reasoning_is_shown_once_until_the_model_has_answered(content):
+    thought = {
+        "role": "assistant",
+        "content": content,
+        "reasoning_content": "Hm.",
+        "tool_calls": [CALLED, CALLED_LATER],
+    }
+    said = "Hm.\n\nI look." if content else "Hm."
+    assert rendered(thought, RESULT).count(f"<|channel|>analysis<|message|>{said}<|end|>") == 1
+    assert rendered(thought, RESULT).count("<|channel|>analysis<|message|>") == 1
+    answered = {"role": "assistant", "content": "Sunny.", "reasoning_content": "So."}
+    after = rendered(thought, RESULT, answered, {"role": "user", "content": "Thanks."})
+    assert "Hm." not in after
+    assert "So." not in after
+    assert "<|start|>assistant<|channel|>final<|message|>Sunny.<|end|><|start|>user<|message|>Thanks.<|end|>" in after
+    # The answer ends the reasoning before it, and not the reasoning after it.
+    again = rendered(thought, RESULT, answered, {"role": "user", "content": "Later?"}, thought, RESULT)
+    assert again.count("Hm.") == 1
+    assert again.index("Later?") < again.index("Hm.")
 
 
 def test_a_result_that_belongs_to_no_call_is_kept():
