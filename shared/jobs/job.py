@@ -185,7 +185,7 @@ class Usage:
     decode_ms: int | None = None
     #: Time from the job's submission to the engine to its first token. The door adds the time in the queue.
     ttft_ms: int | None = None
-    #: Prompt tokens that had not been computed when the job ended. The tenant is not charged for them.
+    #: Prompt tokens that had been neither computed nor reused when the job ended. They are not counted anywhere.
     unread_tokens: int = 0
     #: What the worker charges for the CPU time of the job's preparation and of its grammar, in weighted tokens.
     cpu_tokens: int = 0
@@ -194,15 +194,18 @@ class Usage:
 
     def as_dict(self) -> dict[str, int | None]:
         """Return the counts and times that are stored in the result: all but the last three fields."""
-        return dict(list(vars(self).items())[:-3])
+        return dict(list(vars(self).items())[:-3]) | {"prompt_tokens": self.read_tokens}
+
+    @property
+    def read_tokens(self) -> int:
+        """The prompt tokens that were computed or reused: those of the whole prompt unless the job ended before."""
+        return self.prompt_tokens - self.unread_tokens
 
     @property
     def arguments(self) -> dict[str, int]:
         """The arguments of the script settle that say what was computed, and when."""
         return {
-            # Count the prompt tokens up to the point that the job reached, not the whole prompt.
-            "prompt_tokens": self.prompt_tokens - self.unread_tokens,
-            "unread_tokens": self.unread_tokens,
+            "prompt_tokens": self.read_tokens,
             "cached_tokens": self.cached_tokens,
             "completion_tokens": self.completion_tokens,
             "again_tokens": self.again_tokens,

@@ -9,7 +9,6 @@
 --   code text · error code, or ''
 --   stage text · where the error happened: prefill, decode or ''
 --   prompt_tokens int · number of prompt tokens, both computed and reused
---   unread_tokens int · number of further prompt tokens, which the job did not get to
 --   cached_tokens int · number of prompt tokens that were reused
 --   completion_tokens int · number of generated tokens, those of earlier attempts that were kept included
 --   again_tokens int · number of these tokens that were computed before and were computed again
@@ -70,7 +69,7 @@ if job.state ~= 'running' then
 end
 
 local ending = { outcome = outcome, code = code, stage = stage, finish_reason = finish_reason, result = result,
-  rq_return = rq_return, prompt = prompt_tokens + unread_tokens, cached = cached_tokens, completion = completion_tokens }
+  rq_return = rq_return, prompt = prompt_tokens, cached = cached_tokens, completion = completion_tokens }
 if job.cancel ~= '' then
   ending.outcome, ending.code, ending.finish_reason = 'canceled', job.cancel, 'canceled'
 elseif outcome == 'succeeded' and now_ms > job.deadline_ms + GRACE_MS then

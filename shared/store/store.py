@@ -193,7 +193,7 @@ class Store(StoreReads):
             "escalate",
             id=ending.id,
             token=ending.token,
-            prompt_tokens=usage.prompt_tokens - usage.unread_tokens,
+            prompt_tokens=usage.read_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             again_tokens=usage.again_tokens,

@@ -80,7 +80,7 @@ def test_a_prompt_that_was_not_computed_is_not_counted(stage, worker):
     stage.wait_until_running(job_id)
     stage.store.cancel(job_id)
     (view,) = stage.ended(job_id)
-    assert (view.state, view.usage.prompt_tokens) == (JobState.CANCELED, 100)
+    assert (view.state, view.usage.prompt_tokens) == (JobState.CANCELED, 0)
     assert (engine_computed(worker), store_computed(stage), sum_of(stage, "wasted||")) == (0, 0, 0)
     assert int(stage.client.hget("penstock:tenant:blue", "s|sim")) == 0
 

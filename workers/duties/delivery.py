@@ -243,7 +243,7 @@ class Delivery:
 
     def _keep_usage(self, key: str, usage: Usage) -> None:
         """Keep the token counts of a job that this worker cannot settle, until they are reported to the store."""
-        if usage.prompt_tokens - usage.unread_tokens - usage.cached_tokens + usage.completion_tokens > 0:
+        if usage.read_tokens - usage.cached_tokens + usage.completion_tokens > 0:
             job_id, _, token = key.partition(":")
             self._unsettled_usage.append((ClaimRef(job_id, token), usage))
 
@@ -271,7 +271,7 @@ class Delivery:
             finish_reason=ending.finish_reason,
             code=ending.code,
             attempt=job.attempt,
-            prompt_tokens=usage.prompt_tokens,
+            prompt_tokens=usage.read_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             ttft_ms=usage.ttft_ms,

@@ -42,7 +42,7 @@ class JobSpans:
         attributes: dict[Attribute, str | int | None] = self._attributes(held_job) | {
             Attribute.OUTCOME: outcome,
             Attribute.ERROR: code or None,
-            Attribute.PROMPT_TOKENS: usage.prompt_tokens,
+            Attribute.PROMPT_TOKENS: usage.read_tokens,
             Attribute.CACHED_TOKENS: usage.cached_tokens,
             Attribute.COMPLETION_TOKENS: usage.completion_tokens,
         }

@@ -107,7 +107,7 @@ class Throughput:
 
     def record_usage(self, usage: Usage) -> None:
         """Update the prefill rate and the time per output token with an ended job."""
-        computed = usage.prompt_tokens - usage.cached_tokens
+        computed = usage.read_tokens - usage.cached_tokens
         # The time of a short prompt is better than none, which is what is known of an upstream at first.
         if usage.prefill_ms and (computed >= _MIN_PROMPT_TOKENS or (computed > 0 and not self._prompt_token.mean_ms)):
             self._prompt_token.add(computed, usage.prefill_ms)
