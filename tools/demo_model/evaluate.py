@@ -7,6 +7,7 @@ the worker's engine, with greedy sampling.
 import argparse
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -55,6 +56,24 @@ class Attempt:
         return self.has_right_tool and _parsed(self.arguments) == self.question.case.arguments
 
 
+@dataclass(frozen=True)
+class Loop:
+    """An attempt, and what the model answered when it was given the tool's result; "" if it did not call the tool."""
+
+    attempt: Attempt
+    answer: str
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the model called the right tool, and its answer names all that the expected answer has to name.
+
+        These are the words of the result and of the arguments that the expected answer has too.
+        """
+        case = self.attempt.question.case
+        known = _words(f"{case.result} {' '.join(map(str, case.arguments.values()))}")
+        return self.attempt.has_right_tool and known & _words(case.answer) <= _words(self.answer)
+
+
 def questions(seed: int, count: int) -> list[Question]:
     """Return unseen requests with three tools each, which depend only on the seed."""
     rng = Random(seed)  # noqa: S311 - the requests are not secret
@@ -63,6 +82,19 @@ def questions(seed: int, count: int) -> list[Question]:
 
 def attempts(path: Path, asked: Sequence[Question], *, tool_choice: str) -> list[Attempt]:
     """Return what the model at `path` calls for each question. Raises ModelError if it cannot be loaded."""
+    texts = _answers(path, [_payload(question, tool_choice) for question in asked])
+    return [_attempt(question, text) for question, text in zip(asked, texts, strict=True)]
+
+
+def loops(path: Path, made: Sequence[Attempt]) -> list[Loop]:
+    """Return what the model at `path` answers when its calls have results. Raises ModelError if it cannot be loaded."""
+    called = [attempt for attempt in made if attempt.has_right_tool]
+    texts = iter(_answers(path, [_payload_with_result(attempt) for attempt in called]))
+    return [Loop(attempt, next(texts) if attempt.has_right_tool else "") for attempt in made]
+
+
+def _answers(path: Path, payloads: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the model's answer to each request."""
     settings = load({}, None, device="cpu", max_batch_size=_SLOTS, kv_cells=_SLOTS * _CELLS_OF_A_SLOT, threads=1)
     ended: dict[str, str] = {}
 
@@ -72,12 +104,11 @@ def attempts(path: Path, asked: Sequence[Question], *, tool_choice: str) -> list
 
     with contextlib.closing(load_backend(settings, path)) as backend:
         engine = Engine(backend, EngineSettings(), note)
-        for index, question in enumerate(asked):
-            payload = _payload(question, tool_choice)
+        for index, payload in enumerate(payloads):
             engine.submit(engine.prepare(JobSpec(str(index), "tests", payload, MAX_CALL_TOKENS, _NO_DEADLINE_S)))
         while engine.step():
             pass
-    return [_attempt(question, ended[str(index)]) for index, question in enumerate(asked)]
+    return [ended[str(index)] for index in range(len(payloads))]
 
 
 def story_loss(path: Path, seed: int, count: int = N_STORIES) -> float:
@@ -100,7 +131,7 @@ def story_loss(path: Path, seed: int, count: int = N_STORIES) -> float:
 
 
 def main() -> None:
-    """Print the shares of right tools and right arguments, the failures if requested, and the loss on stories."""
+    """Print the shares of right tools, arguments and answers, the failures if requested, and the loss on stories."""
     options = _options()
     asked = questions(options.seed, options.requests)
     for choice in ("auto", "required"):
@@ -113,7 +144,17 @@ def main() -> None:
         for attempt in islice(failed, options.failures):
             case = attempt.question.case
             print(f"  {case.request}\n    {case.tool.name}{dict(case.arguments)}: {attempt.name}{attempt.arguments}")
+        if choice == "auto":
+            _print_loops(loops(options.model, made), options.failures)
     print(f"stories: {story_loss(options.model, options.seed):.4f} nats per character")
+
+
+def _print_loops(done: Sequence[Loop], n_failures: int) -> None:
+    right = [loop for loop in done if loop.is_right]
+    print(f"auto, the answer after the result: right {_share(len(right), done)}")
+    for loop in islice((loop for loop in done if not loop.is_right), n_failures):
+        case = loop.attempt.question.case
+        print(f"  {case.request}\n    {case.result}: {loop.answer}\n    expected: {case.answer}")
 
 
 def _payload(question: Question, tool_choice: str) -> dict[str, Any]:
@@ -126,9 +167,26 @@ def _payload(question: Question, tool_choice: str) -> dict[str, Any]:
     }
 
 
+def _payload_with_result(attempt: Attempt) -> dict[str, Any]:
+    """Return the request that follows a call: with the call as the model made it, and the tool's result."""
+    function = {"name": attempt.name, "arguments": attempt.arguments}
+    call = {"id": "call", "type": "function", "function": function}
+    payload = _payload(attempt.question, "auto")
+    messages = [
+        *payload["messages"],
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call", "content": attempt.question.case.result},
+    ]
+    return payload | {"messages": messages}
+
+
 def _attempt(question: Question, text: str) -> Attempt:
     calls = read_parts(text).calls
     return Attempt(question, calls[0].name, calls[0].arguments) if calls else Attempt(question, "", text)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
 
 
 def _parsed(arguments: str) -> Mapping[str, Any] | None:
@@ -144,7 +202,7 @@ def _kinds(made: Sequence[Attempt]) -> Iterator[tuple[str, Sequence[Attempt]]]:
     yield "new tools", [attempt for attempt in made if attempt.question.is_new_tool]
 
 
-def _share(count: int, of: Sequence[Attempt]) -> str:
+def _share(count: int, of: Sequence[Attempt | Loop]) -> str:
     return f"{count} of {len(of)} ({count / max(1, len(of)):.1%})"
 
 
