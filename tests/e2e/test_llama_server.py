@@ -5,22 +5,26 @@ Each test of the other files either runs here with this file's `common`, or is l
 
 import importlib
 import inspect
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import openai
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.e2e import test_openai_package as package
 from tests.e2e import test_openai_responses as responses
 from tests.support.bert import write_bert
 from tests.support.llama_server import LLAMA_SERVER, WHY_SKIPPED, LlamaServer
-from tests.support.processes import Stage, wait_for
+from tests.support.processes import Stage, in_time, wait_for
 from tests.support.served import Address, Served
 from workers.demo import demo_model_path
+from workers.demo.vocabulary import TOOL_CHAT_TEMPLATE
 
 pytestmark = [
     pytest.mark.skipif(not LLAMA_SERVER, reason=WHY_SKIPPED),
@@ -68,7 +72,7 @@ FILES_LEFT_OUT = {
     "test_http_webhooks": "tells the end of a job, which is the same for all engines",
     "test_openai_batches": "its lines are jobs like all others; counts the sim's words",
     "test_openai_files": "needs no model",
-    "test_openai_tools": "constrains calls with our own engine; test_upstream_parts.py has an upstream",
+    "test_openai_tools": "constrains calls with our own engine; a test of this file has llama-server's calls",
     "test_responses_bodies": "needs no model",
     "test_responses_reasoning": "its tests play the worker themselves; test_upstream_parts.py has an upstream",
     "test_routes_upstream": "has an upstream of its own",
@@ -88,6 +92,10 @@ test_the_package_retries_a_yield = package.test_the_package_retries_a_yield_if_r
 test_an_unknown_response_raises = responses.test_an_unsupported_or_unknown_request_raises_the_packages_error_class
 
 FOR_VECTORS = {"PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_MODEL": "vectors"}
+#: The demo model's template for tools, with a mark before a call that is one token: a bias for it makes the model call.
+CALLS = TOOL_CHAT_TEMPLATE.replace("<tool_call>\n", "~").replace("\n</tool_call>", "")
+#: How soon a cancel must have reached the server.
+CANCEL_S = 0.25
 STORY = "Once upon a time there was a little girl named Lily."
 
 
@@ -173,6 +181,48 @@ def test_a_schema_is_kept_and_logprobs_arrive(client: OpenAI) -> None:
     assert len(with_logprobs.choices[0].logprobs.content) == 3  # type: ignore[attr-defined]
 
 
+def test_tools_reach_the_server_on_each_route_and_its_calls_the_client(
+    client: OpenAI, served: Address, tmp_path: Path
+) -> None:
+    tool: dict[str, Any] = {"name": "weather", "description": "The weather"}
+    schema = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+    # As Any, because the packages have a type of their own for each of these dictionaries.
+    function: Any = tool | {"parameters": schema}
+    for_claude: Any = tool | {"input_schema": schema}
+    told: Any
+    response: Any
+    asked: dict[str, Any] = {"model": "caller", "max_tokens": 8, "messages": [{"role": "user", "content": STORY}]}
+    with LlamaServer(demo_model_path(), tmp_path, more=("--chat-template", CALLS)) as server:
+        worker = served.stage.worker(PENSTOCK_UPSTREAM_URL=server.url, PENSTOCK_MODEL_NAME="caller")
+        with OpenAI(base_url=server.url, api_key="none", max_retries=0) as direct:
+            plain: Any = direct.chat.completions.create(**asked).usage
+            told = direct.chat.completions.create(**asked, tools=[{"type": "function", "function": function}]).usage
+        response = client.responses.create(
+            model="caller", input=STORY, max_output_tokens=16, tools=[{"type": "function"} | function]
+        )
+        with Anthropic(base_url=served.url, api_key="none", max_retries=0) as claude:
+            message = claude.messages.create(**asked, tools=[for_claude])
+        counts = {
+            told.prompt_tokens,
+            response.usage.input_tokens,
+            message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0),
+        }
+        assert counts == {told.prompt_tokens}
+        assert told.prompt_tokens > plain.prompt_tokens
+        # The model itself would write text until its tokens are used up, which llama-server allows before a call.
+        asked |= {"tools": [{"type": "function", "function": function}], "tool_choice": "required", "max_tokens": 200}
+        asked |= {"logit_bias": {str(server.token_of("~")): 100}, "temperature": 0}
+        call = client.chat.completions.create(**asked).choices[0].message.tool_calls[0]
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments)["unit"] in {"C", "F"}
+        streamed = [chunk.choices[0].delta.tool_calls for chunk in client.chat.completions.create(**asked, stream=True)]
+        pieces = [piece.function for calls in streamed for piece in calls or () if piece.index == 0]
+        assert "".join(piece.name or "" for piece in pieces) == "weather"
+        assert "".join(piece.arguments or "" for piece in pieces) == call.function.arguments
+        worker.terminate()
+        assert worker.exit_code() == 0
+
+
 def test_a_conversation_is_continued(client: OpenAI) -> None:
     first = client.responses.create(model="sim", input=STORY, max_output_tokens=12, temperature=0)
     second = client.responses.create(
@@ -202,14 +252,28 @@ def test_a_wrong_request_gets_the_servers_message_at_once(client: OpenAI, fields
     assert caught.value.body["message"]
 
 
-def test_a_closed_stream_frees_the_servers_slot_at_once(client: OpenAI, upstream: LlamaServer) -> None:
+def test_a_cancel_frees_the_servers_slot_within_250_ms(client: OpenAI, served: Address, upstream: LlamaServer) -> None:
     # A text with a bias against its end goes on until the context is full.
-    stream = client.completions.create(model="sim", prompt=STORY, max_tokens=1_900, stream=True, logit_bias={"1": -100})
-    next(iter(stream))
-    stream.close()
-    closed_s = monotonic()
-    wait_for(lambda: upstream.busy_slots() == 0, "the server to stop computing")
-    print(f"the slot was free {1000 * (monotonic() - closed_s):.0f} ms after the client had closed")
+    endless: dict[str, Any] = {"max_tokens": 1_900, "logit_bias": {"1": -100}}
+
+    def freed_after(cancel: Callable[[], object]) -> float:
+        """Cancel an answer that is being computed; return the seconds until its slot is free."""
+        wait_for(lambda: upstream.busy_slots() == 1, "the server to compute the answer")
+        began_s = monotonic()
+        cancel()
+        wait_for(lambda: upstream.busy_slots() == 0, "the server to stop computing")
+        took_s = monotonic() - began_s
+        print(f"the slot was free {1000 * took_s:.0f} ms after the cancel")
+        return took_s
+
+    def attempt() -> Iterator[tuple[float, float]]:
+        stream = client.completions.create(model="sim", prompt=STORY, stream=True, **endless)
+        next(iter(stream))
+        yield freed_after(stream.close), CANCEL_S
+        job = served.submit(model="sim", prompt=STORY, **endless).json()
+        yield freed_after(lambda: served.http.delete(job["urls"]["self"])), CANCEL_S
+
+    in_time(attempt)
 
 
 def test_a_server_that_is_killed_and_comes_back_costs_no_job_anything(

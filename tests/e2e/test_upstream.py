@@ -1,14 +1,15 @@
 """Tests of the door in front of a model that another server serves, with OpenAI's package as the client."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import openai
 import pytest
 
-from tests.support.processes import Stage, wait_for
+from tests.support.processes import Stage, in_time, wait_for
 from tests.support.served import Served, sim_served
 from tests.support.upstream_server import UpstreamServer
 
@@ -164,13 +165,25 @@ def test_a_call_without_a_stream_waits_for_the_next_attempt(client: openai.OpenA
     assert client.chat.completions.create(**CHAT).choices[0].message.content == "w0 w1 w2 "
 
 
-def test_a_closed_connection_reaches_the_upstream(client: openai.OpenAI, server: UpstreamServer) -> None:
-    closed = server.closed
-    server.will("endless")
-    stream = client.chat.completions.create(**CHAT, stream=True)
-    assert next(iter(stream)) is not None
-    stream.close()
-    wait_for(lambda: server.closed == closed + 1, "the upstream to see that the request was closed")
+def test_a_cancel_closes_the_upstreams_connection_within_250_ms(
+    client: openai.OpenAI, served: Served, server: UpstreamServer
+) -> None:
+    def closed_after(cancel: Callable[[], object]) -> float:
+        closed, began_s = server.closed, monotonic()
+        cancel()
+        wait_for(lambda: server.closed == closed + 1, "the upstream to see that the request was closed")
+        return monotonic() - began_s
+
+    def attempt() -> Iterator[tuple[float, float]]:
+        server.will("endless", "endless")
+        stream = client.chat.completions.create(**CHAT | {"max_tokens": 4_000}, stream=True)
+        assert next(iter(stream)) is not None
+        yield closed_after(stream.close), 0.25
+        job = served.submit(model="m", max_tokens=4_000).json()
+        served.stage.wait_for_text(job["id"])
+        yield closed_after(lambda: served.http.delete(job["urls"]["self"])), 0.25
+
+    in_time(attempt)
 
 
 def test_while_the_upstream_is_away_requests_are_read_as_before_and_refused(

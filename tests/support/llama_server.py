@@ -27,6 +27,8 @@ class LlamaServer:
         self, model: Path, folder: Path, *, slots: int = 4, ctx: int = 2048, more: tuple[str, ...] = ()
     ) -> None:
         self.port, self._log = free_port(), folder / f"llama-server-{model.stem}.log"
+        # One client for all calls: to create one takes longer than a cancel may take.
+        self._http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30)
         self._environ = os.environ | {"OMP_WAIT_POLICY": "passive"}
         if LLAMA_SERVER == "xllamacpp":
             command = [sys.executable, "-m", "tests.support.xllamacpp_server"]
@@ -52,6 +54,7 @@ class LlamaServer:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self._http.close()
 
     def start(self) -> None:
         with self._log.open("ab") as log:
@@ -66,8 +69,12 @@ class LlamaServer:
 
     def busy_slots(self) -> int:
         """Return how many slots compute an answer."""
-        slots = httpx.get(f"http://127.0.0.1:{self.port}/slots", timeout=30).json()
-        return sum(slot["is_processing"] for slot in slots)
+        return sum(slot["is_processing"] for slot in self._http.get("/slots").json())
+
+    def token_of(self, text: str) -> int:
+        """Return the id of the token for a text that has only one."""
+        (token,) = self._http.post("/tokenize", json={"content": text}).json()["tokens"]
+        return int(token)
 
     def pause(self) -> None:
         assert self._popen is not None
@@ -81,6 +88,6 @@ class LlamaServer:
         assert self._popen is not None
         assert self._popen.poll() is None, self._log.read_text(errors="replace")[-2000:]
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=2).status_code == 200
+            return self._http.get("/health", timeout=2).status_code == 200
         except httpx.HTTPError:
             return False

@@ -15,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", choices=["127.0.0.1"])
     for name in ("port", "parallel", "ctx-size", "threads", "cache-ram"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--chat-template", default="")
     parser.add_argument("--fit", choices=["on", "off"], default="on")
     for name in ("no-kv-unified", "no-warmup", "no-repack", "embeddings"):
         parser.add_argument(f"--{name}", action="store_true")
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     params.fit_params = options.fit == "on"
     params.kv_unified, params.warmup = not options.no_kv_unified, not options.no_warmup
     params.no_extra_bufts, params.embedding = options.no_repack, options.embeddings
+    params.chat_template = options.chat_template
     params.use_jinja = params.endpoint_slots = True
     server = xllamacpp.Server(params)
     print(server.listening_address, xllamacpp.get_system_info(), flush=True)
