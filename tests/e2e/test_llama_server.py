@@ -17,9 +17,12 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from tests.e2e import test_conversations as conversations
+from tests.e2e import test_langchain as langchain
 from tests.e2e import test_openai_package as package
 from tests.e2e import test_openai_responses as responses
 from tests.support.bert import write_bert
+from tests.support.left_out import FILES, FILES_LEFT_OUT, LEFT_OUT
 from tests.support.llama_server import LLAMA_SERVER, WHY_SKIPPED, LlamaServer
 from tests.support.processes import Stage, in_time, wait_for
 from tests.support.served import Address, Served
@@ -31,65 +34,21 @@ pytestmark = [
     pytest.mark.ways("direct", reason="what is behind the door does not depend on the way to it"),
 ]
 
-_COUNTS_WORDS = "counts the sim's words; a test of this file counts the upstream's tokens instead"
-_NEEDS_A_SLOW_MODEL = "needs an answer of some thousand tokens; the demo model ends its stories itself"
-#: Test → why it does not run here.
-LEFT_OUT = {
-    "test_the_package_lists_models_and_chats": _COUNTS_WORDS,
-    "test_the_package_streams_a_chat_with_usage": _COUNTS_WORDS,
-    "test_the_package_gets_a_completion_whole_and_as_a_stream": _COUNTS_WORDS,
-    "test_a_yield_raises_an_error_with_the_refusal_if_retries_are_off": _NEEDS_A_SLOW_MODEL,
-    "test_an_unsupported_request_raises_the_packages_error_class": "an upstream's requests may have tools, and the "
-    "upstream says which fields are wrong; a test of this file has its answers",
-    "test_a_deadline_missed_during_a_stream_ends_the_stream_with_an_error": _NEEDS_A_SLOW_MODEL,
-    "test_the_packages_own_timeout_sets_the_jobs_deadline": _NEEDS_A_SLOW_MODEL,
-    "test_a_response_is_answered_with_the_doors_queue_facts": _COUNTS_WORDS,
-    "test_the_stream_helper_follows_a_response_to_its_end": _COUNTS_WORDS,
-    "test_a_background_response_can_be_polled_streamed_and_resumed": _COUNTS_WORDS,
-    "test_a_background_response_can_be_canceled": _NEEDS_A_SLOW_MODEL,
-    "test_closing_a_stream_cancels_its_response_unless_it_runs_in_the_background": _NEEDS_A_SLOW_MODEL,
-    "test_a_missed_deadline_is_504_in_the_foreground_and_failed_in_the_background": _NEEDS_A_SLOW_MODEL,
-    "test_invoke_returns_an_answer_with_its_usage": _COUNTS_WORDS,
-    "test_an_answer_is_streamed_in_pieces": _COUNTS_WORDS,
-    "test_a_batch_larger_than_the_inflight_bound_gets_all_its_answers": _COUNTS_WORDS,
-    "test_closing_a_stream_early_cancels_its_job": "the same as test_closing_a_stream, by LangChain",
-    "test_tools_raise_the_error_unsupported_parameter": "an upstream's requests may have tools",
-    "test_the_snippet_in_the_docs_works_as_printed": _COUNTS_WORDS,
-    "test_with_max_inflight_8_all_fifty_clients_get_answers_by_obeying_the_retry_hints": "needs the sim's known speed",
-    "test_a_failed_request_raises_the_error_class_of_its_status_and_is_not_retried": "ends before a worker is asked",
-    "test_an_unknown_key_raises_an_authentication_error": "ends before a worker is asked",
-    "test_a_tenant_that_exceeds_its_rate_gets_a_rate_limit_error_with_a_hint": "ends before a worker is asked",
-    "test_a_full_system_raises_a_server_error_with_a_hint": "ends before a worker is asked",
-}
-#: File → why none of its tests runs here.
-FILES_LEFT_OUT = {
-    "test_answers_in_form": "its forms are those of our own engine; a test of this file has one of the upstream's",
-    "test_behind_nginx": "what is behind the door does not depend on the way to it",
-    "test_choices": "an upstream gives one answer for each request",
-    "test_conversations": "counts the sim's words; a test of this file continues a conversation",
-    "test_harmony_model": "has a model of its own",
-    "test_http_routes": "its pools are of several engines; test_routes_upstream.py has upstreams",
-    "test_http_webhooks": "tells the end of a job, which is the same for all engines",
-    "test_openai_batches": "its lines are jobs like all others; counts the sim's words",
-    "test_openai_files": "needs no model",
-    "test_openai_tools": "constrains calls with our own engine; a test of this file has llama-server's calls",
-    "test_responses_bodies": "needs no model",
-    "test_responses_reasoning": "its tests play the worker themselves; test_upstream_parts.py has an upstream",
-    "test_routes_upstream": "has an upstream of its own",
-    "test_upstream": "has an upstream of its own",
-    "test_upstream_parts": "has an upstream of its own",
-    "test_openai_routes": "its tests play the worker themselves",
-    "test_responses": "its tests play the worker themselves",
-    "test_embeddings": "makes embeddings with the worker's own model; the last test of this file has an upstream's",
-}
-_FILES = ("test_openai_package", "test_openai_responses", "test_langchain", "test_openai_burst", "test_openai_errors")
 # These run here as they are.
 test_a_missed_deadline_is_504 = package.test_a_missed_deadline_is_504_and_is_not_retried
 test_a_repeated_chat_call_gets_a_job_of_its_own = package.test_a_repeated_chat_call_always_gets_a_job_of_its_own
 test_a_timeout_of_one_second_leaves_time = package.test_a_timeout_of_one_second_leaves_time_for_an_answer
 test_closing_a_stream_ends_its_job = package.test_closing_a_stream_ends_its_job_at_once
 test_the_package_retries_a_yield = package.test_the_package_retries_a_yield_if_retries_are_on
+test_closing_a_stream_of_langchain = langchain.test_closing_a_stream_early_cancels_its_job
+test_a_deleted_response_is_404 = conversations.test_a_deleted_background_response_is_404_when_its_request_is_repeated
+test_no_unknown_response_is_continued = conversations.test_an_unknown_response_cannot_be_continued
+test_no_other_tenants_response = conversations.test_another_tenants_response_is_answered_like_an_unknown_one
+test_a_background_response_is_stored = conversations.test_a_background_response_has_to_be_stored
 test_an_unknown_response_raises = responses.test_an_unsupported_or_unknown_request_raises_the_packages_error_class
+
+#: The fixture of LangChain's tests.
+model = langchain.model
 
 FOR_VECTORS = {"PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_MODEL": "vectors"}
 #: The demo model's template for tools, with a mark before a call that is one token: a bias for it makes the model call.
@@ -129,7 +88,7 @@ def chat(client: OpenAI, **fields: object) -> object:
 
 def test_every_other_test_of_openais_routes_runs_here_or_is_left_out_for_a_reason() -> None:
     ours = {value for value in globals().values() if inspect.isfunction(value)}
-    for file in _FILES:
+    for file in FILES:
         module = importlib.import_module(f"tests.e2e.{file}")
         for name, function in vars(module).items():
             if name.startswith("test_") and inspect.isfunction(function) and function not in ours:
@@ -138,7 +97,7 @@ def test_every_other_test_of_openais_routes_runs_here_or_is_left_out_for_a_reaso
     for path in sorted(here.parent.glob("test_*.py")):
         with_package = "client: OpenAI" in (text := path.read_text()) or "client: openai.OpenAI" in text
         if with_package and not path.stem.startswith(here.stem):
-            assert path.stem in _FILES or path.stem in FILES_LEFT_OUT, f"{path.stem} is neither run nor left out"
+            assert path.stem in FILES or path.stem in FILES_LEFT_OUT, f"{path.stem} is neither run nor left out"
     for file, reason in FILES_LEFT_OUT.items():
         print(f"left out: tests/e2e/{file}.py: {reason}")
 
