@@ -182,7 +182,7 @@ def test_a_jobs_page_shows_its_timeline_and_neither_prompt_nor_answer(visitor, s
         assert f">{stage}</th>" in page
     assert "secret" not in page
     assert polled is not None
-    assert visitor.get("/console/jobs/none").status_code == 404
+    assert visitor.get("/console/jobs/none/live").status_code == 404
 
 
 def test_an_operators_look_is_no_poll(visitor, store, redis_client, look):
@@ -224,3 +224,11 @@ def test_a_refused_prompt_says_why(visitor, store, redis_client):
     press(visitor, "drain-all")
     assert "draining" in press(visitor, "submit", tenant="blue", prompt="hello", model="m").text
     press(visitor, "resume-all")
+
+
+@pytest.mark.parametrize("path", ["/console/jobs?id=%3Cb%3E", "/console/jobs/%3Cb%3E"])
+def test_an_unknown_job_is_a_page_of_the_console_with_a_link_back(visitor, path):
+    answer = visitor.get(path)
+    assert (answer.status_code, answer.mimetype) == (404, "text/html")
+    assert "There is no job &#39;&lt;b&gt;&#39;." in answer.text
+    assert '<a href="/console">' in answer.text

@@ -101,3 +101,9 @@ def test_while_the_store_does_not_answer_the_page_says_so(settings: Settings, tm
     answer = client.get("/")
     assert answer.status_code == 200
     assert "The store does not answer" in answer.text
+
+
+@pytest.mark.parametrize("auth", ["open", "required"])
+def test_browsers_get_an_icon_without_a_key(store: Store, settings: Settings, auth: str) -> None:
+    icon = a_door(store, settings, auth=auth).get("/favicon.ico", buffered=True)
+    assert (icon.status_code, icon.mimetype) == (200, "image/svg+xml")

@@ -32,14 +32,20 @@ def add_routes(bp: APIBlueprint) -> None:
     """Add the routes of a job's page."""
 
     @bp.get("/jobs")
-    def find_job() -> AnyResponse:
+    def find_job() -> AnyResponse | tuple[str, int]:
         job_id = request.args.get("id", "").strip()
-        return redirect(f"/console/jobs/{read_quietly(current_context(), job_id).id}")
+        try:
+            return redirect(f"/console/jobs/{read_quietly(current_context(), job_id).id}")
+        except ApiError as error:
+            return _not_found_page(error)
 
     @bp.get("/jobs/<job_id>")
-    def job_page(job_id: str) -> str:
+    def job_page(job_id: str) -> str | tuple[str, int]:
         context = current_context()
-        view = read_quietly(context, job_id)
+        try:
+            view = read_quietly(context, job_id)
+        except ApiError as error:
+            return _not_found_page(error)
         return render_template(
             "console/job.html",
             view=view,
@@ -65,6 +71,12 @@ def read_quietly(context: DoorContext, job_id: str) -> JobView:
     if view is None:
         raise ApiError("job_not_found", f"no job {job_id[:64]!r}")
     return view
+
+
+def _not_found_page(error: ApiError) -> tuple[str, int]:
+    """Return a page of the console with the error's message, and the status."""
+    token = PageTokens(current_context().store.client).make(acting_admin().who)
+    return render_template("console/no_job.html", message=error.message, token=token), error.status
 
 
 def _job_frames(

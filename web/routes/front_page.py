@@ -45,6 +45,12 @@ def front_page() -> Response:
     return response
 
 
+@bp.get("/favicon.ico")
+def icon() -> Response:
+    """Return the icon, for which browsers ask at this path on pages that name none."""
+    return current_app.send_static_file("console/icon.svg")
+
+
 def _client_url() -> str:
     """Return the URL at which the client reached the door.
 
