@@ -35,32 +35,33 @@ class Setting:
     #: Whether the value is or contains a secret. It is then never shown, and `<name>_FILE` may name a file that has it.
     secret: bool = False
 
-    def parse(self, text: str) -> Value:
-        """Return the value that `text` represents.
+    def parse(self, text: str, *, option: str = "") -> Value:
+        """Return the value that `text` represents; `option` is the command-line option that gave it, if one did.
 
-        Raises ConfigError, whose message names the setting and quotes `text`.
+        Raises ConfigError, whose message names the option or else the setting, and quotes `text`.
         """
         text = text.strip()
+        named = f"{option or self.name}="
         if self.auto and text.lower() == "auto":
             return AUTO
         if self.kind == "text":
-            return self._check_text(text)
+            return self._check_text(text, named)
         try:
             number = int(text) if self.kind == "int" else float(text)
         except ValueError:
             expected = "a whole number" if self.kind == "int" else "a number"
-            raise ConfigError(f"{self.name}={text!r} is not {expected}{' or auto' if self.auto else ''}") from None
+            raise ConfigError(f"{named}{text!r} is not {expected}{' or auto' if self.auto else ''}") from None
         if not (self.low is None or number >= self.low) or not (self.high is None or number <= self.high):
             allowed = f"{self._format_bound(self.low)} to {self._format_bound(self.high)}"
-            raise ConfigError(f"{self.name}={text!r} is out of range: {allowed}")
+            raise ConfigError(f"{named}{text!r} is out of range: {allowed}")
         return number
 
-    def _check_text(self, text: str) -> str:
+    def _check_text(self, text: str, named: str) -> str:
         if self.choices and text not in self.choices:
-            raise ConfigError(f"{self.name}={text!r} is not one of {', '.join(self.choices)}")
+            raise ConfigError(f"{named}{text!r} is not one of {', '.join(self.choices)}")
         if self.pattern and not re.fullmatch(self.pattern, text):
             shown = shown_value(text) if self.secret else repr(text)
-            raise ConfigError(f"{self.name}={shown} does not look like {self.unit}")
+            raise ConfigError(f"{named}{shown} does not look like {self.unit}")
         return text
 
     @staticmethod
@@ -103,3 +104,5 @@ def float_row(field: str, default: float, unit: str, low: float, high: float, wh
 
 #: The pattern of an address; the text before the port may be a name, an IPv4 address or an IPv6 address in brackets.
 HOST_PORT = r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
+#: The pattern of a host alone, where an IPv6 address needs no brackets.
+HOST = r"\[?[0-9a-fA-F:]+\]?|[A-Za-z0-9.-]+"

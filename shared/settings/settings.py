@@ -190,12 +190,21 @@ SYSTEM_WIDE = (
     "poll_grace_ms",
 )
 
+#: The command-line options that are not named like the field that they override.
+_OPTIONS = {
+    "gate_listen": "--listen",
+    "max_batch_size": "--slots",
+    "n_ctx": "--context",
+    "upstream_url": "--upstream",
+}
+
 
 def load(environ: Mapping[str, str] | None = None, dotenv: Path | None = Path(".env"), **overrides: object) -> Settings:
     """Read the settings from `environ` (default: the process's environment); names missing there are read from `.env`.
 
     `overrides` maps field names to values from the command line; None means that the option was not used.
-    Raises ConfigError for an unknown PENSTOCK_ name and for an invalid value.
+    Raises ConfigError for an unknown PENSTOCK_ name and for an invalid value. The message names the setting, or the
+    option if the value comes from the command line.
     """
     return load_with_origin(environ, dotenv, **overrides)[0]
 
@@ -218,7 +227,8 @@ def load_with_origin(
     for row in ROWS:
         given = overrides.get(row.field)
         if given is not None:
-            values[row.field], origin[row.field] = row.parse(str(given)), "command line"
+            option = _OPTIONS.get(row.field, f"--{row.field.replace('_', '-')}")
+            values[row.field], origin[row.field] = row.parse(str(given), option=option), "command line"
             continue
         values[row.field], origin[row.field] = row.default, "default"
         for source, names in (("environment", env), (str(dotenv), from_file)):

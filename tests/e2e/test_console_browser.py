@@ -166,6 +166,19 @@ def test_a_tenant_is_found_while_updates_are_paused(page, door):
     page.wait_for_text("#found", "No tenant's name contains")
 
 
+def test_while_a_search_is_shown_no_other_tenants_are(page, door):
+    door.submit("elsewhere", max_tokens=1)
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-tenants", "elsewhere")
+    is_shown = "document.getElementById('panel-tenants').checkVisibility()"
+    page.write("#q", "none-has-this-name")
+    page.wait_for_text("#found", "No tenant's name contains “none-has-this-name”.")
+    assert not page.run(is_shown)
+    page.write("#q", "")
+    page.call("Input.dispatchKeyEvent", type="rawKeyDown", key="Backspace", windowsVirtualKeyCode=8)
+    wait_for(lambda: page.run(is_shown), "all tenants")
+
+
 def test_a_stream_that_ends_and_begins_again_is_no_lost_connection_and_a_door_that_is_gone_is(browser, tmp_path):
     with sim_served(tmp_path, PENSTOCK_WEB_WORKERS="1") as served, Forwarder(served.port) as between:
         page = browser.page()

@@ -44,12 +44,13 @@ def test_a_port_that_is_in_use_is_named_before_anything_is_loaded(tmp_path):
     ("arguments", "expected"),
     [
         (("--gate-port", "70707"), "70707"),
-        (("--workers", "many"), "--workers 'many'"),
-        (("--engine", "magic"), "PENSTOCK_ENGINE='magic'"),
-        (("--host", "not a host"), "PENSTOCK_LISTEN='not a host:8000'"),
+        (("--workers", "many"), "--workers='many'"),
+        (("--port", "notaport"), "--port='notaport' is not a whole number from 0 to 65535"),
+        (("--engine", "gpu"), "--engine='gpu' is not one of llama, upstream, sim"),
+        (("--host", "not a host"), "--host='not a host'"),
         (("--host", "no.such.host.invalid", "--port", "0"), "no.such.host.invalid:0"),
-        (("--workers", "²"), "--workers '²'"),
-        (("--workers", "9" * 5_000), "--workers '999"),
+        (("--workers", "²"), "--workers='²'"),
+        (("--workers", "9" * 5_000), "--workers='999"),
     ],
 )
 def test_an_invalid_option_is_quoted(tmp_path, arguments, expected):
@@ -62,12 +63,21 @@ def test_open_auth_is_refused_on_an_address_other_than_loopback(tmp_path):
         assert "loopback" in stderr_of_refused_start(up, 2)
 
 
-def test_a_model_file_that_does_not_exist_ends_the_start_and_is_named(tmp_path):
-    missing = str(tmp_path / "missing.gguf")
-    with Up(tmp_path / "state", "--port", "0", "--model", missing, PENSTOCK_ENGINE="llama") as up:
-        stderr = stderr_of_refused_start(up, 1)
-    assert missing in stderr
-    assert "worker 1 ended with exit code" in stderr
+@pytest.mark.parametrize(
+    ("arguments", "environ", "expected"),
+    [
+        (("--model", "foo"), {}, "--model='foo' is no file"),
+        (("--model", "/"), {}, "--model='/' is a folder"),
+        (("--model", "~nobody-has-this-name/x.gguf"), {}, "'~nobody-has-this-name/x.gguf'"),
+        ((), {"PENSTOCK_MODEL": "./missing.gguf"}, "PENSTOCK_MODEL='./missing.gguf' is no file"),
+    ],
+)
+def test_a_model_file_that_does_not_exist_is_named_before_anything_starts(tmp_path, arguments, environ, expected):
+    with Up(tmp_path / "state", "--port", "0", *arguments, **environ, PENSTOCK_ENGINE="llama") as up:
+        stderr = stderr_of_refused_start(up, 2)
+    assert expected in stderr
+    assert len(stderr.splitlines()) == 1
+    assert not (tmp_path / "state").exists()
 
 
 def test_a_store_that_cannot_read_its_data_ends_the_start_with_one_line(tmp_path):

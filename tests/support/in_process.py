@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli import run
+from shared.cli.command_line import run
 
 
 class InProcess:

@@ -86,7 +86,12 @@ def submit(
 
     client = door_client(tenant)
     with Progress() as progress:
-        job = client.submit(body, wait_s=wait_ms / 1000, on_yield=progress.show_yield)
+        try:
+            job = client.submit(body, wait_s=wait_ms / 1000, on_yield=progress.show_yield)
+        except KeyboardInterrupt:
+            progress.hide()
+            output.write_note("stopped before the door said that the job is admitted; if it was, `penstock jobs` lists it")
+            raise
         if isinstance(job, YieldAnswer):
             progress.hide()
             _print_yield(job, json=json)
@@ -99,7 +104,10 @@ def submit(
             ended, printed = _stream(client, job, progress, json=json) if stream else (_poll(client, job, progress), "")
         except KeyboardInterrupt:
             progress.hide()
-            _cancel(client, job["id"])
+            if stream and sys.stdout.isatty():
+                # The text so far ends without a line end.
+                output.write_data("")
+            _cancel(client, job["id"], tenant)
             raise
     _finish(ended, printed, json=json, streamed=stream)
 
@@ -177,10 +185,24 @@ def _print_rest(printed: str, attempt: str) -> str:
     return attempt
 
 
-def _cancel(client: "JobClient", job_id: str) -> None:
-    """Cancel the job after Ctrl-C, so that no worker continues an answer that the user will not read."""
-    client.cancel(job_id)
-    output.write_note(f"canceled job {job_id}")
+def _cancel(client: "JobClient", job_id: str, tenant: str | None) -> None:
+    """Cancel the job after Ctrl-C, so that no worker continues an answer that the user will not read.
+
+    If the door does not answer, or the user presses Ctrl-C again, the job goes on, and a note says how to cancel it.
+    """
+    from shared.cli.door_client import DoorError
+
+    named = f"{job_id} --tenant {tenant}" if tenant else job_id
+    try:
+        job = client.cancel(job_id)
+    except (DoorError, KeyboardInterrupt) as error:
+        why = f": {error}" if str(error) else ""
+        output.write_note(f"job {job_id} goes on, `penstock cancel {named}` cancels it{why}")
+        return
+    if job["status"] in {"running", "canceled"}:
+        output.write_note(f"canceled job {job_id}; `penstock job {named}` shows the text so far")
+    else:
+        output.write_note(f"job {job_id} had already ended: {job['status']}; `penstock job {named}` shows it")
 
 
 def _finish(job: dict[str, Any], printed: str, *, json: bool, streamed: bool) -> None:

@@ -10,7 +10,9 @@ from shared.cli.reach import StateDir
 from shared.cli.stack.addresses import listen_address
 from shared.cli.stack.extras import require_engine, require_extra
 from shared.errors import ConfigError
-from shared.settings.settings import Settings, load_with_origin
+from shared.jobs.model_name import hub_name
+from shared.settings.setting import HOST
+from shared.settings.settings import Settings, expand_path, load_with_origin
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -59,10 +61,13 @@ def up(
 
     The first Ctrl-C lets running jobs end; the second stops them at once. Queued jobs are kept for the next start.
     """
+    if host is not None and not re.fullmatch(HOST, host):
+        raise ConfigError(f"--host={host!r} is neither a name nor an address")
     engines = _engine_overrides(engine, upstream, upstream_model)
     settings = _settings(engines | {"model": model}, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
     require_extra("web")
     require_engine(settings.engine)
+    _check_model_file(settings, "PENSTOCK_MODEL" if model is None else "--model")
     count = _worker_count(workers, settings)
     from shared.cli.stack.stack import Stack
 
@@ -116,6 +121,16 @@ def _settings(
     return load_with_origin(**overrides)[0]
 
 
+def _check_model_file(settings: Settings, source: str) -> None:
+    """Raise ConfigError if the model is a path at which there is no file. `source` is what names the model."""
+    if not settings.engine_kind.loads_model or not settings.model or hub_name(settings.model) is not None:
+        return
+    path = expand_path(source, settings.model)
+    if not path.is_file():
+        what = "a folder" if path.is_dir() else "no file"
+        raise ConfigError(f"{source}={settings.model!r} is {what}; name a GGUF file, or org/repo for one on a hub")
+
+
 def _worker_count(text: str, settings: Settings) -> int:
     """Return the number of workers for a value of `--workers`. Raise ConfigError if the value is invalid."""
     if text == "auto":
@@ -124,5 +139,5 @@ def _worker_count(text: str, settings: Settings) -> int:
         one_each = settings.engine_kind.loads_model and settings.device == "auto" and settings.n_gpu_layers != 0
         return max(1, visible_gpus()) if one_each else 1
     if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
-        raise ConfigError(f"--workers {text!r} is neither auto nor a number from 1 to 1024")
+        raise ConfigError(f"--workers={text!r} is neither auto nor a number from 1 to 1024")
     return int(text)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from shared.cli import app
+from shared.cli.command_line import app
 from shared.cli.durations import format_duration, parse_duration_ms
 from shared.errors import ConfigError
 

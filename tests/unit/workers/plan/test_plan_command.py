@@ -45,7 +45,7 @@ def test_the_table_has_the_sizes_the_jobs_and_the_settings(model, capsys):
         (["--gpu=1GiB"], 1, "what is left is too little for 16 slots"),
         (["--users=5"], 2, "name both numbers of tokens"),
         (["--rate=5"], 2, "--rate=5.0: name --prompt and --answer too"),
-        (["--slots=5000"], 2, "PENSTOCK_MAX_BATCH_SIZE='5000' is out of range"),
+        (["--slots=5000"], 2, "--slots='5000' is out of range"),
         (["--prompt=9000", "--answer=1"], 1, "a job of 9001 tokens is longer than the longest"),
         (["--slots=300"], 1, "llama.cpp computes 256 sequences at once, fewer than 300 slots"),
         (["--slots=300", "--gpu=80GiB"], 1, "llama.cpp computes 256 sequences at once, fewer than 300 slots"),
