@@ -1,4 +1,4 @@
-"""The entry point of `penstock`. It imports nothing else itself, so that Ctrl-C leaves no traceback from the start on."""
+"""The entry point of `penstock`. It imports little itself, so that Ctrl-C leaves no traceback from the start on."""
 
 import sys
 from collections.abc import Sequence

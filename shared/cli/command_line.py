@@ -41,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Share a few GPUs among many users. The door admits a job for good, or refuses it and says when to retry.",
+    epilog='To begin, run `penstock up` in one shell and `penstock submit "Once upon a time"` in another.',
 )
 
 _PARTS, _JOBS, _OPERATORS = (

@@ -47,7 +47,11 @@ def write_json_line(value: Any) -> None:
 
 
 def write_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, styles: dict[str, str] | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    styles: dict[str, str] | None = None,
+    unbroken: Sequence[str] = (),
 ) -> None:
     """Write a table: the column names, then the rows. None becomes an empty cell.
 
@@ -55,12 +59,19 @@ def write_table(
 
     On a terminal, the first column is never wrapped, because it identifies the row. To save width, columns in which
     every cell is empty are left out. Pipes and files receive all columns, because programs find columns by position.
+
+    If `unbroken` is given, a terminal shows these columns in this order, and no cell is broken, so that each can be
+    copied. The last cell of a line that is too long for the terminal is on a line of its own.
     """
     cells = [["" if value is None else str(value) for value in row] for row in rows]
     if not sys.stdout.isatty():
         for line in ([*columns], *cells):
             sys.stdout.write("\t".join(re.sub(r"\s", " ", cell) for cell in line) + "\n")
         sys.stdout.flush()
+        return
+    if unbroken:
+        places = [columns.index(name) for name in unbroken]
+        _draw_unbroken([[line[place] for place in places] for line in ([*columns], *cells)], styles or {})
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -76,3 +87,24 @@ def write_table(
             *(Text(escape_controls(line[index]), style=(styles or {}).get(line[index], "")) for index in shown)
         )
     Console().print(drawn)
+
+
+def _draw_unbroken(lines: Sequence[Sequence[str]], styles: dict[str, str]) -> None:
+    """Draw the lines, of which the first has the names of the columns."""
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    cells = [[escape_controls(cell) for cell in line] for line in lines]
+    widths = [max(cell_len(line[index]) for line in cells) for index in range(len(cells[0]) - 1)]
+    for number, line in enumerate(cells):
+        drawn = Text(style="" if number else "bold")
+        for cell, width in zip(line, widths, strict=False):
+            drawn.append(cell, styles.get(cell, "")).append(" " * (width - cell_len(cell) + 1))
+        if number and drawn.cell_len + cell_len(line[-1]) > console.width:
+            drawn.rstrip()
+            drawn.append("\n  ")
+        drawn.append(line[-1], styles.get(line[-1], ""))
+        # The terminal itself breaks a line that is still too long, and copies it as one line.
+        console.print(drawn, soft_wrap=True)

@@ -29,6 +29,6 @@ def _expected(kind: Any) -> str:
     number = {int: "a whole number", float: "a number"}.get(kind.annotation)
     if number is None:
         return "a valid value"
-    if low is not None and high is not None:
-        return f"{number} from {low} to {high}"
-    return number if low is None and high is None else f"{number} of at {f'least {low}' if high is None else f'most {high}'}"
+    if low is None:
+        return number if high is None else f"{number} of at most {high}"
+    return f"{number} of at least {low}" if high is None else f"{number} from {low} to {high}"

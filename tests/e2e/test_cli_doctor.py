@@ -20,7 +20,7 @@ def test_doctor_says_which_store_it_judges_and_whether_its_door_is_ready(
     assert told["store"] == without_password(store_url)
     assert told["door"] == url
     assert "does not answer" in told["door_state"]
-    assert f"judges the store at {told['store']}; the door at {url} is not ready" in notes
+    assert f"store: {told['store']}\ndoor: {url} is not ready" in notes
 
 
 def test_doctor_fails_if_the_folder_for_files_cannot_be_used(store: Store, store_url: str, tmp_path: Path) -> None:

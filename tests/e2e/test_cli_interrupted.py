@@ -89,7 +89,9 @@ def test_if_the_door_cannot_cancel_the_job_the_user_is_told_that_it_goes_on(tmp_
     failed = json_answer(500, {"error": {"message": "out of order", "code": "internal_error"}})
     code, stderr = interrupted_stream(tmp_path, failed)
     assert code == 130
-    assert "job j1 goes on, `penstock cancel j1 --tenant blue` cancels it: the door answered 500: out of order" in stderr
+    assert (
+        "job j1 goes on, `penstock cancel j1 --tenant blue` cancels it: the door answered 500: out of order" in stderr
+    )
     assert "Traceback" not in stderr
 
 

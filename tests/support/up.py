@@ -93,7 +93,7 @@ class Up:
 
     def serving(self) -> Self:
         """Wait until the program has printed that it serves."""
-        wait_for(lambda: "Ctrl-C stops it" in self.out or self.process.poll() is not None, "up to serve", timeout_s=60)
+        wait_for(lambda: "Ctrl-C stops it" in self.out or self.process.poll() is not None, "up to serve", timeout_s=240)
         assert self.process.poll() is None, self.err
         return self
 
@@ -155,6 +155,11 @@ class Up:
         status, job = self.ask("GET", f"/v1/jobs/{job_id}?wait_ms={wait_ms}")
         assert status == 200, job
         return job
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many jobs of the default tenant are queued and running."""
+        states = [job["status"] for job in self.ask("GET", "/v1/jobs")[1]["data"]]
+        return states.count("queued"), states.count("running")
 
     def wait_until_running(self, job_id: str) -> None:
         wait_for(lambda: self.job(job_id)["status"] == "running", f"{job_id} to run")

@@ -14,6 +14,9 @@ from web.api.deadline import RequestDeadline
 SHORTEST_HINT_MS, LONGEST_HINT_MS = 50, 60_000
 #: The retry hint while the store does not answer, in ms: about the time that a restart of the store takes.
 STORE_HINT_MS = 1_000
+#: The retry hint of a process of the door that is stopping, in ms. After this time, another one or the restarted one is
+#: expected to accept connections.
+RESTART_HINT_MS = 1_000
 
 #: The message for each refusal reason. A test checks that no reason is missing.
 _MESSAGES = {

@@ -6,6 +6,7 @@ from typing import Any
 from shared.jobs.job import JobView
 from web.api.candidates import best_view, candidates_json
 from web.api.job_json import degraded_json, error_json, job_json, routed_json, usage_json
+from web.api.refusals import RESTART_HINT_MS
 from web.gate.requests import BadFrame
 from web.http.api_errors import ApiError, error_response
 from web.operations.event_stream import JobStarted, TextDelta
@@ -13,10 +14,6 @@ from web.operations.snapshots import Totals
 
 Frame = dict[str, Any]
 Ref = str | int | None
-
-#: The retry hint that a stopping gate sends, in ms. After this time, another gate or the restarted gate is expected to
-#: accept connections.
-_RESTART_HINT_MS = 1_000
 
 
 def to_line(frame: Frame) -> bytes:
@@ -90,12 +87,12 @@ def authenticated(ref: Ref) -> Frame:
 def stopping(ref: Ref) -> Frame:
     """Return the refusal with which a stopping gate answers every `submit` frame."""
     error = {
-        "message": f"this gate is stopping; retry in {_RESTART_HINT_MS / 1000:.1f} s",
+        "message": f"this gate is stopping; retry in {RESTART_HINT_MS / 1000:.1f} s",
         "type": "server_overloaded",
         "param": None,
         "code": "draining",
     }
-    return with_ref(ref, {"status": "yield", "retry_hint_ms": _RESTART_HINT_MS, "reason": "draining", "error": error})
+    return with_ref(ref, {"status": "yield", "retry_hint_ms": RESTART_HINT_MS, "reason": "draining", "error": error})
 
 
 def error_frame(ref: Ref, fault: BadFrame | ApiError) -> Frame:

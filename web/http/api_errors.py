@@ -57,6 +57,7 @@ CODES: dict[str, tuple[int, str]] = {
     "job_failed": (500, "job_error"),
     "upstream_lost": (500, "job_error"),
     "connections_full": (503, "server_overloaded"),
+    "draining": (503, "server_overloaded"),
     "issuer_unavailable": (503, "server_overloaded"),
     "files_full": (503, "server_overloaded"),
     "files_unavailable": (503, "server_overloaded"),

@@ -1,6 +1,8 @@
 """Serve calls that own their job: if the client disconnects, or its key ends, before the job does, it is canceled.
 
-If such a call ends because this process stops, its job is not canceled.
+While this process stops, such a call goes on as long as a worker runs its job, or may claim it. Otherwise its client is
+told at once that the server stops, and the job is canceled, so that the client can send its request again. If the call
+is cut off at last, its job is not canceled.
 """
 
 from collections.abc import Iterator
@@ -10,13 +12,16 @@ import structlog
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
+from shared.jobs.states import JobState
 from web.api.deadline import RequestDeadline
 from web.api.job_json import has_ended
+from web.api.refusals import RESTART_HINT_MS, retry_headers
 from web.http import shutdown
 from web.http.api_errors import ApiError
 from web.openai.chat_answers import job_end_error
 from web.operations.event_stream import JobEnded, StreamItem, TextDelta, follow_job
-from web.operations.long_poll import wait_until_ended
+from web.operations.long_poll import refresh_job, wait_until_ended
+from web.operations.snapshots import read_readiness
 from web.operations.tenant_jobs import waiting_for_own_job
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
@@ -26,6 +31,34 @@ log = structlog.get_logger()
 #: How long a call still waits for its job's end after the deadline has passed, in seconds. The store accepts a success
 #: up to 1 s after the deadline (shared/lua/settle.lua), and the reaper may end an expired job 250 ms late.
 GRACE_S = 2.0
+#: How often a call looks, while this process stops, whether a worker may still start its job, in seconds.
+_LOOK_S = 1.0
+
+
+class _LastWait:
+    """Says when a call must end before its job because its client is gone or no worker will start the job."""
+
+    def __init__(self, context: DoorContext, view: JobView, client: ClientWatch) -> None:
+        self._context, self._view, self._client = context, view, client
+        self._looked_s = float("-inf")
+
+    def is_over(self) -> bool:
+        """Return whether the call must end now."""
+        return self._client.gone() or (shutdown.requested.is_set() and self._is_left_behind())
+
+    def _is_left_behind(self) -> bool:
+        """Return whether the job is queued, and no live worker claims jobs."""
+        now_s = self._context.clock.monotonic()
+        if now_s - self._looked_s < _LOOK_S:
+            return False
+        self._looked_s = now_s
+        try:
+            if read_readiness(self._context).reason is None:
+                return False
+            # Read after the workers: one that drained before may have claimed the job until then.
+            return refresh_job(self._context, self._view).state is JobState.QUEUED
+        except StoreUnavailable:
+            return False
 
 
 def wait_for_result(
@@ -36,10 +69,10 @@ def wait_for_result(
     Raises StoreUnavailable if the store loses the job.
     """
     with waiting_for_own_job():
-        view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=client.gone)
+        last_wait = _LastWait(context, view, client)
+        view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=last_wait.is_over)
     if not has_ended(view):
-        cancel_unless_stopping(context, view, client=client)
-        return no_end_error(view, client)
+        return give_up(context, view, client)
     return job_end_error(view) or view
 
 
@@ -50,18 +83,25 @@ def follow_from_first_text(
 
     If the job ends without success before its first text, an error is returned instead. The response has not begun by
     then, so the error can still be sent with its HTTP status. Raises StoreUnavailable if the store loses the job in
-    this time. If the caller of this function stops iterating before the job has ended, it must call
-    `cancel_unless_stopping`.
+    this time. If the items stop before the job has ended, or the caller stops iterating, the caller must call `give_up`
+    or `cancel_unless_stopping`.
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
-    items = follow_job(context, view, stop=lambda: client.gone() or context.clock.monotonic() > until_s)
+    last_wait = _LastWait(context, view, client)
+    items = follow_job(context, view, stop=lambda: last_wait.is_over() or context.clock.monotonic() > until_s)
     with waiting_for_own_job():
         first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
     if first is None:
-        cancel_unless_stopping(context, view, client=client)
-        return no_end_error(view, client)
+        return give_up(context, view, client)
     problem = job_end_error(first.view) if isinstance(first, JobEnded) else None
     return problem or chain([first], items)
+
+
+def give_up(context: DoorContext, view: JobView, client: ClientWatch) -> ApiError:
+    """Cancel the job of a call that ends before the job, and return the error for its client, if that still listens."""
+    log.info("client.gone" if client.gone() else "call.given_up", job=view.id, tenant=view.tenant)
+    cancel_when_possible(context, view)
+    return no_end_error(view, client)
 
 
 def cancel_unless_stopping(context: DoorContext, view: JobView, *, client: ClientWatch) -> None:
@@ -87,6 +127,11 @@ def no_end_error(view: JobView, client: ClientWatch) -> ApiError:
     """Return the error for a call that ended before the door saw the end of its job.
 
     The client's key is no longer valid, or the client has disconnected, so that nobody receives the error, or the door
-    has stopped waiting for the end.
+    has stopped waiting for the end: because the door itself stops, or because the deadline has passed.
     """
-    return client.key_problem or ApiError("deadline_exceeded", f"the end of job {view.id} was not seen in time")
+    if client.key_problem is not None:
+        return client.key_problem
+    if shutdown.requested.is_set():
+        message = f"the server is stopping, and no worker will start job {view.id}; send the request again"
+        return ApiError("draining", message, headers={"x-should-retry": "true"} | retry_headers(RESTART_HINT_MS))
+    return ApiError("deadline_exceeded", f"the end of job {view.id} was not seen in time")

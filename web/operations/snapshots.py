@@ -52,7 +52,7 @@ class Readiness:
 
 
 def read_readiness(context: DoorContext) -> Readiness:
-    """Return whether the store answers, a worker is live and the system is not draining. Raises StoreUnavailable.
+    """Return whether a worker is live, and neither the system nor every live worker drains. Raises StoreUnavailable.
 
     The answer is up to a second old, because anybody may ask for it as often as they like.
     """

@@ -28,7 +28,7 @@ def health() -> Response:
     responses={200: "The system is ready", 503: "The system is not ready; `reason` says why"},
 )
 def ready() -> Response:
-    """Answer 200 if the store answers, at least one worker is live and the system is not draining; otherwise 503.
+    """Answer 200 if the store answers and a worker is live that may claim jobs; otherwise 503.
 
     The answer is up to a second old, because anybody may send this request as often as they like.
     """

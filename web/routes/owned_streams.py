@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from shared.jobs.job import JobView
 from web.http.api_errors import ApiError
-from web.operations.cancel_on_disconnect import cancel_unless_stopping, no_end_error
+from web.operations.cancel_on_disconnect import cancel_unless_stopping, give_up
 from web.operations.sse import COMMENT, with_comments
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
@@ -36,19 +36,20 @@ def owning_frames(
     `frames` may raise EndNotSeen, TextDiverged, and ApiError if the job did not succeed. The last frame is then the one
     that `error_frame` makes.
     """
-    job_ended = False
+    needs_cancel = True
     try:
         yield from with_comments(frames, context.clock, comment)
-        job_ended = True
+        needs_cancel = False
     except EndNotSeen:
-        yield error_frame(no_end_error(view, client))
+        needs_cancel = False
+        yield error_frame(give_up(context, view, client))
     except TextDiverged as diverged:
         yield error_frame(diverged.problem)
     except ApiError as problem:
-        job_ended = True
+        needs_cancel = False
         yield error_frame(problem)
     finally:
-        if not job_ended:
+        if needs_cancel:
             cancel_unless_stopping(context, view, client=client)
 
 

@@ -25,4 +25,5 @@ def audit(
             output.write_json_line({"event": "admin.action", "at_ms": one.at_ms} | fields)
         return
     rows = ((format_timestamp(one.at_ms), one.who, one.what, one.on, one.origin) for one in actions)
-    output.write_table(("at", "who", "what", "on", "from"), rows)
+    columns = ("at", "who", "what", "on", "from")
+    output.write_table(columns, rows, unbroken=columns)

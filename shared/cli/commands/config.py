@@ -16,6 +16,12 @@ from shared.store import keys
 if TYPE_CHECKING:
     import redis
 
+#: Two lines that fit 80 columns.
+_OF_THIS_SHELL = (
+    "These are the settings of a command that starts here. Running processes keep\n"
+    "theirs; `penstock config --check` compares the system-wide ones with the store."
+)
+
 
 def config(
     *,
@@ -25,9 +31,10 @@ def config(
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Show the settings in force and the source of each. Secrets are not shown.
+    """Show the settings with which a command here would start, and the source of each. Secrets are not shown.
 
-    If a setting is unknown or out of range, the command names it on stderr and exits with code 2.
+    Running processes keep the settings that they were started with. If a setting is unknown or out of range, the
+    command names it on stderr and exits with code 2.
     """
     settings, origin = load_with_origin(state_dir=state_dir)
     if check:
@@ -38,9 +45,14 @@ def config(
         output.write_json([_as_dict(row, settings, origin[row.field]) for row in ROWS])
         return
     rows = ((row.name, _display_value(row, settings), origin[row.field], row.unit) for row in ROWS)
+    # On a terminal without the unit, which the name or the value shows where it matters.
     output.write_table(
-        ("setting", "value", "from", "unit"), rows, styles={"environment": "cyan", "command line": "cyan"}
+        ("setting", "value", "from", "unit"),
+        rows,
+        styles={"environment": "cyan", "command line": "cyan"},
+        unbroken=("setting", "from", "value"),
     )
+    output.write_note(_OF_THIS_SHELL)
 
 
 def _check(settings: Settings) -> str:

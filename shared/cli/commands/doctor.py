@@ -56,9 +56,9 @@ def doctor(
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
     has_no_folder, about_files = files_notes(client, load_settings(state_dir))
-    where = f"judges the store at {judged['store']}; the door at {judged['door']} {judged['door_state']}"
+    where = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}"]
     about_store = [*fitness, *_advice(snapshot), *_untold(client), *about_files]
-    notes = [where, *about_store, *_spoiled(client), *skew_notes(client)]
+    notes = [*where, *about_store, *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()

@@ -20,10 +20,12 @@ _STYLES = {"succeeded": "green", "failed": "red", "expired": "yellow", "running"
 
 def jobs(
     *,
-    status: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Maximum number of jobs to list.")] = 20,
+    status: Annotated[
+        JobState | None, typer.Option(metavar="STATE", help=f"Only jobs in this state: {', '.join(JobState)}.")
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Maximum number of jobs to list.")] = 20,
     cursor: Annotated[
-        str | None, typer.Option(help="List the next page. The previous page printed this cursor.")
+        str | None, typer.Option(metavar="CURSOR", help="List the next page. The previous page printed this cursor.")
     ] = None,
     tenant: ActingTenant = None,
     json: Json = False,

@@ -55,13 +55,14 @@ def gate(
 def worker(
     *,
     model: Annotated[
-        str | None, typer.Option(help="A GGUF file or org/repo. Default: the setting PENSTOCK_MODEL.")
+        str | None,
+        typer.Option(metavar="PATH|NAME", help="A GGUF file or org/repo. Default: the setting PENSTOCK_MODEL."),
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="llama, upstream or sim. Default: the setting PENSTOCK_ENGINE.")
+        str | None, typer.Option(metavar="llama|upstream|sim", help="Default: the setting PENSTOCK_ENGINE.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu or device numbers. Default: the setting PENSTOCK_DEVICE.")
+        str | None, typer.Option(metavar="auto|cpu|N,N", help="Default: the setting PENSTOCK_DEVICE.")
     ] = None,
     take_over: TakeOver = False,
 ) -> None:

@@ -25,16 +25,23 @@ Deadline = Annotated[
     str | None,
     typer.Option(metavar="DURATION", help="The job ends after this time, such as 20s, even without a whole answer."),
 ]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens to generate.")]
+MaxTokens = Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum number of tokens to generate.")]
 Temperature = Annotated[
-    float | None, typer.Option(min=0, help="Sampling temperature. 0 always takes the most likely token.")
+    float | None,
+    typer.Option(metavar="NUMBER", min=0, help="Sampling temperature. 0 always takes the most likely token."),
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of the sampler. The same seed gives the same answer.")]
-Stop = Annotated[list[str] | None, typer.Option(help="Stop the answer before this text. May be repeated.")]
-Model = Annotated[str | None, typer.Option(help="The name of a served model.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", help="Seed of the sampler. The same seed gives the same answer.")
+]
+Stop = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="Stop the answer before this text. May be repeated.")
+]
+Model = Annotated[str | None, typer.Option(metavar="NAME", help="The name of a served model.")]
 Priority = Annotated[
     int | None,
-    typer.Option(min=-1, max=1, help="1: before the tenant's other jobs. -1: batch work, after all tenants' jobs."),
+    typer.Option(
+        metavar="N", min=-1, max=1, help="1: before the tenant's other jobs. -1: batch work, after all tenants' jobs."
+    ),
 ]
 CallbackUrl = Annotated[
     str | None,
@@ -90,7 +97,9 @@ def submit(
             job = client.submit(body, wait_s=wait_ms / 1000, on_yield=progress.show_yield)
         except KeyboardInterrupt:
             progress.hide()
-            output.write_note("stopped before the door said that the job is admitted; if it was, `penstock jobs` lists it")
+            output.write_note(
+                "stopped before the door said that the job is admitted; if it was, `penstock jobs` lists it"
+            )
             raise
         if isinstance(job, YieldAnswer):
             progress.hide()

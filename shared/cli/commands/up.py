@@ -25,7 +25,10 @@ def up(
     ] = None,
     engine: Annotated[
         str | None,
-        typer.Option(help="llama; upstream, another server; or sim, which simulates the engine without a model."),
+        typer.Option(
+            metavar="llama|upstream|sim",
+            help="upstream: another server computes. sim: simulates the engine without a model.",
+        ),
     ] = None,
     upstream: Annotated[
         str | None,
@@ -40,18 +43,25 @@ def up(
         str, typer.Option(metavar="N|auto", help="auto: one for each visible GPU, or one on the CPU.")
     ] = "auto",
     host: Annotated[
-        str | None, typer.Option(help="Host of the door. Default: that of PENSTOCK_LISTEN, or else loopback.")
+        str | None,
+        typer.Option(metavar="HOST", help="Host of the door. Default: that of PENSTOCK_LISTEN, or else loopback."),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Port of the door. Default: that of PENSTOCK_LISTEN, or else 8000. 0: any free port."
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port of the door. Default: that of PENSTOCK_LISTEN, or else 8000. 0: any free port.",
         ),
     ] = None,
     gate_port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Port of the TCP gate. Default: that of PENSTOCK_GATE_LISTEN, or else no gate."
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Port of the TCP gate. Default: that of PENSTOCK_GATE_LISTEN, or else no gate.",
         ),
     ] = None,
     state_dir: StateDir = None,
