@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.browser import document, needs_browser
+from tests.support.chromium import chromium
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, random_model_served
 from web.api.openapi.texts import EXAMPLES
@@ -85,3 +86,12 @@ def test_a_browser_shows_the_routes_with_commands_for_this_address(served: Addre
     assert "Submit a job" in text
     assert "Refusals." in text
     assert f"{served.url}/v1/jobs" in text
+
+
+@needs_browser
+def test_the_page_finds_no_fault_in_the_openapi_document(served: Address, tmp_path: Path) -> None:
+    with chromium(tmp_path) as browser:
+        page = browser.page()
+        page.open(f"{served.url}/docs")
+        page.wait_for_text("body", "Submit a job")
+        assert page.complaints == []

@@ -130,11 +130,11 @@ def test_ctrl_c_lets_running_jobs_end_refuses_new_ones_and_keeps_queued_jobs(tmp
 def test_ctrl_c_tells_calls_whose_jobs_are_queued_that_the_server_stops(tmp_path):
     chat = {"messages": [{"role": "user", "content": "once"}], "max_tokens": 5}
     patience = {"PENSTOCK_DEFAULT_START_MS": "600000", "PENSTOCK_DEFAULT_DEADLINE_MS": "600000"}
-    slow = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_SIM_DECODE_TPS": "30"}
+    slow = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_SIM_DECODE_TPS": "10"}
     with Up(tmp_path / "state", **slow, **patience) as up, ThreadPoolExecutor(2) as pool:
         url = f"{up.serving().url}/v1/chat/completions"
-        # It lasts for two minutes.
-        long = up.submit(3_500)
+        # It lasts for three minutes.
+        long = up.submit(1_900)
         up.wait_until_running(long)
         calls = [pool.submit(httpx.post, url, json=chat | {"stream": on}, timeout=600) for on in (True, False)]
         wait_for(lambda: up.counts() == (2, 1), "the calls to be queued", timeout_s=60)

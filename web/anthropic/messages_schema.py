@@ -189,7 +189,7 @@ class MessagesBody(CountTokensBody):
     temperature: float | None = Field(None, ge=0, le=5)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=1_000_000, description="0: no limit")
-    seed: int | None = Field(None, gt=-(2**64), lt=2**64)
+    seed: int | None = Field(None, ge=-(2**64 - 1), le=2**64 - 1)
     deadline_ms: int | None = Field(None, ge=1, description="the deadline in ms from now")
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     supersede_key: SupersedeKey | None = None

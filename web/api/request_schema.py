@@ -137,7 +137,7 @@ class Sampling(Body):
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     seed: int | None = Field(
-        None, gt=-(2**64), lt=2**64, description="the same request with the same seed gives the same answer"
+        None, ge=-(2**64 - 1), le=2**64 - 1, description="the same request with the same seed gives the same answer"
     )
     stop: Stops | None = None
     logit_bias: Biases | None = None

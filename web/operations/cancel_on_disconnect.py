@@ -35,27 +35,30 @@ GRACE_S = 2.0
 _LOOK_S = 1.0
 
 
-class _LastWait:
+class _EarlyEnd:
     """Says when a call must end before its job because its client is gone or no worker will start the job."""
 
     def __init__(self, context: DoorContext, view: JobView, client: ClientWatch) -> None:
         self._context, self._view, self._client = context, view, client
         self._looked_s = float("-inf")
+        #: Whether the last look found that no worker will start the job. It stays true.
+        self._is_left_behind = False
 
-    def is_over(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether the call must end now."""
-        return self._client.gone() or (shutdown.requested.is_set() and self._is_left_behind())
+        if shutdown.requested.is_set() and not self._is_left_behind:
+            now_s = self._context.clock.monotonic()
+            if now_s - self._looked_s >= _LOOK_S:
+                self._looked_s = now_s
+                self._is_left_behind = self._look()
+        return self._is_left_behind or self._client.gone()
 
-    def _is_left_behind(self) -> bool:
+    def _look(self) -> bool:
         """Return whether the job is queued, and no live worker claims jobs."""
-        now_s = self._context.clock.monotonic()
-        if now_s - self._looked_s < _LOOK_S:
-            return False
-        self._looked_s = now_s
         try:
             if read_readiness(self._context).reason is None:
                 return False
-            # Read after the workers: one that drained before may have claimed the job until then.
+            # Read after the workers: one that drains now may have claimed the job until then.
             return refresh_job(self._context, self._view).state is JobState.QUEUED
         except StoreUnavailable:
             return False
@@ -69,8 +72,8 @@ def wait_for_result(
     Raises StoreUnavailable if the store loses the job.
     """
     with waiting_for_own_job():
-        last_wait = _LastWait(context, view, client)
-        view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=last_wait.is_over)
+        early_end = _EarlyEnd(context, view, client)
+        view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=early_end.is_due)
     if not has_ended(view):
         return give_up(context, view, client)
     return job_end_error(view) or view
@@ -87,8 +90,8 @@ def follow_from_first_text(
     or `cancel_unless_stopping`.
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
-    last_wait = _LastWait(context, view, client)
-    items = follow_job(context, view, stop=lambda: last_wait.is_over() or context.clock.monotonic() > until_s)
+    early_end = _EarlyEnd(context, view, client)
+    items = follow_job(context, view, stop=lambda: early_end.is_due() or context.clock.monotonic() > until_s)
     with waiting_for_own_job():
         first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
     if first is None:
