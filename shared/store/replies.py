@@ -277,7 +277,6 @@ class Overview:
     #: The numbers of live workers and of their slots.
     workers: int
     slots: int
-    #: Whether no jobs are admitted, because the system or every live worker drains.
     draining: bool
 
 

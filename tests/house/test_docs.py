@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from shared import cli
+from shared.cli import command_line
 from shared.jobs.outcomes import EndCode, Refusal
 from shared.jobs.states import ARROWS, Arrow, JobState
 from shared.metrics.fleet import FLEET
@@ -53,7 +53,7 @@ def test_every_refusal_reason_and_every_end_code_is_explained():
 
 
 def test_every_command_is_explained():
-    group = typer.main.get_command(cli.app)
+    group = typer.main.get_command(command_line.app)
     names = [f"penstock {name}" for name in group.commands]  # type: ignore[attr-defined]  # the app is a group
     assert missing(names, EVERYTHING) == []
 

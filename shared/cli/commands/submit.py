@@ -93,14 +93,7 @@ def submit(
 
     client = door_client(tenant)
     with Progress() as progress:
-        try:
-            job = client.submit(body, wait_s=wait_ms / 1000, on_yield=progress.show_yield)
-        except KeyboardInterrupt:
-            progress.hide()
-            output.write_note(
-                "stopped before the door said that the job is admitted; if it was, `penstock jobs` lists it"
-            )
-            raise
+        job = _offer(client, body, wait_ms, progress)
         if isinstance(job, YieldAnswer):
             progress.hide()
             _print_yield(job, json=json)
@@ -119,6 +112,18 @@ def submit(
             _cancel(client, job["id"], tenant)
             raise
     _finish(ended, printed, json=json, streamed=stream)
+
+
+def _offer(
+    client: "JobClient", body: dict[str, Any], wait_ms: int, progress: "Progress"
+) -> "dict[str, Any] | YieldAnswer":
+    """Submit the job, and return it or the `yield`. After Ctrl-C, say where an admitted job is listed."""
+    try:
+        return client.submit(body, wait_s=wait_ms / 1000, on_yield=progress.show_yield)
+    except KeyboardInterrupt:
+        progress.hide()
+        output.write_note("stopped before the door said that the job is admitted; if it was, `penstock jobs` lists it")
+        raise
 
 
 def _body(prompt: str, *, chat: bool) -> dict[str, Any]:

@@ -16,6 +16,36 @@ from shared.settings.settings import Settings, expand_path, load_with_origin
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="llama|upstream|sim",
+        help="upstream: another server computes. sim: simulates the engine without a model.",
+    ),
+]
+Host = Annotated[
+    str | None,
+    typer.Option(metavar="HOST", help="Host of the door. Default: that of PENSTOCK_LISTEN, or else loopback."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Port of the door. Default: that of PENSTOCK_LISTEN, or else 8000. 0: any free port.",
+    ),
+]
+GatePort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Port of the TCP gate. Default: that of PENSTOCK_GATE_LISTEN, or else no gate.",
+    ),
+]
+
 
 def up(
     *,
@@ -23,13 +53,7 @@ def up(
         str | None,
         typer.Option(metavar="PATH|NAME", help="A GGUF file or org/repo. Default: a small demo model."),
     ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="llama|upstream|sim",
-            help="upstream: another server computes. sim: simulates the engine without a model.",
-        ),
-    ] = None,
+    engine: Engine = None,
     upstream: Annotated[
         str | None,
         typer.Option(
@@ -42,28 +66,9 @@ def up(
     workers: Annotated[
         str, typer.Option(metavar="N|auto", help="auto: one for each visible GPU, or one on the CPU.")
     ] = "auto",
-    host: Annotated[
-        str | None,
-        typer.Option(metavar="HOST", help="Host of the door. Default: that of PENSTOCK_LISTEN, or else loopback."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="Port of the door. Default: that of PENSTOCK_LISTEN, or else 8000. 0: any free port.",
-        ),
-    ] = None,
-    gate_port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            max=65535,
-            help="Port of the TCP gate. Default: that of PENSTOCK_GATE_LISTEN, or else no gate.",
-        ),
-    ] = None,
+    host: Host = None,
+    port: Port = None,
+    gate_port: GatePort = None,
     state_dir: StateDir = None,
     take_over: TakeOver = False,
 ) -> None:
