@@ -93,5 +93,8 @@ def test_the_page_finds_no_fault_in_the_openapi_document(served: Address, tmp_pa
     with chromium(tmp_path) as browser:
         page = browser.page()
         page.open(f"{served.url}/docs")
-        page.wait_for_text("body", "Submit a job")
-        assert page.complaints == []
+        # Not the visible text, because a small screen hides the list of routes.
+        has_routes = "document.body.textContent.includes('Submit a job')"
+        wait_for(lambda: page.run(has_routes), "the routes", timeout_s=240)
+        # The script tries whether it may compile text. The page's policy forbids that, and the script does without it.
+        assert [complaint for complaint in page.complaints if "kEvalViolation" not in complaint] == []
