@@ -9,7 +9,7 @@ import structlog
 from gevent.server import StreamServer
 from prometheus_client import Counter, Gauge
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StoreUnavailable
 from shared.metrics import process as specs
 from web.gate.answers import error_frame, to_line
 from web.gate.bounds import Bounds
@@ -17,6 +17,7 @@ from web.gate.connection import Connection
 from web.gate.connection_table import ConnectionTable, GateBound
 from web.gate.requests import BadFrame
 from web.gate.stranger_budget import StrangerBudget
+from web.operations.snapshots import can_no_job_end
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
@@ -28,6 +29,8 @@ GRACE_S = 30.0
 _BACKLOG = 4_096
 #: How often `stop` checks whether the last connection has ended, in seconds.
 _CHECK_INTERVAL_S = 0.02
+#: How often `stop` looks in the store whether any job can still end, in seconds.
+_LOOK_S = 1.0
 #: TCP keepalive, which detects a client whose machine failed without closing the connection. After 30 s without data,
 #: TCP sends a probe. If three probes, sent every 10 s, get no answer, TCP ends the connection.
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -83,14 +86,28 @@ class Gate:
     def stop(self, grace_s: float, *, stop_now: Callable[[], bool]) -> None:
         """Accept no more connections and jobs, and wait up to `grace_s` seconds for jobs in flight to end.
 
-        Then end the remaining connections without canceling their jobs. As soon as `stop_now` returns True, all waiting
-        ends.
+        Then, or when no job can end because all are queued and no worker claims any, end the remaining connections
+        without canceling their jobs. As soon as `stop_now` returns True, all waiting ends.
         """
         self.stopping = True
         self._server.close()
         for connection in list(self._connections):
             connection.wind_down()
-        self._wait_for_connections(grace_s, stop_now)
+        looked_s = float("-inf")
+
+        def is_over() -> bool:
+            nonlocal looked_s
+            if stop_now():
+                return True
+            now_s = self._clock.monotonic()
+            if now_s - looked_s < _LOOK_S:
+                return False
+            looked_s = now_s
+            with suppress(StoreUnavailable):
+                return can_no_job_end(self._context)
+            return False
+
+        self._wait_for_connections(grace_s, is_over)
         remaining = list(self._connections)
         for connection in remaining:
             connection.leave()

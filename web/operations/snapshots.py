@@ -62,6 +62,18 @@ def read_readiness(context: DoorContext) -> Readiness:
     )
 
 
+def can_no_job_end(context: DoorContext) -> bool:
+    """Return whether no job runs and no worker claims one, so that all inflight jobs stay queued.
+
+    Raises StoreUnavailable.
+    """
+    if read_readiness(context).reason is None:
+        return False
+    client = context.store.client
+    with store_faults(client):
+        return bool(client.zcard(keys.leases()) == 0)
+
+
 def read_overview(context: DoorContext) -> Overview:
     """Return how many jobs are inflight, the bounds and the number of live workers. Raises StoreUnavailable."""
     with context.metrics.time_script("overview"):
