@@ -164,7 +164,7 @@ def a_gate(stage: Stage, **environ: str) -> tuple[Process, int]:
 
 
 def port_of(process: Process, event: str) -> int:
-    line = wait_for(lambda: process.log_lines(event) or not process.alive, f"the log event {event}")
+    line = wait_for(lambda: process.log_lines(event) or not process.alive, f"the log event {event}", timeout_s=60)
     assert process.alive, process.log.read_text()
     return int(json.loads(line[0])["address"].rpartition(":")[2])  # type: ignore[index]  # alive: lines
 

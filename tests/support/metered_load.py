@@ -35,6 +35,8 @@ class Ledger:
     ttft_ms: dict[str, list[int]] = field(default_factory=dict)
     #: For each job: when it ended (Unix time), its tenant, and its computed tokens, of which generated ones count 4.
     served: list[tuple[float, str, int]] = field(default_factory=list)
+    #: For each job: when it ended, its tenant, and the tokens that count in a budget: all that its usage names.
+    budgeted: list[tuple[float, str, int]] = field(default_factory=list)
     #: How long each request waited for its answer, in seconds, by method.
     waits_s: dict[str, list[float]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -42,6 +44,7 @@ class Ledger:
     def add_ended(self, tenant: str, job: dict[str, Any]) -> None:
         usage, outcome = job["usage"], job["status"]
         prompt, cached, completion = (usage[f"{kind}_tokens"] for kind in ("prompt", "cached", "completion"))
+        told = prompt + completion
         if not completion:
             # A short prompt is computed in one step with the first token. Before that, the usage names it all the same.
             prompt = cached = 0
@@ -58,6 +61,7 @@ class Ledger:
             if usage["ttft_ms"] is not None:
                 self.ttft_ms.setdefault(tenant, []).append(usage["ttft_ms"])
             self.served.append((job["ended_at"], tenant, prompt - cached + 4 * completion))
+            self.budgeted.append((job["ended_at"], tenant, told))
 
     def add_return(self, tenant: str, verdict: str, hint_ms: int, window_ms: int, shortest_s: float, longest_s: float):
         """Count a return that came back after at least `shortest_s` and at most `longest_s`."""

@@ -25,21 +25,47 @@ needs_prometheus = pytest.mark.skipif(
 _FOLDER = ROOT / "deploy" / "prometheus"
 
 
-class Prometheus:
-    """A Prometheus with the configuration and the rules of deploy/prometheus, which scrapes twice a second."""
+def _sooner(rules: str, seconds: int) -> str:
+    """Return a file of rules in which what alerts look at must last for so many seconds only."""
+    content = yaml.safe_load(rules)
+    for group in content["groups"]:
+        for rule in group["rules"]:
+            if "for" in rule:
+                rule["for"] = f"{seconds}s"
+    return yaml.safe_dump(content)
 
-    def __init__(self, stage: Stage, *, doors: list[str], gates: list[str], workers: list[str], admin_key: str) -> None:
-        """Start it and wait until it answers. Doors, gates and workers are addresses (host:port) of their metrics."""
+
+class Prometheus:
+    """A Prometheus with the configuration and the rules of deploy/prometheus, which scrapes often."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        doors: list[str],
+        gates: list[str],
+        workers: list[str],
+        admin_key: str,
+        scrape_ms: int = 500,
+        alerts_after_s: int | None = None,
+    ) -> None:
+        """Start it and wait until it answers. Doors, gates and workers are addresses (host:port) of their metrics.
+
+        A scrape begins every `scrape_ms` and may take as long. `alerts_after_s` replaces the times of the alerts'
+        `for`, so that a test need not wait for minutes.
+        """
         folder = stage.folder("prometheus")
         config = yaml.safe_load((_FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
-        config["global"] = {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "1s"}
+        every = f"{scrape_ms}ms"
+        config["global"] = {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": "1s"}
         targets = {"penstock-fleet": doors, "penstock-door": doors, "penstock-gate": gates, "penstock-worker": workers}
         for job in config["scrape_configs"]:
             job["static_configs"] = [{"targets": targets[job["job_name"]]}]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
         (folder / "admin-key").write_text(admin_key)
         for rules in config["rule_files"]:
-            shutil.copy(_FOLDER / rules, folder)
+            text = (_FOLDER / rules).read_text(encoding="utf-8")
+            (folder / rules).write_text(text if alerts_after_s is None else _sooner(text, alerts_after_s))
         self._url = f"http://127.0.0.1:{(port := free_port())}"
         arguments = {
             "--config.file": folder / "prometheus.yml",

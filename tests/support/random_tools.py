@@ -50,9 +50,9 @@ def random_request(rng: Random) -> Request:
         "tools": tools,
         "tool_choice": choice,
         "max_tokens": _MAX_TOKENS,
-        "temperature": rng.choice((0.0, 1.0, 2.0)),
+        "temperature": rng.choice((0.0, 1.0, 1.5)),
         "seed": rng.randrange(2**31),
-    } | ({} if rng.random() < 0.7 else {"parallel_tool_calls": False})
+    } | ({} if rng.random() < 0.2 else {"parallel_tool_calls": False})
     return Request(payload, {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools})
 
 

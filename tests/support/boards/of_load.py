@@ -12,6 +12,8 @@ from tests.support.prometheus import Labels
 
 #: The tenants of the load.
 TENANTS = ("blue", "red")
+#: How many tokens blue may use in a month, of which it uses a small part.
+MONTHLY_TOKENS = 10**9
 #: The method of the requests for which a door calls a script.
 _METHODS = {"admit": "POST", "cancel": "DELETE", "touch": "GET"}
 #: The time that a ratio of shares covers, in seconds (web/runtime/fleet/shares.py).
@@ -27,6 +29,10 @@ class Loaded:
     ledger: Ledger
     #: All jobs since the doors were first scraped: those of this load, and of the one before it.
     served: list[tuple[float, str, int]]
+    #: For each job since the store's start: when it ended, its tenant, and the tokens that count in a budget.
+    budgeted: list[tuple[float, str, int]]
+    #: A time after the load at which Prometheus had read from all doors what the store has counted in the budgets.
+    budgets_s: float
     from_s: float
     to_s: float
     #: By how much the worker's own counters grew, which it also writes to the store with each heartbeat.

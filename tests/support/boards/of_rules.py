@@ -3,12 +3,13 @@
 import itertools
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 import yaml
 
 from shared.metrics.spec import BUCKETS_MS
 from tests.support.boards.expected import Comparisons, Expected, Number, of, value
-from tests.support.boards.of_load import TENANTS, Loaded, round_trips, shares
+from tests.support.boards.of_load import MONTHLY_TOKENS, TENANTS, Loaded, round_trips, shares
 from tests.support.processes import ROOT
 from tests.support.prometheus import Labels
 
@@ -16,7 +17,6 @@ RULES = Comparisons[Loaded]()
 #: Rules without a function here, each with the reason.
 WITHOUT_LEDGER = {
     "penstock:store_script_seconds_bucket:rate5m": "PenstockStoreSlow reads it, and is compared",
-    "PenstockBudgetNearlyUsed": "it is not compared yet; tests/unit/web/test_fleet_metrics.py checks its series",
 }
 
 
@@ -147,6 +147,15 @@ def _worker_up(it: Loaded) -> list[Expected]:
 
 
 RULES.of("PenstockFleetUnknown")(lambda _: [value(1)])
+
+
+@RULES.of("PenstockBudgetNearlyUsed")
+def _budget_used(it: Loaded) -> list[Expected]:
+    months = {ended_s: datetime.fromtimestamp(ended_s, UTC).strftime("%Y-%m") for ended_s, _, _ in it.budgeted}
+    present = datetime.fromtimestamp(it.budgets_s, UTC).strftime("%Y-%m")
+    used = sum(n for ended_s, tenant, n in it.budgeted if tenant == "blue" and months[ended_s] == present)
+    return [Expected({of(kind="tenant", owner="blue", period="month"): used / MONTHLY_TOKENS})]
+
 
 #: Nothing of this happens during the load, as its clients know.
 for alert in (

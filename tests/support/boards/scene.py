@@ -13,12 +13,13 @@ from pathlib import Path
 import httpx
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.budgets import Budgets
 from shared.accounts.tenants import Tenants
 from shared.jobs.job import new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
-from tests.support.boards.expected import Expected, with_range
-from tests.support.boards.of_load import TENANTS, Loaded
+from tests.support.boards.expected import Expected, of, with_range
+from tests.support.boards.of_load import MONTHLY_TOKENS, TENANTS, Loaded
 from tests.support.builders import a_job, admitted, an_ending, heartbeat
 from tests.support.gate import a_gate, port_of
 from tests.support.metered_load import Ledger, Load
@@ -47,6 +48,8 @@ SIM = {
 SLOTS, MAX_INFLIGHT = 4, 8
 #: How long the load lasts, in seconds.
 LEAST_S = 40
+#: How long Prometheus may take to store a scrape after its time, in seconds.
+SCRAPED_S = 2.0
 #: The worker's own counters that it also writes to the store.
 COUNTED = (
     "steps",
@@ -73,6 +76,8 @@ class Scene:
     gate_address: str
     keys: dict[str, str]
     admin_key: str
+    #: When the job that failed at the beginning ended, its tenant, and its tokens.
+    failed: tuple[float, str, int]
     #: How many requests clients know to have been turned away.
     turned_away: int = 0
 
@@ -95,6 +100,25 @@ class Scene:
         seen_s = time.time()
         wait_for(lambda: (self.value("min(timestamp(up))") or 0) > seen_s, "another scrape", timeout_s=60)
         return time.time()
+
+    def wait_until_budgets_are_scraped(self) -> float:
+        """Wait until Prometheus has read the used tokens that the store counts now from both doors; return the time.
+
+        A door reads the budgets every 15 s, so its other figures are newer.
+        """
+        counted = {
+            of(kind=one.kind, owner=one.name, period=one.period): one.used_tokens
+            for one in Budgets(self.stage.client).read_all()
+        }
+        query = "{extreme} by (kind, owner, period) (penstock_budget_used_tokens)"
+
+        def seen_s() -> float | None:
+            # What was scraped before that is in the database now, so a later query for this time has the same result.
+            at_s = time.time() - SCRAPED_S
+            shown = [self.figures(query.format(extreme=extreme), at_s) for extreme in ("min", "max")]
+            return at_s if shown == [counted, counted] else None
+
+        return wait_for(seen_s, "a scrape of the budgets", timeout_s=120)  # type: ignore[return-value]  # is true
 
     def value(self, query: str) -> float | None:
         result = self.prometheus.query(query)
@@ -151,6 +175,8 @@ class Scene:
         return Loaded(
             ledger=load.ledger,
             served=warm.ledger.served + load.ledger.served,
+            budgeted=[self.failed, *warm.ledger.budgeted, *load.ledger.budgeted],
+            budgets_s=self.wait_until_budgets_are_scraped(),
             from_s=from_s,
             to_s=to_s,
             reported={name: after[name] - before[name] for name in COUNTED},
@@ -189,9 +215,9 @@ def a_scene(folder: Path) -> Iterator[Scene]:
         for port in ports:
             stage.web(port, PENSTOCK_AUTH="required", PENSTOCK_WEB_WORKERS="2", PENSTOCK_LOG_LEVEL="warning")
         doors = [f"http://127.0.0.1:{port}" for port in ports]
-        Tenants(stage.client).set("blue", TenantPolicy(tokens_per_day=10**9))
+        Tenants(stage.client).set("blue", TenantPolicy(tokens_per_month=MONTHLY_TOKENS))
         keys = {tenant: ApiKeys(stage.client).create(tenant).key for tenant in TENANTS}
-        fail_one(stage)
+        failed = fail_one(stage)
         refuse_without_worker(doors[0], keys["blue"])
         worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
         line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address")[0]
@@ -206,7 +232,7 @@ def a_scene(folder: Path) -> Iterator[Scene]:
             workers=[address],
             admin_key=admin_key,
         )
-        yield Scene(stage, doors, worker, address, prometheus, gate_address, keys, admin_key)
+        yield Scene(stage, doors, worker, address, prometheus, gate_address, keys, admin_key, failed)
         stage.assert_sound()
 
 
@@ -217,10 +243,12 @@ def refuse_without_worker(door: str, key: str) -> None:
     assert answer.json()["reason"] == "no_worker", answer.text
 
 
-def fail_one(stage: Stage) -> None:
-    """Act as a worker whose job fails, and which then ends."""
+def fail_one(stage: Stage) -> tuple[float, str, int]:
+    """Act as a worker whose job fails, and which then ends. Return the job's end, its tenant and its tokens."""
     heartbeat(stage.store, "w0", model="sim")
     admitted(stage.store, a_job(model="sim"))
     (claimed,) = stage.store.claim("w0", new_job_id(), "sim", room=1, cells_free=4_096)
-    stage.store.settle(an_ending(claimed.held, Outcome.FAILED, code="engine_error"), "w0")
+    ending = an_ending(claimed.held, Outcome.FAILED, code="engine_error")
+    stage.store.settle(ending, "w0")
     stage.store.farewell("w0", "sim")
+    return time.time(), "blue", ending.usage.prompt_tokens + ending.usage.completion_tokens
