@@ -67,7 +67,7 @@ def test_a_panel_shows_what_the_clients_of_a_load_counted(scene: Scene, loaded: 
         ]
         for query, one in zip(queries, expected, strict=True):
             shown = scene.shown(query, one, loaded.from_s, loaded.to_s)
-            assert one.differences(shown) == {}, (tenant, query)
+            assert one.differences(shown, loaded.tolerance) == {}, (tenant, query)
 
 
 def test_every_rule_is_compared_with_what_others_know() -> None:
@@ -80,7 +80,8 @@ def test_every_rule_is_compared_with_what_others_know() -> None:
 def test_a_rule_records_or_looks_at_what_the_clients_of_a_load_counted(scene: Scene, loaded: Loaded, rule: str) -> None:
     (expected,) = RULES.by_panel[rule](loaded)
     to_s = loaded.budgets_s if "penstock_budget" in figure(rule) else loaded.to_s
-    assert expected.differences(scene.shown(figure(rule), expected, loaded.from_s, to_s)) == {}
+    shown = scene.shown(figure(rule), expected, loaded.from_s, to_s)
+    assert expected.differences(shown, loaded.tolerance) == {}
 
 
 def selectors(expression: str) -> set[str]:

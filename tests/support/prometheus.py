@@ -1,5 +1,6 @@
 """Runs a real Prometheus, which Debian's package `prometheus` contains, with the files of deploy/prometheus."""
 
+import math
 import os
 import shutil
 from typing import Any
@@ -89,6 +90,14 @@ class Prometheus:
         answer = self._get("query", parameters)
         assert answer["resultType"] == "vector", expression
         return {tuple(sorted(series["metric"].items())): float(series["value"][1]) for series in answer["result"]}
+
+    def samples(self, selector: str, from_s: float, to_s: float) -> dict[Labels, list[tuple[float, float]]]:
+        """Return the samples of each series between two times: the time of each, and its value."""
+        parameters = {"query": f"{selector}[{math.ceil(to_s - from_s)}s]", "time": str(to_s)}
+        return {
+            tuple(sorted(series["metric"].items())): [(at_s, float(text)) for at_s, text in series["values"]]
+            for series in self._get("query", parameters)["result"]
+        }
 
     def rules(self) -> list[dict[str, Any]]:
         """Return all rules with how their last evaluation went."""

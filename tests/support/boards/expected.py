@@ -35,15 +35,17 @@ class Expected:
     #: Whether the query is a rate, and the values are by how much its counters grew.
     grows: bool = False
 
-    def differences(self, shown: Mapping[Labels, float]) -> dict[Labels, tuple[float, Number]]:
-        """Return what is shown and what is expected of each series for which these differ."""
+    def differences(
+        self, shown: Mapping[Labels, float], tolerance: float = TOLERANCE
+    ) -> dict[Labels, tuple[float, Number]]:
+        """Return what is shown and what is expected of each series for which these differ by more than a part."""
         pairs = {labels: (shown.get(labels, 0.0), self.by.get(labels, 0.0)) for labels in (*shown, *self.by)}
-        return {labels: pair for labels, pair in pairs.items() if not _agree(*pair)}
+        return {labels: pair for labels, pair in pairs.items() if not _agree(*pair, tolerance)}
 
 
-def _agree(shown: float, expected: Number) -> bool:
+def _agree(shown: float, expected: Number, tolerance: float) -> bool:
     low, high = expected if isinstance(expected, tuple) else (expected, expected)
-    return low * (1 - TOLERANCE) <= shown <= high * (1 + TOLERANCE)
+    return low * (1 - tolerance) <= shown <= high * (1 + tolerance)
 
 
 def growth(by: Mapping[Labels, Number]) -> Expected:

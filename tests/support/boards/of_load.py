@@ -35,6 +35,8 @@ class Loaded:
     budgets_s: float
     from_s: float
     to_s: float
+    #: By how much Prometheus' figures about that time may be wrong, as a part of them.
+    tolerance: float
     #: By how much the worker's own counters grew, which it also writes to the store with each heartbeat.
     reported: dict[str, float]
     #: The rates that the worker has written to the store.

@@ -18,7 +18,7 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.job import new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
-from tests.support.boards.expected import Expected, of, with_range
+from tests.support.boards.expected import TOLERANCE, Expected, of, with_range
 from tests.support.boards.of_load import MONTHLY_TOKENS, TENANTS, Loaded
 from tests.support.builders import a_job, admitted, an_ending, heartbeat
 from tests.support.gate import a_gate, port_of
@@ -98,7 +98,8 @@ class Scene:
             wait_for(lambda query=query: self.value(query) == ended, "a scrape of the fleet", timeout_s=60)  # type: ignore[misc]
         # Every target is scraped once more with the same values, so that a rate over the time before has a flat end.
         seen_s = time.time()
-        wait_for(lambda: (self.value("min(timestamp(up))") or 0) > seen_s, "another scrape", timeout_s=60)
+        all_seen = f"count(timestamp(up) > {seen_s} and up == 1) == count(up)"
+        wait_for(lambda: self.value(all_seen), "another scrape of all", timeout_s=60)
         return time.time()
 
     def wait_until_budgets_are_scraped(self) -> float:
@@ -142,6 +143,16 @@ class Scene:
         found = self.figures(with_range(query, interval_s), to_s)
         return {labels: number * factor for labels, number in found.items()}
 
+    def tolerance(self, from_s: float, to_s: float) -> float:
+        """Return by how much figures about a time may be wrong, as a part of them.
+
+        `rate` extrapolates from the first and last scrape of a target to the ends of the time. A busy machine scrapes
+        late, so how much that adds follows from when each target was scraped.
+        """
+        scrapes = self.prometheus.samples("up", from_s, to_s).values()
+        covered_s = (max(times) - min(times) for one in scrapes if (times := [at_s for at_s, up in one if up]))
+        return max(TOLERANCE, math.ceil(to_s - from_s) / min(covered_s) - 1 + TOLERANCE / 4)
+
     def figures(self, query: str, at_s: float | None = None) -> dict[Labels, float]:
         """Return what a query shows now, or at a time, without the labels that say only what was asked for."""
         return {plain(labels): number for labels, number in self.prometheus.query(query, at_s).items()}
@@ -179,6 +190,7 @@ class Scene:
             budgets_s=self.wait_until_budgets_are_scraped(),
             from_s=from_s,
             to_s=to_s,
+            tolerance=self.tolerance(from_s, to_s),
             reported={name: after[name] - before[name] for name in COUNTED},
             rates={"mu_wtps": after["mu_wtps"]},
             # This test has scraped each door too.
