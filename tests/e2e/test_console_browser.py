@@ -86,11 +86,11 @@ def test_a_worker_is_drained_after_a_confirmation_and_resumed_by_the_keyboard(pa
     (worker,) = workers.names()
     page.open(f"{door.url}/console")
     page.wait_for_text("#panel-workers", "serving")
-    page.click("#panel-workers button")
+    page.ask("#panel-workers button")
     assert worker in page.text("#question")
     page.click("#confirm button[value=no]")
     assert not workers.is_marked(worker)
-    page.click("#panel-workers button")
+    page.ask("#panel-workers button")
     page.click("#yes")
     page.wait_for_text("#notice", "claims no more jobs")
     page.wait_for_text("#panel-workers", "draining")
@@ -104,6 +104,24 @@ def test_a_worker_is_drained_after_a_confirmation_and_resumed_by_the_keyboard(pa
             break
         page.press("Tab", 9)
     page.press("Enter", 13, "\r")
+    page.wait_for_text("#notice", "claims jobs again")
+    page.wait_for_text("#panel-workers", "serving")
+
+
+def test_a_question_is_answered_although_the_one_before_was_left_at_the_same_moment(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-workers", "serving")
+    # The dialog tells of its end later than it ends, so the second question is open when it does.
+    page.run(
+        "(() => { const button = document.querySelector('#panel-workers button');"
+        " button.click(); document.getElementById('confirm').close('no'); button.click(); })()"
+    )
+    page.wait_for_text("#question", "Drain worker")
+    page.click("#yes")
+    page.wait_for_text("#notice", "claims no more jobs")
+    page.wait_for_text("#panel-workers button", "Resume")
+    page.ask("#panel-workers button")
+    page.click("#yes")
     page.wait_for_text("#notice", "claims jobs again")
     page.wait_for_text("#panel-workers", "serving")
 
@@ -228,7 +246,7 @@ def test_a_tenant_is_found_by_its_name_and_disabled(page, door):
         lambda: page.run("htmx.trigger('form.find', 'submit'), true") and "findme" in page.text("#found"),
         "the tenant",
     )
-    page.click("#found button")
+    page.ask("#found button")
     page.click("#yes")
     page.wait_for_text("#notice", "Tenant findme is disabled")
     assert door.submit("findme").status_code == 403
@@ -251,7 +269,7 @@ def test_an_operator_signs_in_once_with_the_admin_key(browser, tmp_path):
         page.open(f"{guarded.url}/console")
         page.wait_for_text("#panel-state", "Serving")
         page.wait_for_text("#panel-workers", "serving")
-        page.click("#panel-workers button")
+        page.ask("#panel-workers button")
         page.click("#yes")
         page.wait_for_text("#panel-workers", "draining")
         newest = next(list_actions(guarded.stage.client, limit=1))

@@ -41,5 +41,5 @@ def test_a_drained_worker_is_healthy_but_not_ready_and_the_last_one_takes_the_do
             assert served.submit().json()["reason"] == "draining"
             workers.resume(names[one])
             wait_for(lambda: told(door) == (200, "ready"), "the door to be ready again", timeout_s=60)
-            assert told(ready) == (200, "serving")
+            wait_for(lambda: told(ready) == (200, "serving"), "the worker to claim jobs again", timeout_s=60)
         stage.assert_sound()

@@ -86,6 +86,17 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
 
+    def ask(self, selector: str) -> None:
+        """Click a button until the page asks for a confirmation: a click misses what moves meanwhile."""
+        is_open = "document.getElementById('confirm').open"
+
+        def asked() -> bool:
+            if not self.run(is_open):
+                self.click(selector)
+            return bool(self.run(is_open))
+
+        wait_for(asked, f"the question of {selector}", timeout_s=_ANSWER_S)
+
     def press(self, key: str, code: int = 0, text: str = "") -> None:
         """Press and release a key, such as Tab (9) or Enter (13)."""
         named: dict[str, Any] = {"key": key, "code": key, "windowsVirtualKeyCode": code}

@@ -2,12 +2,27 @@
 
 import io
 import subprocess
+import sys
+import threading
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from shared.cli.command_line import run
+
+
+class _Output(io.StringIO):
+    """Holds what a command writes. What threads of earlier tests write meanwhile goes to where it went before."""
+
+    def __init__(self, before: TextIO) -> None:
+        super().__init__()
+        self._before = before
+        self._others = set(threading.enumerate()) - {threading.current_thread()}
+
+    def write(self, text: str) -> int:
+        return self._before.write(text) if threading.current_thread() in self._others else super().write(text)
 
 
 class InProcess:
@@ -19,7 +34,7 @@ class InProcess:
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        stdout, stderr = io.StringIO(), io.StringIO()
+        stdout, stderr = _Output(sys.stdout), _Output(sys.stderr)
         with redirect_stdout(stdout), redirect_stderr(stderr):
             try:
                 code = run(arguments)

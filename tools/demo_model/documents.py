@@ -1,4 +1,4 @@
-"""Generates the demo model's training documents: stories, chats and calls of tools, each as learned and other parts."""
+"""Generates the demo model's training documents: stories, chats, calls of tools and exercises, in parts."""
 
 import re
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tools.demo_model.calls.conversations import a_conversation
+from tools.demo_model.calls.exercises import an_exercise
 from tools.demo_model.chats import a_chat, question, riddle_text, small_talk, story_wish
 from tools.demo_model.stories import a_story, sentences_of
 from workers.demo.vocabulary import (
@@ -38,15 +39,23 @@ class Part:
 
 #: The share of the documents in which the assistant has tools.
 TOOLS_SHARE = 0.54
+#: The share of the documents that are exercises in copying.
+EXERCISES_SHARE = 0.2
 
 
-def documents(seed: int, tools_share: float = TOOLS_SHARE) -> Iterator[list[Part]]:
+def documents(
+    seed: int, tools_share: float = TOOLS_SHARE, exercises_share: float = EXERCISES_SHARE
+) -> Iterator[list[Part]]:
     """Yield an endless sequence of documents, each from BOS to EOS, that depends only on the arguments."""
     rng = Random(seed)  # noqa: S311 - stories are not secret
     without_tools = (_whole_story, _story_from_the_middle, _asked_in_plain_text, _chat)
     while True:
-        has_tools = rng.random() < tools_share
-        maker = _conversation_with_tools if has_tools else rng.choices(without_tools, weights=(45, 8, 12, 35))[0]
+        kind = rng.random()
+        maker = rng.choices(without_tools, weights=(45, 8, 12, 35))[0]
+        if kind < tools_share:
+            maker = _conversation_with_tools
+        elif kind < tools_share + exercises_share:
+            maker = _exercise
         yield [Part(BOS_ID, learned=False), *maker(rng)]
 
 
@@ -91,6 +100,19 @@ def _conversation_with_tools(rng: Random) -> list[Part]:
         parts.append(Part(text if token is None else token, learned and token not in _ROLE_IDS.values()))
         learned = token == ASSISTANT_ID or (learned and token != EOS_ID)
     return parts
+
+
+def _exercise(rng: Random) -> list[Part]:
+    """Return a chat whose answer repeats what the request names."""
+    asked, answered = an_exercise(rng)
+    return [
+        Part(USER_ID, learned=False),
+        Part(asked, learned=False),
+        Part(EOS_ID, learned=False),
+        Part(ASSISTANT_ID, learned=False),
+        Part(answered, learned=True),
+        Part(EOS_ID, learned=True),
+    ]
 
 
 def _cut(rng: Random, story: str, share: float) -> list[Part]:

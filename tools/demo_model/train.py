@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from tools.demo_model.documents import TOOLS_SHARE, documents
+from tools.demo_model.documents import EXERCISES_SHARE, TOOLS_SHARE, documents
 from tools.demo_model.first_tensors import random_tensors, tensors_of
 from tools.demo_model.network import Tensor, Tensors, hidden_of
 from tools.demo_model.tokenizer import Tokenizer, learn_pieces
@@ -48,6 +48,8 @@ FALLING_SHARE = 0.5
 WEIGHT_DECAY = 0.05
 GRADIENT_NORM = 1.0
 
+#: The shares of conversations with tools and of exercises among the documents.
+SHARES = (TOOLS_SHARE, EXERCISES_SHARE)
 CHECKPOINT_EVERY = 100
 #: Number of tokens, which no step trains on, on which the loss is measured.
 N_HELD_OUT_TOKENS = 16384
@@ -92,7 +94,7 @@ class Trainer:
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95), fused=True)
         # Steps are numbered from 0, so no step trains on the documents of step -1.
-        self._held_out = [self._documents_in_rows(-1, N_HELD_OUT_TOKENS, tools_share) for tools_share in (0, 1)]
+        self._held_out = [self._documents_in_rows(-1, N_HELD_OUT_TOKENS, kinds) for kinds in ((0, 0), (1, 0), (0, 1))]
 
     def run(self, checkpoint: Path) -> None:
         """Run the remaining steps and write a checkpoint every CHECKPOINT_EVERY steps."""
@@ -104,13 +106,12 @@ class Trainer:
             if self._step % CHECKPOINT_EVERY == 0 or self._step == self._n_steps:
                 self.save(checkpoint)
                 rate = (self._step - first_step) * STEP_TOKENS / (time.monotonic() - began)
-                told, called = self.held_out_losses()
-                report = "step %d loss %.4f held out: stories %.4f, tools %.4f; tokens/s %.0f"
-                log.info(report, self._step, mean_loss, told, called, rate)
+                report = "step %d loss %.4f held out: stories %.4f, tools %.4f, exercises %.4f; tokens/s %.0f"
+                log.info(report, self._step, mean_loss, *self.held_out_losses(), rate)
                 mean_loss = 0.0
 
     def held_out_losses(self) -> list[float]:
-        """Return the mean losses on documents without and with tools that are not used for training.
+        """Return the mean losses on stories and chats, on calls of tools and on exercises that no step trains on.
 
         They are in nats per learned token.
         """
@@ -158,12 +159,12 @@ class Trainer:
                 logits = functional.linear(hidden, self.tensors["token_embd.weight"])
             yield functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="sum") / n_learned
 
-    def _documents_in_rows(self, step: int, n_tokens: int, tools_share: float = TOOLS_SHARE) -> list[Tensor]:
+    def _documents_in_rows(self, step: int, n_tokens: int, shares: tuple[float, float] = SHARES) -> list[Tensor]:
         """Return documents of at least `n_tokens` in total as tensors of shape (rows, length, 2).
 
         The last axis holds a token's id and whether the token is learned.
         """
-        stream = self._stream(step, tools_share)
+        stream = self._stream(step, shares)
         rows: list[list[tuple[int, bool]]] = []
         while sum(map(len, rows)) < n_tokens:
             rows.append(next(stream)[: SHAPE.n_ctx_train])
@@ -182,9 +183,9 @@ class Trainer:
         pairs = list(islice(chain.from_iterable(self._stream(step)), STEP_TOKENS))
         return [torch.tensor(pairs).view(-1, length, 2)]
 
-    def _stream(self, step: int, tools_share: float = TOOLS_SHARE) -> Iterator[list[tuple[int, bool]]]:
+    def _stream(self, step: int, shares: tuple[float, float] = SHARES) -> Iterator[list[tuple[int, bool]]]:
         """Yield the step's documents, each as a list of pairs: a token's id and whether the token is learned."""
-        for document in documents(self._seed * 1_000_000 + step, tools_share):
+        for document in documents(self._seed * 1_000_000 + step, *shares):
             yield [
                 (token, part.learned)
                 for part in document

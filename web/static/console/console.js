@@ -46,18 +46,20 @@
     showHeld();
   });
 
+  let asked = null; // the htmx:confirm event of the question that was asked last
   document.addEventListener("htmx:confirm", (event) => {
     if (!event.detail.question) return;
     event.preventDefault();
-    const asker = event.detail.elt.id;
-    document.getElementById("question").textContent = event.detail.question;
-    dialog.returnValue = "no";
+    asked = event.detail;
+    document.getElementById("question").textContent = asked.question;
     dialog.showModal();
-    dialog.addEventListener("close", () => {
-      if (dialog.returnValue === "yes") event.detail.issueRequest(true);
-      showHeld();
-      document.getElementById(asker)?.focus();
-    }, { once: true });
+  });
+  document.getElementById("yes").addEventListener("click", () => asked.issueRequest(true));
+  dialog.addEventListener("close", () => {
+    // The event comes after the dialog was closed. The next question may be open by then.
+    if (dialog.open) return;
+    showHeld();
+    document.getElementById(asked.elt.id)?.focus();
   });
 
   function say(text) {

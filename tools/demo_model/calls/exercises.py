@@ -1,0 +1,43 @@
+"""Makes exercises in which the demo model repeats or looks up values of a request, which calls of tools also require.
+
+A conversation with tools has only a few tokens that are copied. With these exercises, in which nearly all are, a model
+learns in fewer steps to copy words that it has never seen (Olsson et al. 2022 describe how attention does it).
+"""
+
+import json
+from random import Random
+
+from tools.demo_model.calls.values import WORDS, Value, a_value
+from tools.demo_model.stories import made_up_word
+
+_SLOTS = ("odd", "odd", "name", "name", "email", "file", "ticket", "code", "number", "price", "clock", "date", "text")
+_REPEATED = ("Repeat: {}", "Say this: {}", "Repeat this list: {}", "Read this back to me: {}", "{} - now you")
+_ASKED = ("{} - tell me {}", "Here is a list: {}. Give me {}", "Given {}, what is {}", "Look at {} and find {}")
+
+
+def an_exercise(rng: Random) -> tuple[str, str]:
+    """Return a request that names values, and an answer that repeats all of them or those of some names."""
+    if rng.random() < 0.5:
+        values = [_value(rng) for _ in range(rng.randint(3, 14))]
+        return rng.choice(_REPEATED).format(", ".join(map(str, values))), _listed(rng, values)
+    by_name = {_key(rng): _value(rng) for _ in range(rng.randint(2, 8))}
+    asked = rng.sample(list(by_name), rng.randint(1, len(by_name)))
+    form = rng.choice(("{}: {}", "{}={}", "{} is {}", "{} {}"))
+    listed = ", ".join(form.format(name, value) for name, value in by_name.items())
+    answer = json.dumps({name: by_name[name] for name in asked}, ensure_ascii=False)
+    return rng.choice(_ASKED).format(listed, ", ".join(asked)), answer
+
+
+def _listed(rng: Random, values: list[Value]) -> str:
+    form = rng.random()
+    if form < 0.4:
+        return json.dumps(values, ensure_ascii=False)
+    return ", ".join(map(str, values)) if form < 0.8 else " ".join(f'"{value}"' for value in values)
+
+
+def _key(rng: Random) -> str:
+    return rng.choice(WORDS["noun"]) if rng.random() < 0.5 else made_up_word(rng, rng.choice((1, 2)))
+
+
+def _value(rng: Random) -> Value:
+    return a_value(rng, rng.choice((*_SLOTS, *(slot for slot in WORDS if slot != "unit"))))
