@@ -10,6 +10,7 @@ import pytest
 
 from tools.demo_model.calls.cases import Case, a_case, a_tool
 from tools.demo_model.calls.conversations import SKILLS, Message, a_conversation, a_question
+from tools.demo_model.calls.exercises import an_exercise
 from tools.demo_model.calls.made_up import FACTS, N_UNSEEN_WORDS, NOUNS, VERBS
 from tools.demo_model.calls.skill import N_UNSEEN_REQUESTS, Skill
 from tools.demo_model.documents import Part, documents
@@ -32,7 +33,7 @@ def conversations(seed: int, count: int) -> list[tuple[list[str], list[Message]]
 
 
 def documents_with_tools(seed: int, count: int) -> list[list[Part]]:
-    return list(islice(documents(seed, tools_share=1), count))
+    return list(islice(documents(seed, tools_share=1, exercises_share=0), count))
 
 
 def rendered(document: list[Part]) -> str:
@@ -163,3 +164,22 @@ def test_the_last_wordings_of_each_skill_are_left_for_the_evaluation() -> None:
 
 def _case(rng: Random, skill: Skill) -> Case:
     return a_case(rng, a_tool(rng, skill))
+
+
+def test_an_exercise_asks_for_nothing_that_it_does_not_name() -> None:
+    rng = Random(9)
+    exercises = [an_exercise(rng) for _ in range(300)]
+    for asked, answered in exercises:
+        named = set(re.findall(r"\w+", asked))
+        assert set(re.findall(r"\w+", answered)) <= named, (asked, answered)
+    objects = [json.loads(answered) for _, answered in exercises if answered.startswith("{")]
+    lists = [json.loads(answered) for _, answered in exercises if answered.startswith("[")]
+    assert len(objects) > 100
+    assert len(lists) > 30
+
+
+def test_only_the_answer_of_an_exercise_is_learned() -> None:
+    for document in islice(documents(10, tools_share=0, exercises_share=1), 50):
+        texts = [part for part in document if isinstance(part.content, str)]
+        assert [part.learned for part in texts] == [False, True], rendered(document)
+        assert document[-1] == Part(EOS_ID, learned=True)
