@@ -30,7 +30,8 @@ from bench.sim.ledger import percentile
 
 _DECODE_TPS, _PREFILL_TPS = 50.0, 10_000.0
 _LOUD_TOKENS, _QUIET_TOKENS = (400, 1_000), 10
-_PATIENCE_MS = {"loud": 300_000, "quiet": 30_000}
+#: A real model on a CPU takes minutes for a long answer beside others.
+_PATIENCE_MS = {"loud": 600_000, "quiet": 30_000}
 
 
 @dataclass
@@ -43,7 +44,10 @@ class _Answers:
 
 
 def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: float) -> None:
-    """Send one request and read its stream until its end, or until the run ends."""
+    """Send one request and read its stream until its end, or until the run ends.
+
+    A refused client waits for as long as the door asks it to.
+    """
     fields = {
         "prompt": "tell me",
         "max_tokens": max_tokens,
@@ -58,6 +62,11 @@ def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: fl
         headers = {"content-type": "application/json", "x-tenant": tenant}
         connection.request("POST", "/v1/completions", json.dumps(fields), headers)
         response = connection.getresponse()
+        if response.status != http.HTTPStatus.OK:
+            if response.status != http.HTTPStatus.SERVICE_UNAVAILABLE:
+                raise SystemExit(f"the door answered {response.status}: {response.read()!r}")
+            hint_s = float(response.getheader("retry-after-ms", "1000")) / 1_000
+            time.sleep(max(0.0, min(hint_s, until_s - time.monotonic())))
         while time.monotonic() < until_s and (line := response.readline()):
             chunk = json.loads(line[5:]) if line.startswith(b"data: {") else {}
             tokens = (chunk.get("usage") or {}).get("completion_tokens", seen)
