@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain test coverage test-upstream check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients spoil docs lock sbom clean
+.PHONY: help up install otel toolchain test coverage test-upstream test-alerts check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile

@@ -36,11 +36,15 @@ _PATIENCE_MS = {"loud": 600_000, "quiet": 30_000}
 
 @dataclass
 class _Answers:
-    """What one tenant's clients saw: ms to the first token of each answer, tokens in all, and requests that failed."""
+    """What one tenant's clients saw: ms to the first token of each answer, tokens in all, and other counts."""
 
     first_token_ms: list[float] = field(default_factory=list)
     tokens: int = 0
+    asked: int = 0
+    #: Requests that were refused, or whose answer was cut before the run's end.
     failed: int = 0
+    #: What the door answered when it was neither an answer nor a refusal.
+    errors: list[str] = field(default_factory=list)
 
 
 def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: float) -> None:
@@ -56,17 +60,20 @@ def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: fl
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_MS[tenant] / 1_000 + 60)
     began_s, seen = time.monotonic(), 0
+    answers.asked += 1
     try:
         headers = {"content-type": "application/json", "x-tenant": tenant}
         connection.request("POST", "/v1/completions", json.dumps(fields), headers)
         response = connection.getresponse()
         if response.status != http.HTTPStatus.OK:
+            answers.failed += 1
             if response.status != http.HTTPStatus.SERVICE_UNAVAILABLE:
-                raise SystemExit(f"the door answered {response.status}: {response.read()!r}")
+                answers.errors.append(f"{response.status} {response.read()!r}")
             hint_s = float(response.getheader("retry-after-ms", "1000")) / 1_000
             time.sleep(max(0.0, min(hint_s, until_s - time.monotonic())))
+            return
         while time.monotonic() < until_s and (line := response.readline()):
             chunk = json.loads(line[5:]) if line.startswith(b"data: {") else {}
             tokens = (chunk.get("usage") or {}).get("completion_tokens", seen)
@@ -101,6 +108,8 @@ def _both(port: int, seconds: float, *, loud_clients: int, quiet_per_s: float, s
         threads[-1].start()
     for thread in threads:
         thread.join()
+    if errors := quiet_saw.errors + loud_saw.errors:
+        raise RuntimeError(f"{len(errors)} requests had other answers, the first one {errors[0]}")
     return quiet_saw, loud_saw
 
 
@@ -168,8 +177,10 @@ def _one_run(engine: _Engine, slots: int, seconds: float, case: _Case, *, seed: 
     quiet_per_s = slots / 4 * engine.decode_tps / _QUIET_TOKENS
     quiet, others = _run(engine, slots, seconds, case, quiet_per_s=quiet_per_s, seed=seed)
     return {
-        "quiet_requests": len(quiet.first_token_ms) + quiet.failed,
+        "quiet_requests": quiet.asked,
         "quiet_failed": quiet.failed,
+        # Those that failed, and those that still waited for their first token when the run ended.
+        "quiet_unanswered": quiet.asked - len(quiet.first_token_ms),
         "quiet_ttft_p50_ms": percentile(quiet.first_token_ms, 0.5) or 0.0,
         "quiet_ttft_p99_ms": percentile(quiet.first_token_ms, 0.99) or 0.0,
         "quiet_tokens_per_s": quiet.tokens / seconds,

@@ -126,6 +126,18 @@ def test_a_question_is_answered_although_the_one_before_was_left_at_the_same_mom
     page.wait_for_text("#panel-workers", "serving")
 
 
+def test_an_error_is_said_although_the_button_that_asked_was_replaced_meanwhile(page, door):
+    page.open(f"{door.url}/console")
+    page.wait_for_text("#panel-workers", "serving")
+    page.run(
+        "(() => { const button = document.querySelector('#panel-workers button');"
+        " button.setAttribute('hx-vals', JSON.stringify({worker: 'nobody'})); button.click();"
+        " document.getElementById('yes').click(); document.getElementById('panel-workers').replaceChildren(); })()"
+    )
+    page.wait_for_text("#notice", "That did not work")
+    page.complaints.clear()  # the browser itself reports each answer that is an error
+
+
 def test_the_focus_stays_on_a_button_while_its_panel_changes(page, door):
     page.open(f"{door.url}/console")
     page.wait_for_text("#panel-workers", "serving")

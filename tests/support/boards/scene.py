@@ -48,6 +48,8 @@ SIM = {
 SLOTS, MAX_INFLIGHT = 4, 8
 #: How long the load lasts, in seconds.
 LEAST_S = 40
+#: By how much figures may be wrong at most, as a part of them, however late a busy machine scrapes.
+MOST_TOLERANCE = 0.25
 #: How long Prometheus may take to store a scrape after its time, in seconds.
 SCRAPED_S = 2.0
 #: The worker's own counters that it also writes to the store.
@@ -147,11 +149,12 @@ class Scene:
         """Return by how much figures about a time may be wrong, as a part of them.
 
         `rate` extrapolates from the first and last scrape of a target to the ends of the time. A busy machine scrapes
-        late, so how much that adds follows from when each target was scraped.
+        late, so how much that adds follows from when each target was scraped. It is at most MOST_TOLERANCE.
         """
         scrapes = self.prometheus.samples("up", from_s, to_s).values()
         covered_s = (max(times) - min(times) for one in scrapes if (times := [at_s for at_s, up in one if up]))
-        return max(TOLERANCE, math.ceil(to_s - from_s) / min(covered_s) - 1 + TOLERANCE / 4)
+        missed = math.ceil(to_s - from_s) / max(1.0, min(covered_s)) - 1
+        return min(max(TOLERANCE, missed + TOLERANCE / 4), MOST_TOLERANCE)
 
     def figures(self, query: str, at_s: float | None = None) -> dict[Labels, float]:
         """Return what a query shows now, or at a time, without the labels that say only what was asked for."""
@@ -232,7 +235,7 @@ def a_scene(folder: Path) -> Iterator[Scene]:
         failed = fail_one(stage)
         refuse_without_worker(doors[0], keys["blue"])
         worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
-        line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address")[0]
+        line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address", timeout_s=60)[0]
         address = json.loads(line)["address"]
         gate, _ = a_gate(stage, PENSTOCK_GATE_METRICS_LISTEN="127.0.0.1:0", PENSTOCK_AUTH="required")
         gate_address = f"127.0.0.1:{port_of(gate, 'gate.exporter')}"

@@ -48,7 +48,7 @@ def _guess_keys(it: Watched) -> None:
 
 def _open_too_many_requests(it: Watched) -> None:
     """Send more requests that wait than a tenant may have open, and give up."""
-    job = it.offer("red", max_tokens=60_000)["id"]
+    job = wait_for(lambda: it.offer("red", max_tokens=60_000).get("id"), "an admitted job", timeout_s=60)
     lines = [f"GET /v1/jobs/{job}?wait_ms=60000 HTTP/1.1", f"Host: {address_of(it.door)}"]
     lines += [f"Authorization: {it.headers('red')['Authorization']}"]
     request = "".join(f"{line}\r\n" for line in (*lines, "")).encode()
@@ -58,6 +58,7 @@ def _open_too_many_requests(it: Watched) -> None:
             one.sendall(request)
         wait_for(lambda: len(select.select(waiting, [], [], 0)[0]) >= 72, "requests that are turned away", timeout_s=60)
     it.stage.store.cancel(job, tenant="red")
+    it.stage.ended(job, timeout_s=60)
 
 
 def _send_too_often(it: Watched) -> None:

@@ -130,7 +130,7 @@ def watched(folder: Path) -> Iterator[Watched]:
             Tenants(stage.client).set(tenant, policy)
         WebhookSecrets(stage.client).change("blue", SECRET)
         worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
-        line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address")[0]
+        line = wait_for(lambda: worker.log_lines("worker.exporter"), "the worker's address", timeout_s=60)[0]
         gate, _ = a_gate(stage, PENSTOCK_GATE_METRICS_LISTEN="127.0.0.1:0", PENSTOCK_AUTH="required")
         prometheus = Prometheus(
             stage,

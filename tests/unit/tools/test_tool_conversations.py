@@ -13,6 +13,7 @@ from tools.demo_model.calls.conversations import SKILLS, Message, a_conversation
 from tools.demo_model.calls.exercises import an_exercise
 from tools.demo_model.calls.made_up import FACTS, N_UNSEEN_WORDS, NOUNS, VERBS
 from tools.demo_model.calls.skill import N_UNSEEN_REQUESTS, Skill
+from tools.demo_model.calls.values import N_UNSEEN, WORDS
 from tools.demo_model.documents import Part, documents
 from workers.demo.vocabulary import (
     ASSISTANT_ID,
@@ -166,16 +167,25 @@ def _case(rng: Random, skill: Skill) -> Case:
     return a_case(rng, a_tool(rng, skill))
 
 
-def test_an_exercise_asks_for_nothing_that_it_does_not_name() -> None:
+def test_an_exercise_is_answered_with_what_its_request_names() -> None:
     rng = Random(9)
     exercises = [an_exercise(rng) for _ in range(300)]
     for asked, answered in exercises:
         named = set(re.findall(r"\w+", asked))
         assert set(re.findall(r"\w+", answered)) <= named, (asked, answered)
-    objects = [json.loads(answered) for _, answered in exercises if answered.startswith("{")]
-    lists = [json.loads(answered) for _, answered in exercises if answered.startswith("[")]
+    objects = [(asked, json.loads(answered)) for asked, answered in exercises if answered.startswith("{")]
     assert len(objects) > 100
-    assert len(lists) > 30
+    for asked, by_name in objects:
+        for name, value in by_name.items():
+            assert re.search(rf"\b{name}(?:: |=| is | ){re.escape(str(value))}", asked), (asked, name, value)
+    assert len([answered for _, answered in exercises if answered.startswith("[")]) > 30
+
+
+def test_no_exercise_has_a_noun_of_the_evaluation() -> None:
+    rng = Random(10)
+    used = {word for _ in range(2_000) for word in re.findall(r"\w+", " ".join(an_exercise(rng)))}
+    assert used >= set(WORDS["noun"][:-N_UNSEEN])
+    assert not used & set(WORDS["noun"][-N_UNSEEN:])
 
 
 def test_only_the_answer_of_an_exercise_is_learned() -> None:

@@ -1,13 +1,14 @@
 """Makes exercises in which the demo model repeats or looks up values of a request, which calls of tools also require.
 
-A conversation with tools has only a few tokens that are copied. With these exercises, in which nearly all are, a model
-learns in fewer steps to copy words that it has never seen (Olsson et al. 2022 describe how attention does it).
+A conversation with tools has only a few tokens that are copied. These exercises, in which nearly all are, are meant to
+teach in fewer steps how words that the model has never seen are copied (Olsson et al. 2022 describe how attention does
+it).
 """
 
 import json
 from random import Random
 
-from tools.demo_model.calls.values import WORDS, Value, a_value
+from tools.demo_model.calls.values import N_UNSEEN, WORDS, Value, a_value
 from tools.demo_model.stories import made_up_word
 
 _SLOTS = ("odd", "odd", "name", "name", "email", "file", "ticket", "code", "number", "price", "clock", "date", "text")
@@ -36,7 +37,7 @@ def _listed(rng: Random, values: list[Value]) -> str:
 
 
 def _key(rng: Random) -> str:
-    return rng.choice(WORDS["noun"]) if rng.random() < 0.5 else made_up_word(rng, rng.choice((1, 2)))
+    return rng.choice(WORDS["noun"][:-N_UNSEEN]) if rng.random() < 0.5 else made_up_word(rng, rng.choice((1, 2)))
 
 
 def _value(rng: Random) -> Value:

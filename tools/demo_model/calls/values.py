@@ -41,7 +41,10 @@ WORDS: dict[str, tuple[str, ...]] = {
     "state": words("ready open closed late new sold free busy locked full"),
     "day": words("Monday Tuesday Wednesday Thursday Friday Saturday Sunday tomorrow today tonight"),
     "month": words("May June July March April August October January November December"),
-    "noun": words("dog house tree river table window garden bridge apple horse cloud candle mirror ladder"),
+    "noun": words(
+        "dog house tree river table window garden bridge apple horse cloud candle mirror ladder lantern pillow basket "
+        "whistle"
+    ),
     "unit": words("celsius fahrenheit"),
 }
 #: Slots whose values are chosen from the few words above only.

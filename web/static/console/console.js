@@ -54,7 +54,12 @@
     document.getElementById("question").textContent = asked.question;
     dialog.showModal();
   });
-  document.getElementById("yes").addEventListener("click", () => asked.issueRequest(true));
+  document.getElementById("yes").addEventListener("click", () => {
+    // What is confirmed may be replaced before the door answers, and then its events reach nothing else.
+    asked.elt.addEventListener("htmx:responseError", sayError);
+    asked.elt.addEventListener("htmx:sendError", sayLost);
+    asked.issueRequest(true);
+  });
   dialog.addEventListener("close", () => {
     // The event comes after the dialog was closed. The next question may be open by then.
     if (dialog.open) return;
@@ -69,7 +74,7 @@
     document.getElementById("notice").replaceChildren(line);
   }
 
-  document.addEventListener("htmx:responseError", (event) => {
+  function sayError(event) {
     let message = `the door answered ${event.detail.xhr.status}`;
     try {
       message = JSON.parse(event.detail.xhr.responseText).error.message;
@@ -77,8 +82,10 @@
       // The answer is not one of the door's, such as that of a proxy.
     }
     say(`That did not work: ${message}.`);
-  });
-  document.addEventListener("htmx:sendError", () => say("That did not work: the door does not answer."));
+  }
+  const sayLost = () => say("That did not work: the door does not answer.");
+  document.addEventListener("htmx:responseError", sayError);
+  document.addEventListener("htmx:sendError", sayLost);
 
   // The door ends a stream after 15 minutes, and the browser opens the next one 2 s later: that is no loss.
   const LOST_MS = 6_000;
