@@ -106,25 +106,6 @@ def test_a_prompt_that_is_not_utf8_is_reported_with_the_position_of_the_bad_byte
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("key", "command", "said"),
-    [
-        (keys.tenants(), ["tenants", "ls"], "WRONGTYPE"),
-        (keys.tenants(), ["tenants", "set", "blue", "--rpm", "3"], "WRONGTYPE"),
-        (keys.keys(), ["keys", "add", "blue"], "replaced by another program"),
-        (keys.config(), ["config", "--check"], "WRONGTYPE"),
-    ],
-)
-def test_a_store_key_of_the_wrong_type_is_reported_in_one_line(
-    penstock: Program, redis_client: redis.Redis, key: str, command: list[str], said: str
-) -> None:
-    redis_client.set(key, "a plain string")
-    done = penstock(*command)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 @pytest.mark.parametrize("command", [["tenants", "ls"], ["keys", "ls"], ["doctor"], ["redis", "PING"]])
 def test_a_missing_store_is_reported_in_one_line_with_the_folder_that_was_searched(
     tmp_path: Path, command: list[str]
