@@ -257,6 +257,11 @@ def test_a_worker_with_other_system_wide_settings_starts_only_with_take_over(
     assert worker.returncode == 0, stderr
 
 
+def test_a_weight_of_zero_is_printed_like_other_weights(penstock: Program) -> None:
+    added = penstock("tenants", "add", "blue", "--prompt-weight", "0", "--answer-weight", "0.5")
+    assert added.stderr == "tenant 'blue': prompt_weight=0, answer_weight=0.5\n"
+
+
 def test_a_table_on_a_terminal_is_drawn_and_has_no_colour_if_no_color_is_set(
     penstock: Program, redis_client: redis.Redis
 ) -> None:

@@ -271,7 +271,7 @@ def _print_policy(tenant: str, policy: "TenantPolicy", *, json: bool) -> None:
     if json:
         output.write_json({"tenant": tenant, "policy": asdict(policy)})
         return
-    named = {name: value for name, value in asdict(policy).items() if value not in (None, False)}
+    named = {name: value for name, value in asdict(policy).items() if value is not None and value is not False}
     fields = ", ".join(f"{name}={_display_value(name, value)}" for name, value in named.items())
     output.write_note(f"tenant {tenant!r}: {fields or 'the defaults'}")
 
