@@ -1,10 +1,11 @@
-"""The measured number of requests at once against the best fixed number: `python -m bench.upstream`, 15 minutes.
+"""The measured number of requests at once against the best fixed number: `python -m bench.upstream`, 20 minutes.
 
 A llama-server with 2, 8 and 32 slots serves the demo model. The upstream engine sends it requests without pause, with
 fixed numbers of requests at once and with the number that it measures itself. They take turns of a few seconds, so that
 other work on the machine affects all alike. Then the server is stopped and continued every 20 ms, which makes it half
 as fast. After 30 s of that, they take turns again. `--server` names the binary, which `python -m bench.engine_peers
---build FOLDER` builds; without it, the server of `xllamacpp` is used.
+--build FOLDER` builds; without it, the server of `xllamacpp` is used. The figures of each server are written when it is
+done. `--trial` takes two minutes or three, and shows only that the program works.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +34,26 @@ from workers.upstream.factory import make_upstream_engine
 SEED = 11
 #: The most requests at once, and the fixed numbers that are tried.
 MOST, FIXED = 64, (1, 2, 4, 8, 16, 32, 64)
-#: How long the number is measured before the turns begin, in seconds.
-WARM_UP_S = 30.0
-#: How many turns each number gets, and how long each of them is before and while it is measured, in seconds.
-TURNS, RAMP_S, TURN_S = 4, 1.0, 3.0
+#: The least ratio of the measured to the best fixed number that is aimed at.
+AIM = 0.8
 #: Interval at which a slowed server is stopped or continued, in seconds.
 _TOGGLE_S = 0.02
 _STORY = "Once upon a time there was a little girl who had a red ball and a small dog. "
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long the parts of a run take, in seconds, and how many turns each number gets."""
+
+    #: How long the number is measured before the turns begin.
+    warm_up: float = 30.0
+    turns: int = 4
+    #: The part of a turn that is not measured, and the part that is.
+    ramp: float = 1.0
+    turn: float = 3.0
+
+
+TRIAL = Times(warm_up=3.0, turns=1, ramp=0.2, turn=0.5)
 
 
 class ClosedLoop:
@@ -84,10 +99,10 @@ class ClosedLoop:
         tokens = self.engine.stats.completion_tokens - before
         return {"tokens_per_s": tokens / seconds, "slots": statistics.median(slots), "lost": self._lost}
 
-    def take_turn(self) -> dict[str, float]:
+    def take_turn(self, times: Times) -> dict[str, float]:
         """Send requests for one turn, and wait until all have ended."""
-        self.run(RAMP_S)
-        figures = self.run(TURN_S)
+        self.run(times.ramp)
+        figures = self.run(times.turn)
         while self._ends < self._submitted:
             self._ended.wait(0.05)
             self._ended.clear()
@@ -120,12 +135,12 @@ def half_speed(peer: Peer) -> Iterator[None]:
         thread.join()
 
 
-def turns(loops: dict[str, ClosedLoop], order: random.Random) -> dict[str, dict[str, float]]:
+def turns(loops: dict[str, ClosedLoop], times: Times, order: random.Random) -> dict[str, dict[str, float]]:
     """Let all loops take turns, in another order each time. Return the medians of each loop's figures."""
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in loops}
-    for _ in range(TURNS):
+    for _ in range(times.turns):
         for name in order.sample(sorted(loops), len(loops)):
-            taken[name].append(loops[name].take_turn())
+            taken[name].append(loops[name].take_turn(times))
     return {name: {key: statistics.median(one[key] for one in rows) for key in rows[0]} for name, rows in taken.items()}
 
 
@@ -135,11 +150,12 @@ def judged(rows: dict[str, dict[str, float]], title: str) -> dict[str, Any]:
     best = max((name for name in rows if name != "auto"), key=lambda name: rows[name]["tokens_per_s"])
     ratio = own["tokens_per_s"] / rows[best]["tokens_per_s"]
     shown = "  ".join(f"{name}: {row['tokens_per_s']:.0f}" for name, row in rows.items())
-    print(f"{title}: {shown}; auto has {own['slots']:.0f} slots, and {ratio:.2f} of the best, {best}", flush=True)
+    verdict = f"{ratio:.2f} of the best, {best}: the aim of {AIM} is {'met' if ratio >= AIM else 'NOT met'}"
+    print(f"{title}: {shown}; auto has {own['slots']:.0f} slots, and {verdict}", flush=True)
     return {"tokens_per_s": rows, "best_fixed": best, "ratio": ratio}
 
 
-def compare(slots: int, server: Path | None) -> dict[str, Any]:
+def compare(slots: int, server: Path | None, times: Times) -> dict[str, Any]:
     """Measure one server at its usual speed and at half of it."""
     facts = Facts("", "", "demo", n_ctx=512, cells=512 * slots, slots=slots, threads=2, prefill_chunk=512)
     order = random.Random(SEED)
@@ -148,11 +164,11 @@ def compare(slots: int, server: Path | None) -> dict[str, Any]:
         url = f"http://127.0.0.1:{peer.port}/v1"
         loops = {str(limit): ClosedLoop(url, limit) for limit in FIXED} | {"auto": ClosedLoop(url, None)}
         try:
-            loops["auto"].run(WARM_UP_S)
-            usual = judged(turns(loops, order), f"{slots} slots")
+            loops["auto"].run(times.warm_up)
+            usual = judged(turns(loops, times, order), f"{slots} slots")
             with half_speed(peer):
-                loops["auto"].run(WARM_UP_S)
-                slow = judged(turns(loops, order), f"{slots} slots, half speed")
+                loops["auto"].run(times.warm_up)
+                slow = judged(turns(loops, times, order), f"{slots} slots, half speed")
         finally:
             for loop in loops.values():
                 loop.close()
@@ -165,12 +181,17 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--server", type=Path, help="a built llama-server")
     options.add_argument("--slots", type=int, nargs="*", default=[2, 8, 32])
+    options.add_argument("--trial", action="store_true", help="measure each number once and briefly, write no results")
     chosen = options.parse_args()
+    times = TRIAL if chosen.trial else Times()
     configure("error")
-    facts = environment(SEED)
+    facts = environment(SEED) | {"times_s": vars(times)}
     print_environment(facts)
-    figures = {str(slots): compare(slots, chosen.server) for slots in chosen.slots}
-    write_results("upstream", facts, figures)
+    figures = {}
+    for slots in chosen.slots:
+        figures[str(slots)] = compare(slots, chosen.server, times)
+        if not chosen.trial:
+            write_results("upstream", facts, figures)
 
 
 if __name__ == "__main__":
