@@ -33,8 +33,8 @@ PACKAGES = {
     "litellm": "litellm mcp",
 }
 NODE = "node"
-#: Packages that are not installed, and why.
-LEFT_OUT = {"guidellm": "installs PyTorch, several gigabytes"}
+#: A package that is not installed here, because its PyTorch takes several gigabytes.
+GUIDELLM = "guidellm"
 _TIMEOUT_S = 600
 
 Results = list[dict[str, str | None]]
@@ -45,11 +45,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
     parser.add_argument("--only", default=",".join([*PACKAGES, NODE]), help="names of clients, comma-separated")
     parser.add_argument("--list", action="store_true", help="print each client and what is locked for it")
+    parser.add_argument("--guidellm", metavar="PYTHON", help="a Python in whose environment guidellm is installed")
     options = parser.parse_args()
     if options.list:
         print("\n".join(f"{name} {packages}" for name, packages in PACKAGES.items()))
         return
-    only = options.only.split(",")
+    only = [name for name in options.only.split(",") if name]
     with _serving() as served:
         environ = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
         environ |= {
@@ -61,8 +62,10 @@ def main() -> None:
         }
         print(f"penstock {version('penstock')}\n\n| client | check | result |\n|---|---|---|", flush=True)
         failed = sum([_print_rows(name, _checked(name, environ)) for name in only])
-    for name, reason in LEFT_OUT.items():
-        print(f"| {name} | | not run: {reason} |")
+        if options.guidellm is not None:
+            failed += _print_rows(GUIDELLM, _results([options.guidellm, _script(GUIDELLM)], environ))
+    if options.guidellm is None:
+        print(f"| {GUIDELLM} | | not run: it installs PyTorch; --guidellm names a Python that has both |")
     sys.exit(failed > 0)
 
 
@@ -74,8 +77,9 @@ def _serving() -> Iterator[Served]:
         served = stack.enter_context(random_model_served(Path(folder), PENSTOCK_AUTH="open"))
         wait_for(lambda: served.http.get("/health/ready").is_success, "the door to be ready")
         yield served
-        # At its end, the stage prints its logs for pytest to show.
-        stack.enter_context(redirect_stdout(io.StringIO()))
+        # When it ends, the stage prints its logs for pytest to show.
+        with redirect_stdout(io.StringIO()):
+            stack.close()
 
 
 def _checked(name: str, environ: dict[str, str]) -> Results:
@@ -84,6 +88,10 @@ def _checked(name: str, environ: dict[str, str]) -> Results:
         command = _node() if name == NODE else _python(name)
     except (OSError, subprocess.CalledProcessError) as error:
         return [{"check": "installation", "error": str(error)}]
+    return _results(command, environ)
+
+
+def _results(command: list[str], environ: dict[str, str]) -> Results:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode:
         return [{"check": "the script", "error": done.stderr[-2_000:]}]
@@ -101,7 +109,11 @@ def _python(name: str) -> list[str]:
         _run_pip(python, "install", "--require-hashes", "--no-deps", "-r", str(lock))
 
     _once(lock, home, install)
-    return [str(python), str(FOLDER / "scripts" / f"{name}_client.py")]
+    return [str(python), _script(name)]
+
+
+def _script(name: str) -> str:
+    return str(FOLDER / "scripts" / f"{name}_client.py")
 
 
 def _run_pip(python: Path, *arguments: str) -> None:
