@@ -12,7 +12,6 @@ from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.routing import Routed
 from shared.jobs.states import JobState
-from shared.store import keys
 from shared.store.replies import Exchange, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
@@ -229,7 +228,6 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
         max_waiting_tokens=_set_bound(fields.get("policy_max_waiting_tokens"))
         or _set_bound(config.get("max_queue_tokens")),
         running=integer(fields.get("running")),
-        service_mwt=sum(integer(value) for name, value in fields.items() if name.startswith(keys.service_field(""))),
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
         group=fields.get("policy_group"),
         queues=frozenset(text(slug) for slug in entry[3]),

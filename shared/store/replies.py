@@ -227,8 +227,6 @@ class TenantView:
     #: None if PENSTOCK_MAX_QUEUE_TOKENS is `auto`: the expected work is then bounded instead of the tokens.
     max_waiting_tokens: int | None
     running: int
-    #: The sum over all pools.
-    service_mwt: int
     oldest_age_ms: int | None
     #: The group that its policy names, and the slugs of the models for which it has queued jobs.
     group: str | None = None

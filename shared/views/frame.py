@@ -1,12 +1,12 @@
 """Computes what every tenant and worker has now, and their rates between two snapshots, for operators."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     from shared.store.replies import Snapshot, TenantView, WorkerView
+    from shared.views.shares import Sums
 
 SortKey = Literal["tenant", "waiting", "running", "oldest", "tokens", "served", "refused"]
 SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
@@ -23,8 +23,8 @@ class TenantLine:
     oldest_ms: int | None
     #: Generated tokens of the jobs that ended, a second.
     tokens_per_s: float | None
-    #: The tenant's part of the weighted tokens that all tenants got, and the part that its weight gives it among the
-    #: tenants with jobs or service; None if there was no service, or if the tenant has neither.
+    #: The tenant's part of the weighted tokens that all tenants were served, and the part that was due to it in the
+    #: pools that it used; None if it used none.
     served: float | None
     due: float | None
     refused_per_min: float | None
@@ -61,34 +61,26 @@ class Frame:
     workers: list[WorkerLine]
 
 
-def make_frame(
-    before: "Snapshot", after: "Snapshot", sort: SortKey, group_weights: Mapping[str, float] = MappingProxyType({})
-) -> Frame:
+def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey, sums: "Sums") -> Frame:
     """Return the frame for the later of two snapshots, both with stats, whose tenants are sorted by `sort`.
 
-    A group that `group_weights` does not name has the weight 1.
+    `sums` has what tenants were served, and what was due to them.
     """
     seconds = (after.now_ms - before.now_ms) / 1000
-    earlier_mwt = {tenant.name: tenant.service_mwt for tenant in before.tenants}
-    # A tenant that the earlier snapshot does not have may have got its service at any time.
-    services = _growth(earlier_mwt, {t.name: t.service_mwt for t in after.tenants if t.name in earlier_mwt})
-    # A service is divided by the tenant's weight (shared/lua/lib/service.lua).
-    weighted_mwt = {t.name: services[t.name] * t.weight for t in after.tenants if t.name in services}
-    served_mwt = sum(weighted_mwt.values())
-    due = dues([tenant for tenant in after.tenants if _has_jobs(tenant) or services.get(tenant.name)], group_weights)
     tokens = _growth(completion_tokens(before.stats), completion_tokens(after.stats))
     refused = _growth(_refusals(before.stats), _refusals(after.stats))
 
     def line(tenant: "TenantView") -> TenantLine:
         name = tenant.name
+        served, due = sums.part(name) or (None, None)
         return TenantLine(
             tenant=name,
             waiting=tenant.waiting,
             running=tenant.running,
             oldest_ms=tenant.oldest_age_ms,
             tokens_per_s=_rate(tokens.get(name), seconds),
-            served=weighted_mwt.get(name, 0) / served_mwt if served_mwt else None,
-            due=due.get(name),
+            served=served,
+            due=due,
             refused_per_min=_rate(refused.get(name), seconds / 60),
         )
 
@@ -120,37 +112,6 @@ _ORDERS: dict[SortKey, Callable[[TenantLine], Any]] = {
 }
 
 
-def dues(active: Sequence["TenantView"], group_weights: Mapping[str, float]) -> dict[str, float]:
-    """Return the part of all service that is due to each of these tenants; a group's part is divided among its own.
-
-    A group that `group_weights` does not name has the weight 1, and so has a tenant whose weight was spoiled.
-    """
-    owners: dict[str, float] = {}
-    in_group: dict[str, float] = {}
-    for tenant in active:
-        if tenant.group is None:
-            owners[tenant.name] = _weight(tenant)
-        else:
-            owners[f"@{tenant.group}"] = group_weights.get(tenant.group, 1.0)
-            in_group[tenant.group] = in_group.get(tenant.group, 0.0) + _weight(tenant)
-    total = sum(owners.values())
-
-    def due(tenant: "TenantView") -> float:
-        if tenant.group is None:
-            return owners[tenant.name] / total
-        return owners[f"@{tenant.group}"] / total * _weight(tenant) / in_group[tenant.group]
-
-    return {tenant.name: due(tenant) for tenant in active}
-
-
-def _weight(tenant: "TenantView") -> float:
-    return tenant.weight if tenant.weight > 0 else 1.0
-
-
-def _has_jobs(tenant: "TenantView") -> bool:
-    return tenant.waiting > 0 or tenant.running > 0
-
-
 def _worker_line(before: "WorkerView | None", worker: "WorkerView", seconds: float) -> WorkerLine:
     generated = _number(worker.facts, "completion_tokens")
     since = None if before is None else max(0, generated - _number(before.facts, "completion_tokens"))
@@ -172,7 +133,7 @@ def _number(facts: Mapping[str, str], name: str) -> int:
 
 
 def _growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return by how much each value has grown. A service falls when a job ends that cost less than was charged."""
+    """Return by how much each counter has grown. That of a store that was restored from a backup has fallen."""
     return {name: max(0, value - before.get(name, 0)) for name, value in after.items()}
 
 

@@ -40,7 +40,7 @@ def test_a_snapshot_shows_tenants_workers_and_counters_and_changes_nothing(store
     assert contents(store) == before
     assert (snapshot.inflight, snapshot.waiting, snapshot.running) == (3, 2, 1)
     a, b = sorted(snapshot.tenants, key=lambda tenant: tenant.name)
-    assert (a.name, a.waiting, a.waiting_tokens, a.running, a.service_mwt) == ("a", 1, 30, 1, 90_000)
+    assert (a.name, a.waiting, a.waiting_tokens, a.running) == ("a", 1, 30, 1)
     assert (b.name, b.waiting, b.running, b.weight, b.max_waiting, b.max_waiting_tokens) == ("b", 1, 0, 1.0, 16, None)
     assert (a.queues, b.queues, a.group) == ({keys.model_slug(MODEL)}, {keys.model_slug(MODEL)}, None)
     assert snapshot.workers[0].name == "w1"

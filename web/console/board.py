@@ -6,6 +6,7 @@ from enum import Enum, auto
 
 from shared.store.replies import Snapshot
 from shared.views.frame import Frame, TenantLine, make_frame
+from shared.views.shares import Sums
 from web.console.counters import Buckets, Counters, add, first_tokens_between, quantile_ms, refusals_between
 from web.console.reads import FailedJob, RunningJob, RunningJobs, TenantFacts
 
@@ -95,10 +96,10 @@ def make_board(
     since: Since,
     facts: TenantFacts,
     running: RunningJobs,
-    group_weights: Mapping[str, float],
+    sums: Sums,
 ) -> Board:
-    """Return the board for the later of two snapshots. Rates are those between them."""
-    frame = make_frame(before, after, "waiting", group_weights)
+    """Return the board for the later of two snapshots. Rates are those between them, and shares those of `sums`."""
+    frame = make_frame(before, after, "waiting", sums)
     groups = {tenant.name: tenant.group for tenant in after.tenants if tenant.group is not None}
     paused: dict[str, int] = {}
     for job in running.jobs:

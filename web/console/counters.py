@@ -45,7 +45,7 @@ def divide(snapshot: Snapshot) -> tuple[Snapshot, Counters]:
             rates[name] = value
             tenant, _, reason = rest.partition("|")
             refused[tenant, reason] = value
-        elif kind == "tokens" and rest.endswith("|completion"):
+        elif kind == "served" or (kind == "tokens" and rest.endswith("|completion")):
             rates[name] = value
         elif kind == "ended" and rest.endswith(FAILURES) and rest.count("|") > 1:
             tenant, _, model_and_outcome = rest.partition("|")

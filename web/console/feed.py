@@ -10,6 +10,7 @@ from shared.errors import StoreUnavailable
 from shared.log import LimitedEvent
 from shared.store.replies import Snapshot
 from shared.store.store import Store
+from shared.views.shares import Shares
 from web.console.board import Board, NoBoard, RecentEvents, Since, make_board
 from web.console.counters import Counters, divide
 from web.console.reads import (
@@ -139,6 +140,7 @@ class ConsoleFeed:
         self._snapshots: deque[Snapshot] = deque(maxlen=_RATE_PASSES + 1)
         self._marks: deque[Counters] = deque(maxlen=_MARKS + 1)
         self._counters: Counters | None = None
+        self._shares = Shares()
         self._events = RecentEvents()
         self._points.clear()
 
@@ -183,7 +185,8 @@ class ConsoleFeed:
         self._snapshots.append(snapshot)
         if not self._marks or counters.at_ms - self._marks[-1].at_ms >= 1000 * _MARK_S:
             self._marks.append(counters)
-        return make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running, weights)
+        sums = self._shares.add(snapshot, weights)
+        return make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running, sums)
 
 
 def _point(board: Board) -> Point:

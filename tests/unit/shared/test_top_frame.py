@@ -1,4 +1,4 @@
-"""Tests the figures of `penstock top`: rates between two snapshots, parts of the service, and the order of tenants."""
+"""Tests the figures of `penstock top`: rates between two snapshots, parts of what was served, the tenants' order."""
 
 from typing import Any
 
@@ -6,10 +6,13 @@ import pytest
 
 from shared.store.replies import Snapshot, TenantView, WorkerView
 from shared.views.frame import SORT_KEYS, make_frame
+from shared.views.shares import Shares, Sums
+
+NOTHING = Sums()
 
 
 def a_tenant(name: str, **fields: Any) -> TenantView:
-    values: dict[str, Any] = {"weight": 1.0, "waiting": 0, "running": 0, "service_mwt": 0, "oldest_age_ms": None}
+    values: dict[str, Any] = {"weight": 1.0, "waiting": 0, "running": 0, "oldest_age_ms": None}
     return TenantView(name, waiting_tokens=0, max_waiting=16, max_waiting_tokens=None, **(values | fields))
 
 
@@ -36,7 +39,7 @@ def test_rates_are_those_between_the_snapshots():
         refused__blue__rate_limited=1,
         refused__blue__backlog_full=1,
     )
-    frame = make_frame(before, after, "tenant")
+    frame = make_frame(before, after, "tenant", NOTHING)
     (tenant,), (worker,) = frame.tenants, frame.workers
     assert (tenant.tokens_per_s, tenant.refused_per_min) == (50.0, 30.0)
     assert (worker.tokens_per_s, worker.paused, worker.kv_used, worker.state) == (10.0, 2, 0.75, "serving")
@@ -45,58 +48,46 @@ def test_rates_are_those_between_the_snapshots():
 def test_a_tenant_without_counters_of_its_own_and_a_new_worker_have_no_rates():
     snapshot = a_snapshot(10_000, [a_tenant("blue")], [], tokens__other__m__completion=7)
     later = a_snapshot(11_000, [a_tenant("blue")], [a_worker()], tokens__other__m__completion=9)
-    frame = make_frame(snapshot, later, "tenant")
+    frame = make_frame(snapshot, later, "tenant", NOTHING)
     assert (frame.tenants[0].tokens_per_s, frame.workers[0].tokens_per_s) == (None, None)
-    assert make_frame(later, later, "tenant").workers[0].tokens_per_s is None
+    assert make_frame(later, later, "tenant", NOTHING).workers[0].tokens_per_s is None
 
 
-def test_service_is_compared_with_what_is_due_among_the_tenants_with_jobs():
-    before = a_snapshot(10_000, [a_tenant("blue", service_mwt=1_000), a_tenant("red"), a_tenant("idle")], [])
+def test_what_was_served_is_compared_with_what_was_due_in_the_pools_that_a_tenant_used():
+    # Blue and red share a pool, and green has a slow one to itself.
     tenants = [
-        a_tenant("blue", service_mwt=4_000, running=1),
-        a_tenant("red", service_mwt=1_000, waiting=2, weight=3.0),
+        a_tenant("blue", queues=frozenset({"m"})),
+        a_tenant("red", queues=frozenset({"m"}), weight=3.0),
+        a_tenant("green", queues=frozenset({"slow"}), weight=50.0),
         a_tenant("idle", weight=50.0),
     ]
-    frame = make_frame(before, a_snapshot(11_000, tenants, []), "served")
-    # The store divides a service by the weight, so red has got as many tokens as blue.
-    assert [(line.tenant, line.served, line.due) for line in frame.tenants] == [
-        ("blue", 0.5, 0.25),
-        ("red", 0.5, 0.75),
-        ("idle", 0.0, None),
-    ]
-
-
-def test_a_groups_part_is_divided_among_its_tenants_with_jobs():
-    tenants = [
-        a_tenant("a", running=1, weight=3.0, group="lab"),
-        a_tenant("b", waiting=1, group="lab"),
-        a_tenant("c", waiting=1),
-        a_tenant("d", group="lab"),
-    ]
-    snapshot = a_snapshot(10_000, tenants, [])
-    frame = make_frame(snapshot, snapshot, "tenant", {"lab": 3.0})
-    assert {line.tenant: line.due for line in frame.tenants} == {"a": 0.5625, "b": 0.1875, "c": 0.25, "d": None}
-
-
-def test_a_refund_is_no_negative_service():
-    before = a_snapshot(10_000, [a_tenant("blue", service_mwt=9_000), a_tenant("red")], [])
-    after = a_snapshot(11_000, [a_tenant("blue", service_mwt=8_000), a_tenant("red", service_mwt=1)], [])
-    assert [line.served for line in make_frame(before, after, "tenant").tenants] == [0.0, 1.0]
+    shares = Shares()
+    before = a_snapshot(10_000, tenants, [], served__blue__m=700, served__red__m=1, served__green__slow=0)
+    shares.add(before, {})
+    after = a_snapshot(11_000, tenants, [], served__blue__m=1_150, served__red__m=451, served__green__slow=100)
+    frame = make_frame(before, after, "tenant", shares.add(after, {}))
+    assert {line.tenant: (line.served, line.due) for line in frame.tenants} == {
+        "blue": (0.45, 0.225),
+        "red": (0.45, 0.675),
+        "green": (0.1, 0.1),
+        "idle": (None, None),
+    }
 
 
 @pytest.mark.parametrize("sort", SORT_KEYS)
 def test_every_order_begins_with_the_largest_and_ends_with_a_tie_by_name(sort):
-    busy = a_tenant("z", waiting=5, running=2, oldest_age_ms=700, service_mwt=5)
+    busy = a_tenant("z", waiting=5, running=2, oldest_age_ms=700)
     stats = {"tokens__z__m__completion": 5, "refused__z__draining": 1}
     before = a_snapshot(10_000, [a_tenant(name) for name in "zba"], [])
-    frame = make_frame(before, a_snapshot(11_000, [busy, a_tenant("b"), a_tenant("a")], [], **stats), sort)
+    after = a_snapshot(11_000, [busy, a_tenant("b"), a_tenant("a")], [], **stats)
+    frame = make_frame(before, after, sort, Sums({"z": 5.0}, {"z": 5.0}))
     assert [line.tenant for line in frame.tenants] == (["a", "b", "z"] if sort == "tenant" else ["z", "a", "b"])
 
 
 def test_a_worker_that_drains_or_is_silent_is_shown_as_such():
     workers = [a_worker("a", draining=True), a_worker("b", live=False), a_worker("c", cells_free=100)]
     snapshot = a_snapshot(10_000, [], workers)
-    assert [line.state for line in make_frame(snapshot, snapshot, "tenant").workers] == [
+    assert [line.state for line in make_frame(snapshot, snapshot, "tenant", NOTHING).workers] == [
         "draining",
         "silent",
         "serving",

@@ -4,6 +4,7 @@ from typing import Any
 
 from shared.metrics.spec import BUCKETS_MS
 from shared.store.replies import Snapshot, TenantView
+from shared.views.shares import Sums
 from web.console.board import MAX_EVENTS, MAX_LINES, RecentEvents, Since, make_board
 from web.console.counters import Counters, divide, quantile_ms, refusals_between
 from web.console.reads import FailedJob, RunningJob, RunningJobs, TenantFacts
@@ -12,7 +13,7 @@ NOTHING = Counters(0, {}, {}, {})
 
 
 def a_tenant(name: str, **fields: Any) -> TenantView:
-    values: dict[str, Any] = {"weight": 1.0, "waiting": 0, "running": 0, "service_mwt": 0, "oldest_age_ms": None}
+    values: dict[str, Any] = {"weight": 1.0, "waiting": 0, "running": 0, "oldest_age_ms": None}
     return TenantView(name, waiting_tokens=0, max_waiting=16, max_waiting_tokens=None, **(values | fields))
 
 
@@ -33,6 +34,7 @@ def test_a_snapshot_is_divided_into_rates_and_counters():
     stats = {
         "tokens|blue|m|completion": 7,
         "tokens|blue|m|prompt": 90,
+        "served|blue|m": 118,
         "refused|blue|backlog_full": 2,
         "ended|failed": 5,
         "ended|blue|a|b|failed": 3,
@@ -44,7 +46,11 @@ def test_a_snapshot_is_divided_into_rates_and_counters():
         "h|queue_wait|blue|m|5": 8,
     }
     snapshot, counters = divide(a_snapshot([], stats))
-    assert snapshot.stats == {"tokens|blue|m|completion": 7, "refused|blue|backlog_full": 2}
+    assert snapshot.stats == {
+        "tokens|blue|m|completion": 7,
+        "served|blue|m": 118,
+        "refused|blue|backlog_full": 2,
+    }
     assert counters.refused == {("blue", "backlog_full"): 2}
     assert counters.failed == {("blue", "a|b"): 4}
     assert counters.first_token == {"blue": buckets(ms_250=5)}
@@ -77,10 +83,11 @@ def test_a_group_has_the_sums_of_its_tenants():
     facts = TenantFacts(("a", "b", "alone"), disabled=frozenset({"b"}))
     running = RunningJobs([RunningJob("j", "a", "m", "w", 10, is_paused=True, cancel_requested=False)], are_all=True)
     snapshot = a_snapshot(tenants)
-    board = make_board(snapshot, snapshot, Since(NOTHING, now), facts, running, {"lab": 3.0})
+    sums = Sums({"a": 30.0, "b": 10.0, "alone": 40.0}, {"a": 50.0, "b": 10.0, "alone": 20.0})
+    board = make_board(snapshot, snapshot, Since(NOTHING, now), facts, running, sums)
     (lab,) = board.groups
     assert (lab.waiting, lab.running, lab.paused, lab.oldest_ms, lab.members) == (4, 1, 1, 900, 2)
-    assert (lab.due, lab.refused, lab.first_token_p99_ms) == (0.75, {"backlog_full": 3}, 5)
+    assert (lab.served, lab.due, lab.refused, lab.first_token_p99_ms) == (0.5, 0.75, {"backlog_full": 3}, 5)
     assert [(line.name, line.group, line.is_disabled) for line in board.tenants] == [
         ("a", "lab", False),
         ("b", "lab", True),
@@ -93,9 +100,9 @@ def test_how_many_jobs_of_each_tenant_are_paused_is_unknown_unless_all_running_j
     snapshot = a_snapshot([a_tenant("a", running=2, group="lab"), a_tenant("b", running=1, group="lab")])
     jobs = [RunningJob("j", "a", "m", "w", 10, is_paused=True, cancel_requested=False)]
     since, facts = Since(NOTHING, NOTHING), TenantFacts(("a", "b"))
-    known = make_board(snapshot, snapshot, since, facts, RunningJobs(jobs, are_all=True), {})
+    known = make_board(snapshot, snapshot, since, facts, RunningJobs(jobs, are_all=True), Sums())
     assert ([line.paused for line in (*known.tenants, *known.groups)], known.n_read) == ([1, 0, 1], None)
-    unknown = make_board(snapshot, snapshot, since, facts, RunningJobs(jobs, are_all=False), {})
+    unknown = make_board(snapshot, snapshot, since, facts, RunningJobs(jobs, are_all=False), Sums())
     assert ([line.paused for line in (*unknown.tenants, *unknown.groups)], unknown.n_read) == ([None] * 3, 1)
 
 
@@ -103,7 +110,7 @@ def test_of_a_thousand_tenants_those_with_the_most_waiting_jobs_are_shown():
     tenants = [a_tenant(f"t{number:03}", waiting=number) for number in range(64)]
     snapshot = a_snapshot(tenants)
     facts = TenantFacts(tuple(f"t{number:03}" for number in range(1_000)))
-    board = make_board(snapshot, snapshot, Since(NOTHING, NOTHING), facts, RunningJobs((), are_all=True), {})
+    board = make_board(snapshot, snapshot, Since(NOTHING, NOTHING), facts, RunningJobs((), are_all=True), Sums())
     assert [line.name for line in board.tenants] == [f"t{number:03}" for number in range(63, 63 - MAX_LINES, -1)]
     assert board.n_tenants == 1_000
 

@@ -22,7 +22,7 @@ class Weights:
 def a_tenant(name: str, *models: str, weight: float = 1.0, group: str | None = None) -> TenantView:
     """A tenant with queued jobs for these models."""
     queues = frozenset(model_slug(model) for model in models)
-    return TenantView(name, weight, len(models), 0, 16, None, 0, 0, None, group, queues)
+    return TenantView(name, weight, len(models), 0, 16, None, 0, None, group, queues)
 
 
 def a_snapshot(now_s: float, tenants: list[TenantView], **served: int) -> Snapshot:

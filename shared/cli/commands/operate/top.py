@@ -19,12 +19,14 @@ from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import Json, StateDir, store_client
 from shared.errors import ConfigError
 from shared.views.frame import SORT_KEYS, Frame, SortKey, TenantLine, WorkerLine, make_frame
+from shared.views.shares import Shares
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from shared.store.replies import Snapshot
     from shared.store.store import Store
+    from shared.views.shares import Sums
 
 #: Seconds between two frames. Rates are those of the last `_WINDOW_S` seconds; with --once, of one second.
 _FRAME_EVERY_S, _WINDOW_S, _ONCE_S = 1.0, 10.0, 1.0
@@ -74,10 +76,11 @@ def top(
     if not once:
         _show_live(store, order)
         return
-    before = store.snapshot(stats=True)
+    shares = Shares()
+    before, _ = _look(store, shares)
     time.sleep(_ONCE_S)
-    after = store.snapshot(stats=True)
-    frame = make_frame(before, after, order, _group_weights(store, after))
+    after, sums = _look(store, shares)
+    frame = make_frame(before, after, order, sums)
     if json:
         output.write_json(asdict(frame))
         return
@@ -91,11 +94,12 @@ def _show_live(store: "Store", order: SortKey) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    snapshots: deque[Snapshot] = deque([store.snapshot(stats=True)], maxlen=round(_WINDOW_S / _FRAME_EVERY_S) + 1)
-    weights = _group_weights(store, snapshots[-1])
+    shares = Shares()
+    snapshot, sums = _look(store, shares)
+    snapshots = deque([snapshot], maxlen=round(_WINDOW_S / _FRAME_EVERY_S) + 1)
     with _unbuffered_keys(), Live(console=Console(), screen=True, auto_refresh=False) as live:
         while True:
-            frame = make_frame(snapshots[0], snapshots[-1], order, weights)
+            frame = make_frame(snapshots[0], snapshots[-1], order, sums)
             live.update(_draw(frame, order, live.console.size.height), refresh=True)
             if select.select([sys.stdin], [], [], _FRAME_EVERY_S)[0]:
                 key = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
@@ -103,16 +107,17 @@ def _show_live(store: "Store", order: SortKey) -> None:
                     return
                 order = _SORT_BY_KEY.get(key, order)
             else:
-                snapshots.append(store.snapshot(stats=True))
-                weights = _group_weights(store, snapshots[-1])
+                snapshot, sums = _look(store, shares)
+                snapshots.append(snapshot)
 
 
-def _group_weights(store: "Store", snapshot: "Snapshot") -> dict[str, float]:
-    """Return the weights of the groups of the snapshot's tenants."""
+def _look(store: "Store", shares: Shares) -> "tuple[Snapshot, Sums]":
+    """Return a snapshot, and what tenants were served since the first one, for at most five minutes."""
     from shared.accounts.groups import Groups
 
+    snapshot = store.snapshot(stats=True)
     named = {tenant.group for tenant in snapshot.tenants if tenant.group is not None}
-    return Groups(store.client).weights(named) if named else {}
+    return snapshot, shares.add(snapshot, Groups(store.client).weights(named) if named else {})
 
 
 @contextmanager
