@@ -173,7 +173,7 @@ class Scene:
         warm = self.load()
         with warm:
             # A series begins with its first count, which no rate shows.
-            wait_for(lambda: has_everything(warm.ledger), "each kind of offer and outcome", timeout_s=120)
+            wait_for_everything(warm.ledger)
         self.show_all_processes()
         from_s, before = self.wait_until_scraped(), self.reported()
         load = self.load()
@@ -214,12 +214,22 @@ def address_of(url: str) -> str:
     return url.removeprefix("http://")
 
 
-def has_everything(ledger: Ledger) -> bool:
-    with ledger.lock:
-        offers = {(tenant, verdict) for tenant in TENANTS for verdict in ("admitted", "inflight_full")}
-        ended = {("blue", "succeeded"), *(("red", one) for one in ("succeeded", "canceled", "expired", "failed"))}
-        returns = {(tenant, result) for tenant in TENANTS for result in ("admitted", "refused")}
-        return offers <= set(ledger.offers) and ended <= set(ledger.ended) and returns <= set(ledger.returns)
+def wait_for_everything(ledger: Ledger) -> None:
+    """Wait until the ledger has an offer, an outcome and a return of each kind."""
+    offers = {(tenant, verdict) for tenant in TENANTS for verdict in ("admitted", "inflight_full")}
+    ended = {("blue", "succeeded"), *(("red", one) for one in ("succeeded", "canceled", "expired", "failed"))}
+    returns = {(tenant, result) for tenant in TENANTS for result in ("admitted", "refused")}
+    missing: list[tuple[str, str]] = []
+
+    def has_everything() -> bool:
+        with ledger.lock:
+            missing[:] = [*offers - set(ledger.offers), *ended - set(ledger.ended), *returns - set(ledger.returns)]
+        return not missing
+
+    try:
+        wait_for(has_everything, "each kind of offer, outcome and return", timeout_s=240)
+    except AssertionError:
+        assert missing == [], ledger
 
 
 @contextmanager
