@@ -4,7 +4,9 @@ For each number of slots, the program runs the quiet tenant alone, then alone on
 of the slots, or one slot at half the speed), then both tenants without preemption, then both with it. The loud tenant
 keeps twice as many requests open as there are slots. The quiet tenant asks for less than its share on average: for a
 quarter of the slots, or of a slot if there is only one. Its requests arrive at random, so some of them wait for its own
-earlier ones: the run on its share alone shows how long. Times are those that the client of a stream sees.
+earlier ones: the run on its share alone shows how long. With `--quiet within-share` it never has more open requests
+than its share, half of the slots: as many clients wait for their answers, and then for a random time, so that together
+they would ask for a quarter of the slots if each answer began at once. Times are those that a client of a stream sees.
 
 The engine is `sim`. With `--model 135m` it is that of a real model with random weights. Its speed is
 measured first, with all slots taken, and the quiet tenant asks for a part of it.
@@ -30,6 +32,8 @@ from bench.sim.ledger import percentile
 
 _DECODE_TPS, _PREFILL_TPS = 50.0, 10_000.0
 _LOUD_TOKENS, _QUIET_TOKENS = (400, 1_000), 10
+#: What the quiet tenant may wait longer than alone, in ms: a quarter of a quantum, and on one slot a quantum more.
+_QUARTER_MS, _QUANTUM_MS = 250, 1_000
 #: A real model on a CPU takes minutes for a long answer beside others.
 _PATIENCE_MS = {"loud": 600_000, "quiet": 30_000}
 
@@ -86,7 +90,35 @@ def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: fl
         connection.close()
 
 
-def _both(port: int, seconds: float, *, loud_clients: int, quiet_per_s: float, seed: int) -> tuple[_Answers, _Answers]:
+@dataclass(frozen=True)
+class _Quiet:
+    """What the quiet tenant sends: at random times, or from a number of clients that each wait for their answer."""
+
+    per_s: float = 0.0
+    clients: int = 0
+    #: The mean time between an answer and its client's next request, in s.
+    pause_s: float = 0.0
+
+
+def _at_random(port: int, quiet: _Quiet, saw: _Answers, until_s: float, rng: random.Random) -> None:
+    """Send the quiet tenant's requests at random times, whether or not earlier ones were answered."""
+    next_s, threads = time.monotonic(), []
+    while quiet.per_s and (next_s := next_s + rng.expovariate(quiet.per_s)) < until_s - 2:
+        time.sleep(max(0.0, next_s - time.monotonic()))
+        threads.append(threading.Thread(target=_ask, args=(port, "quiet", _QUIET_TOKENS, saw, until_s)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+
+
+def _in_turn(port: int, quiet: _Quiet, saw: _Answers, until_s: float, rng: random.Random) -> None:
+    """Be one of the quiet tenant's clients, which has one open request at most."""
+    while (next_s := time.monotonic() + rng.expovariate(1 / quiet.pause_s)) < until_s - 2:
+        time.sleep(max(0.0, next_s - time.monotonic()))
+        _ask(port, "quiet", _QUIET_TOKENS, saw, until_s)
+
+
+def _both(port: int, seconds: float, *, loud_clients: int, quiet: _Quiet, seed: int) -> tuple[_Answers, _Answers]:
     """Run the clients of both tenants, and return what the quiet and the loud one saw."""
     quiet_saw, loud_saw, until_s = _Answers(), _Answers(), time.monotonic() + seconds
 
@@ -100,11 +132,10 @@ def _both(port: int, seconds: float, *, loud_clients: int, quiet_per_s: float, s
         thread.start()
     if loud_clients:
         time.sleep(2)
-    rng = random.Random(seed)
-    next_s = time.monotonic()
-    while quiet_per_s and (next_s := next_s + rng.expovariate(quiet_per_s)) < until_s - 2:
-        time.sleep(max(0.0, next_s - time.monotonic()))
-        threads.append(threading.Thread(target=_ask, args=(port, "quiet", _QUIET_TOKENS, quiet_saw, until_s)))
+    send = _in_turn if quiet.clients else _at_random
+    for number in range(max(1, quiet.clients)):
+        rng = random.Random(seed + 1_000_000 * number)
+        threads.append(threading.Thread(target=send, args=(port, quiet, quiet_saw, until_s, rng)))
         threads[-1].start()
     for thread in threads:
         thread.join()
@@ -153,12 +184,19 @@ class _Engine:
         """Return the engine with its speed while the loud tenant has all slots."""
         if self.model is None:
             return self
-        _, loud = _run(self, slots, seconds, _CASES[2], quiet_per_s=0.0, seed=0)
+        _, loud = _run(self, slots, seconds, _CASES[2], _Quiet(), seed=0)
         return _Engine(self.model, loud.tokens / seconds / slots)
+
+    def quiet(self, slots: int, *, within_share: bool) -> _Quiet:
+        """Return a quiet tenant that asks for a quarter of the slots."""
+        per_s, clients = slots / 4 * self.decode_tps / _QUIET_TOKENS, max(1, slots // 2)
+        if not within_share:
+            return _Quiet(per_s)
+        return _Quiet(clients=clients, pause_s=clients / per_s - _QUIET_TOKENS / self.decode_tps)
 
 
 def _run(
-    engine: _Engine, slots: int, seconds: float, case: _Case, *, quiet_per_s: float, seed: int
+    engine: _Engine, slots: int, seconds: float, case: _Case, quiet: _Quiet, *, seed: int
 ) -> tuple[_Answers, _Answers]:
     """Start a system for one case, and return what the clients of both tenants saw."""
     environ = engine.settings(slots, case.part) | {"PENSTOCK_PREEMPTION": case.preemption}
@@ -169,13 +207,12 @@ def _run(
             words = ["-m", "shared.cli", "tenants", "set", tenant, "--weight", "1", "--state-dir", state]
             subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
         loud_clients = 2 * slots if case.loud else 0
-        return _both(port, seconds, loud_clients=loud_clients, quiet_per_s=quiet_per_s, seed=seed)
+        return _both(port, seconds, loud_clients=loud_clients, quiet=quiet, seed=seed)
 
 
-def _one_run(engine: _Engine, slots: int, seconds: float, case: _Case, *, seed: int) -> dict[str, float]:
+def _one_run(engine: _Engine, slots: int, seconds: float, case: _Case, sends: _Quiet, *, seed: int) -> dict[str, float]:
     """Run one case with `slots` slots for `seconds`, and return what the tenants' clients saw."""
-    quiet_per_s = slots / 4 * engine.decode_tps / _QUIET_TOKENS
-    quiet, others = _run(engine, slots, seconds, case, quiet_per_s=quiet_per_s, seed=seed)
+    quiet, others = _run(engine, slots, seconds, case, sends, seed=seed)
     return {
         "quiet_requests": quiet.asked,
         "quiet_failed": quiet.failed,
@@ -191,11 +228,17 @@ def _one_run(engine: _Engine, slots: int, seconds: float, case: _Case, *, seed: 
     }
 
 
+def _allowed_p99_ms(engine: _Engine, slots: int, alone_ms: float) -> float:
+    """Return the longest time to the first token that is allowed beside the loud tenant; a pause takes two steps."""
+    return alone_ms + _QUARTER_MS + (_QUANTUM_MS if slots == 1 else 0) + 2 * 1_000 / engine.decode_tps
+
+
 def main() -> None:
     """Run all cases and write the figures."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--model", choices=SHAPES, help="a real model of that shape instead of the simulated engine")
     options.add_argument("--folder", type=Path, default=Path("build/bench"), help="where the models are kept")
+    options.add_argument("--quiet", choices=("at-random", "within-share"), default="at-random")
     options.add_argument("--slots", type=int, nargs="+", default=[1, 2, 4, 16])
     options.add_argument("--cases", nargs="+", default=[case.name for case in _CASES])
     options.add_argument("--seconds", type=float, default=40.0)
@@ -205,6 +248,7 @@ def main() -> None:
     facts: dict[str, Any] = environment(given.seed)
     print_environment(facts)
     rows: dict[str, dict[str, float]] = {}
+    within_share = given.quiet == "within-share"
     model = _Engine(model_file(given.model, "q8_0", given.folder)) if given.model else _Engine()
     for slots in given.slots:
         engine = model.measured(slots, given.seconds / 2)
@@ -212,11 +256,15 @@ def main() -> None:
             # A real model cannot run at half its speed.
             if given.model and slots * case.part < 1:
                 continue
-            row = _one_run(engine, slots, given.seconds, case, seed=given.seed)
+            sends = engine.quiet(slots, within_share=within_share)
+            row = _one_run(engine, slots, given.seconds, case, sends, seed=given.seed)
+            if case.name == "on" and (alone := rows.get(f"{slots} slots, alone")):
+                row["quiet_ttft_p99_allowed_ms"] = _allowed_p99_ms(engine, slots, alone["quiet_ttft_p99_ms"])
             rows[f"{slots} slots, {case.name}"] = row
             print_rows({f"{slots} slots, {case.name}": row})
     if given.write:
-        write_results(f"loud-tenant-{given.model}" if given.model else "loud-tenant", facts, rows)
+        of_model, of_quiet = f"-{given.model}" if given.model else "", "-within-share" if within_share else ""
+        write_results(f"loud-tenant{of_model}{of_quiet}", facts, rows)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ period, the difference of their services must not change by more than the bound.
 with tenants without a group, and the tenants of a group among themselves.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from bench.sim.asks import GENERATED_WEIGHT, SimJob
 from bench.sim.clients import OneTry
@@ -176,8 +176,7 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
     def sample(now_ms: float, _: object) -> None:
         store.flush_offers()
         running = {job: (worker, seq) for worker in workers for job, seq in worker.held.items()}
-        means: list[Any] = [store.client.hget(keys.books(model_slug(model)), "mean_mwt") for model in scenario.models]
-        lifts_wt = {model: 2 * float(mean or 0) / 1_000 for model, mean in zip(scenario.models, means, strict=True)}
+        lifts_wt = {model: _credit_wt(store, model) for model in scenario.models}
         for level, (model, mine, services) in enumerate(levels):
             services.moments.append(now_ms)
             services.served.append(_served(mine, running, scenario.weights))
@@ -192,6 +191,14 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
     simulation.at(SAMPLE_MS, sample)
     simulation.run()
     return [services for _, _, services in levels], jobs
+
+
+def _credit_wt(store: PenstockSystem, model: str) -> float:
+    """Return the credit of a newcomer: two mean jobs; with preemption at most what the pool computes in a quantum."""
+    record = keys.books(model_slug(model))
+    mean_mwt, mu_wtps = (float(value or 0) for value in store.client.hmget(record, "mean_mwt", "mu_wtps"))
+    most_mwt = mu_wtps * store.settings.quantum_ms if store.preempts and mu_wtps else math.inf
+    return min(2 * mean_mwt, most_mwt) / 1_000
 
 
 def _set_policies(store: PenstockSystem, scenario: Scenario) -> None:

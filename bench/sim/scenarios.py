@@ -11,9 +11,13 @@ _MAX_TOKENS = 1_024
 QUIET_TOKENS = 10
 
 
-def flood(tenant: str, jobs: int, *, prompt: int, answer: int, at_ms: float = 0.0) -> list[SimJob]:
-    """Return `jobs` equal jobs that one tenant sends at the same time."""
-    return [SimJob(0, tenant, at_ms, prompt, answer, _MAX_TOKENS, _DEADLINE_MS) for _ in range(jobs)]
+def flood(
+    tenant: str, jobs: int, *, prompt: int, answer: int, at_ms: float = 0.0, last_answer: int | None = None
+) -> list[SimJob]:
+    """Return `jobs` jobs that one tenant sends at the same time: equal ones, or with answers up to `last_answer`."""
+    rise = 0 if last_answer is None else (last_answer - answer) / max(1, jobs - 1)
+    answers = [round(answer + rise * i) for i in range(jobs)]
+    return [SimJob(0, tenant, at_ms, prompt, one, max(_MAX_TOKENS, one), _DEADLINE_MS) for one in answers]
 
 
 def named() -> dict[str, Scenario]:
@@ -42,6 +46,22 @@ def named() -> dict[str, Scenario]:
             ),
             {"rival": 1.0},
             90.0,
+        ),
+        **floods_of_long_answers(),
+    }
+
+
+def floods_of_long_answers() -> dict[str, Scenario]:
+    """Return floods of answers of 1,000 to 1,900 tokens on 4 slots: two at once, and one before short answers.
+
+    The short ones come when some of the long ones have ended, so that a newcomer's credit is that of long answers.
+    """
+    loud, rival = (flood(name, 16, prompt=50, answer=1_000, last_answer=1_900) for name in ("flood", "rival"))
+    short = flood("rival", 600, prompt=20, answer=10, at_ms=80_000)
+    return {
+        "two floods of long answers": Scenario(tuple(loud + rival), {}, 300.0),
+        "a flood of long answers, and a rival's short ones 80 s later": Scenario(
+            tuple(loud + short), {"rival": 1.0}, 240.0
         ),
     }
 

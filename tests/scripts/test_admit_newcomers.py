@@ -53,3 +53,13 @@ def test_turns_fairness_and_bounds_admission_give_no_credit(pool, settings, over
     reconfigure(pool, settings, **overrides)
     set_policy(pool, "blue")
     assert starting_service_wt(pool, "blue") == 1_000
+
+
+@pytest.mark.parametrize(("preemption", "can_pause", "starts_wt"), [("on", 1, 900), ("on", 0, 800), ("off", 1, 800)])
+def test_where_jobs_are_paused_a_tenant_starts_no_further_below_than_the_pool_computes_in_a_quantum(
+    pool, settings, preemption, can_pause, starts_wt
+):
+    reconfigure(pool, settings, preemption=preemption, quantum_ms=1_000)
+    heartbeat(pool, facts={"can_pause": can_pause, "mu_wtps": 100, "prefill_tps": 100, "tpot_ms": 40})
+    set_policy(pool, "blue")
+    assert starting_service_wt(pool, "blue") == starts_wt

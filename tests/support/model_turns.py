@@ -4,10 +4,12 @@ An owner is a tenant or a group, whose name begins with `@`. The set "" of a poo
 a group, and the set of a group its tenants.
 """
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.support.model_places import LIVE_MS
 from tests.support.model_records import ModelJob
 
 if TYPE_CHECKING:
@@ -171,8 +173,14 @@ def charge_of(model: "Model", owner: str, cost_mwt: int) -> int:
 
 
 def newcomers_credit_mwt(model: "Model", owner: str, slug: str) -> int:
-    """Return by how much a newcomer starts below the virtual time: two mean jobs if it is known, else nothing."""
-    mean_mwt, first_ms = model.pools[slug].mean_mwt, model.first_ms.get(owner, model.now_ms)
+    """Return by how much a newcomer starts below the virtual time: two mean jobs if it is known, else nothing.
+
+    Where jobs are paused, it is at most what the pool computes in a quantum.
+    """
+    pool, first_ms = model.pools[slug], model.first_ms.get(owner, model.now_ms)
     known = owner.startswith("@") or first_ms is None or model.now_ms - first_ms > _KNOWN_MS
-    earns_credit = known and model.full and model.fairness == "tokens" and mean_mwt is not None
-    return 2 * int(mean_mwt or 0) if earns_credit else 0
+    if not known or not model.full or model.fairness != "tokens":
+        return 0
+    pauses = model.preempts and model.now_ms - pool.can_pause_ms <= LIVE_MS
+    most_mwt = math.floor(pool.rates.mu_wtps * model.quantum_ms) if pauses and pool.rates else math.inf
+    return int(min(2 * int(pool.mean_mwt or 0), most_mwt))

@@ -1,6 +1,6 @@
 -- preemption: says whether running jobs are paused in favor of other tenants, and which workers can pause jobs.
--- KEYS worker
--- USES settings
+-- KEYS worker books
+-- USES clock settings
 -- With preemption, a running job is charged what it has cost so far. Without it, and on a worker that cannot pause jobs,
 -- the job is charged its estimated cost when it is claimed: its tenant cannot lose the slot before the job ends.
 local function is_preemptive()
@@ -16,4 +16,9 @@ end
 
 local function worker_may_pause(worker)
   return may_pause(redis.call('HGET', k_worker .. worker, 'can_pause'))
+end
+
+-- Whether jobs of a pool may be paused: a worker that can do so sent a heartbeat lately.
+local function pool_may_pause(slug)
+  return is_preemptive() and now_ms - number(redis.call('HGET', k_books .. slug, 'can_pause_ms'), 0, 0, now_ms) <= LIVE_MS
 end

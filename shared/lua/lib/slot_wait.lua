@@ -10,9 +10,7 @@ local MAX_ROWS_READ = 64
 -- Whether the request's job can get a slot that another job has: preemption is on, a live worker of the pool can pause its
 -- jobs, and slots do not become free so often that nobody's job is paused. A batch job gets slots that nobody else wants.
 local function is_contested(request)
-  return not request.is_batch and is_preemptive()
-    and now_ms - number(redis.call('HGET', k_books .. request.slug, 'can_pause_ms'), 0, 0, now_ms) <= LIVE_MS
-    and not was_often(request.slug)
+  return not request.is_batch and pool_may_pause(request.slug) and not was_often(request.slug)
 end
 
 -- Returns the holders but the request's tenant and its group. If the pool has too many, returns none, and their number.

@@ -1,7 +1,7 @@
 -- turns: the active sets, which order the tenants and groups with queued jobs by their service, and their sums.
 -- KEYS active batch lists tenant books
 -- KEEPS 3 7
--- USES clock settings books priority service
+-- USES clock settings books priority service preemption
 
 -- Adds to the sums of an owner's queued jobs, in all pools and in one. Returns the group in whose set the owner is.
 local function add_sums(owner, slug, jobs, tokens, mwt)
@@ -31,10 +31,18 @@ end
 -- A newcomer may get a credit: its service may start below the virtual time, by CREDIT_JOBS times the mean cost of a job.
 -- Only an owner that has a policy, or whose first job was admitted more than CREDIT_AGE_MS ago, gets the credit.
 -- Otherwise, a client could gain credit by inventing tenant names. There is no credit in turns mode or without full
--- admission.
+-- admission. Where jobs are paused, the credit is at most what the pool computes in a quantum: after long answers, a
+-- newcomer would otherwise take all slots for as long as they are.
 local CREDIT_JOBS, CREDIT_AGE_MS = 2, 60000
 -- The record of a group that was removed is kept for as long as jobs of its tenants may run.
 local GROUP_TTL_S = 2 * 86400
+
+-- Returns the credit of a newcomer, in thousandths of a weighted token.
+local function credit_mwt_of(slug, mean_mwt)
+  local mu_wtps = number(redis.call('HGET', k_books .. slug, 'mu_wtps'), 0, 0)
+  local most_mwt = mu_wtps > 0 and pool_may_pause(slug) and math.floor(mu_wtps * read_settings('quantum_ms')) or math.huge
+  return math.min(CREDIT_JOBS * mean_mwt, most_mwt)
+end
 
 -- Returns the service with which an owner enters a set: `service`, which counted in the set of the group `before` so far,
 -- or the virtual time minus the credit if that is more, without the credit if the owner may not have it. So the owner gains
@@ -50,7 +58,7 @@ local function entry_service(slug, before, group, service, policy, first_ms, wit
   local earns_credit = policy or now_ms - number(first_ms, now_ms) > CREDIT_AGE_MS
   if earns_credit and not without_credit and mean_mwt and read_settings('admission') == 'full'
     and read_settings('fairness') ~= 'turns' then
-    min_service = math.max(0, min_service - CREDIT_JOBS * number(mean_mwt, 0))
+    min_service = math.max(0, min_service - credit_mwt_of(slug, number(mean_mwt, 0)))
   end
   return math.max(service, min_service)
 end
