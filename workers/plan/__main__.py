@@ -5,6 +5,7 @@ import math
 import re
 import sys
 from dataclasses import replace
+from typing import NoReturn
 
 from shared.cli import output
 from shared.cli.reach import FAULT, USAGE
@@ -20,8 +21,15 @@ from workers.plan.report import Plan, as_json, as_rows
 from workers.plan.work import demand_of, work_of
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([KMGT])(i?)B\Z", re.IGNORECASE)
-#: The most users, tokens or slots that can be planned for.
-_MAX_NUMBER = 1_000_000
+#: The most users, tokens or slots that can be planned for: the longest context that can be set.
+_MAX_NUMBER = 10_000_000
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that reports what is wrong as other commands do, in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(message.removeprefix("argument "))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     `arguments` defaults to those of the command line.
     """
-    options = _parser().parse_args(arguments)
     try:
+        options = _parser().parse_args(arguments)
         plan = _plan(options)
     except ConfigError as error:
         output.write_note(f"penstock: {error}")
@@ -85,7 +93,7 @@ def _headers_of(model: str) -> list[Header]:
 
 
 def _number(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,7}", text) or not 1 <= int(text) <= _MAX_NUMBER:
+    if not re.fullmatch(r"[0-9]{1,8}", text) or not 1 <= int(text) <= _MAX_NUMBER:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number in 1..{_MAX_NUMBER}")
     return int(text)
 
@@ -101,7 +109,7 @@ def _rate(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock plan", description="Plan a worker for a model.")
+    parser = _Parser(prog="penstock plan", description="Plan a worker for a model.")
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, or org/repo[:QUANT or file][@revision] on a hub")
     parser.add_argument("--gpu", metavar="SIZE", help="free memory of the GPU, such as 80GiB; without it, the CPU")
     parser.add_argument("--users", type=_number, metavar="N", help="users who have a job inflight at the same time")
