@@ -1,5 +1,6 @@
 """Feeds the lines of one batch to the queue: collects what has ended, opens further lines and offers them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ from web.runtime.context import DoorContext
 _BUSY_MS, _IDLE_MS, _LONGEST_REST_MS = 50, 250, 2_000
 #: How many lines get their answers in one turn if the batch ends before they were offered.
 _UNRUN_A_TURN = 512
+#: How many lines for one model may be refused because of their own deadlines before no others are offered in a turn.
+_OWN_REFUSALS_A_TURN = 8
 
 
 @dataclass
@@ -165,11 +168,11 @@ class Feeding:
         plan.to_offer.append(line.number)
 
     def _offer(self, plan: _Plan, caller: Caller) -> None:
-        """Offer jobs; after a refusal, only those for other models."""
-        refused = set[str]()
-        for number in plan.to_offer:
+        """Offer jobs, those first that have waited longest since a refusal; after one, only those for other models."""
+        refused, rests_ms = Counter[str](), [_LONGEST_REST_MS]
+        for number in sorted(plan.to_offer, key=lambda number: (plan.lines[number].at_ms, number)):
             line = plan.lines[number]
-            if line.model in refused:
+            if refused[line.model] >= _OWN_REFUSALS_A_TURN:
                 continue
             request = plan.requests.get(number) or self._read_again(line)
             offered = offer_line(self._context, caller, self._claimed, line, request.body)
@@ -181,10 +184,14 @@ class Feeding:
                 # The next turn, of this process or another one, finds what has changed.
                 plan.rest_ms = 0
                 return
-            if offered.rest_ms is not None:
-                refused.add(line.model)
-                plan.rest_ms = min(offered.rest_ms, plan.rest_ms if len(refused) > 1 else _LONGEST_REST_MS)
+            if offered.is_own:
+                refused[line.model] += 1
+            elif offered.rest_ms is not None:
+                refused[line.model] = _OWN_REFUSALS_A_TURN
+                rests_ms.append(offered.rest_ms)
             self._holder.beat()
+        if len(rests_ms) > 1:
+            plan.rest_ms = min(rests_ms)
 
     def _read_again(self, line: OpenLine) -> RequestLine:
         raw = next(self._lines_from(line.number - 1, line.offset), None)

@@ -25,8 +25,8 @@ from web.runtime.context import DoorContext
 
 log = structlog.get_logger()
 
-#: How long a line waits after an error that is not its own, in ms.
-_FAULT_REST_MS = 1_000
+#: How long a line waits after an error that is not its own, and at least after a refusal of its own deadline, in ms.
+_FAULT_REST_MS, _OWN_REST_MS = 1_000, 1_000
 #: The shortest deadline of a line's job, in ms.
 _SHORTEST_MS = 1_000
 _PRIORITY = -1
@@ -40,6 +40,8 @@ class Offered:
     answer: str | None = None
     #: How long to wait before the next offer for this line's model, if this one was refused, in ms.
     rest_ms: int | None = None
+    #: Whether it was refused because of the line's own deadline, so that other lines may be admitted.
+    is_own: bool = False
     #: Whether this process may not offer lines of the batch any more, or the line needs no job any more.
     is_stale: bool = False
 
@@ -80,10 +82,12 @@ def _may_come_back(context: DoorContext, batch: StoredBatch, error: ApiError) ->
 
 def _refused(batch: StoredBatch, line: OpenLine, refusal: Yield, now_ms: int, *, is_cut: bool) -> Offered:
     """Return what becomes of a refused line. `is_cut` says that the window's end is its deadline."""
-    hint_ms = refusal.body["retry_hint_ms"]
+    hint_ms, is_own = refusal.body["retry_hint_ms"], refusal.body["reason"] == "deadline_unmeetable"
+    if hint_ms is not None and is_own:
+        return replace(_later(line, now_ms, max(hint_ms, _OWN_REST_MS)), is_own=True)
     if hint_ms is not None:
         return _later(line, now_ms, hint_ms)
-    if is_cut and refusal.body["reason"] == "deadline_unmeetable":
+    if is_cut and is_own:
         # The time that is left is too short, not the line's own deadline, so the line expires with the batch.
         return _later(line, now_ms, _FAULT_REST_MS)
     return Offered(line, refusal_line(batch.id, line, refusal.status, refusal.body))
