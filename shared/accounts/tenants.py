@@ -223,5 +223,5 @@ class Tenants:
 
 def _describe(tenant: str, policy: TenantPolicy) -> str:
     values = ((name, getattr(policy, name)) for name in FIELDS)
-    named = " ".join(f"{name}={value}" for name, value in values if value not in (None, False))
+    named = " ".join(f"{name}={value}" for name, value in values if value is not None and value is not False)
     return f"tenant {tenant}: {named or 'the defaults'}"

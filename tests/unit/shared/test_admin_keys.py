@@ -76,7 +76,7 @@ def test_every_change_of_keys_tenants_and_admin_keys_is_recorded(redis_client, a
     first = api_keys.create("blue", label="ci").record
     second = api_keys.rotate("ci", overlap_ms=1_000).record
     api_keys.rm(second.id)
-    tenants.set("blue", TenantPolicy(weight=2.0, disabled=True))
+    tenants.set("blue", TenantPolicy(weight=2.0, prompt_weight=0.0, disabled=True))
     tenants.remove("blue")
     _, admin_key = admin_keys.create("bob")
     admin_keys.rm("bob")
@@ -84,7 +84,7 @@ def test_every_change_of_keys_tenants_and_admin_keys_is_recorded(redis_client, a
         ("key.add", f"key {first.id} of tenant blue, 'ci'"),
         ("key.rotate", f"key {second.id} of tenant blue, 'ci'"),
         ("key.rm", f"key {second.id} of tenant blue, 'ci'"),
-        ("tenant.set", "tenant blue: weight=2.0 disabled=True"),
+        ("tenant.set", "tenant blue: weight=2.0 prompt_weight=0.0 disabled=True"),
         ("tenant.rm", "tenant blue"),
         ("admin_key.add", f"admin key {admin_key.id}, 'bob'"),
         ("admin_key.rm", f"admin key {admin_key.id}, 'bob'"),
