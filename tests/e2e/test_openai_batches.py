@@ -76,17 +76,21 @@ def test_every_line_is_answered_in_order_although_the_serving_processes_are_kill
 def test_lines_that_cannot_be_run_are_in_the_file_of_errors(client: OpenAI) -> None:
     bad_model = a_line(1)["body"] | {"model": "nobody"}
     too_long = a_line(2)["body"] | {"max_tokens": 10_000_000}
-    batch = ended(client, begin(client, [a_line(0), a_line(1, body=bad_model), a_line(2, body=too_long)]))
+    invalid = a_line(3)["body"] | {"max_tokens": "many"}
+    lines = [a_line(0), a_line(1, body=bad_model), a_line(2, body=too_long), a_line(3, body=invalid)]
+    batch = ended(client, begin(client, lines))
     assert batch.status == "completed"
     assert [line["custom_id"] for line in results(client, batch.output_file_id)] == ["line-0"]
     errors = results(client, batch.error_file_id)
     assert [(line["custom_id"], line["response"]["status_code"]) for line in errors] == [
         ("line-1", 404),
         ("line-2", 400),
+        ("line-3", 400),
     ]
-    assert [line["error"]["code"] for line in errors] == ["model_not_found", "context_length_exceeded"]
+    codes = [line["error"]["code"] for line in errors]
+    assert codes == ["model_not_found", "context_length_exceeded", "invalid_value"]
     assert batch.request_counts is not None
-    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 2)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 3)
 
 
 def test_invalid_lines_are_told_by_their_numbers(client: OpenAI) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.store.batches.batches import ERROR, OUTPUT
-from web.http.api_errors import ApiError, error_response
+from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
 from web.openai.chat_answers import AnswerKind, answer_format, job_end_error
 from web.openai.embeddings_schema import embeddings_json
 from web.operations.batches.lines import RequestLine
@@ -98,7 +98,8 @@ def problem_line(batch_id: str, line: OpenLine, problem: ApiError, request_id: s
     """Return what is stored for a line that was answered with an error."""
     body = error_response(problem).body
     error = {"code": problem.code, "message": problem.message}
-    return ERROR + _file_line(batch_id, line, response=_response(problem.status, request_id, body), error=error)
+    status = OPENAI_STATUS.get(problem.code, problem.status)
+    return ERROR + _file_line(batch_id, line, response=_response(status, request_id, body), error=error)
 
 
 def refusal_line(batch_id: str, line: OpenLine, status: int, body: dict[str, Any]) -> str:
