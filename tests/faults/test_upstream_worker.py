@@ -140,6 +140,20 @@ def test_the_slots_that_a_worker_reports_grow_as_long_as_the_server_computes_mor
     stage.assert_sound()
 
 
+def test_one_worker_has_hundreds_of_answers_at_once(stage: Stage, server: UpstreamServer) -> None:
+    server.words, server.word_s = 1_000, 2.0
+    stage.worker(PENSTOCK_MAX_BATCH_SIZE="300", PENSTOCK_UPSTREAM_CONCURRENCY="300")
+    tenants = [f"t{number}" for number in range(50)]
+    jobs = [stage.admit(tenant, model="m", deadline_ms=300_000) for _ in range(6) for tenant in tenants]
+    wait_for(lambda: server.open == 300, "300 requests at the server", timeout_s=60)
+    for job_id in jobs:
+        stage.wait_for_text(job_id)
+        stage.store.cancel(job_id)
+    wait_for(lambda: server.closed == 300, "all requests to be closed", timeout_s=60)
+    assert {view.state.value for view in stage.ended(*jobs)} == {"canceled"}
+    stage.assert_sound()
+
+
 def test_of_two_replicas_one_is_killed_under_load_and_every_job_ends_once(
     stage: Stage, server: UpstreamServer, worker: Process
 ) -> None:
