@@ -15,8 +15,8 @@
 --   call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange
--- USES elsewhere giveback
--- RARELY find_leaver give_back finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
+-- USES elsewhere giveback crowd
+-- RARELY find_leaver may_get_room find_displaced give_back finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -102,15 +102,20 @@ local function paused_first(tenant, may_start)
   return entry and not (may_start and waits_for_head(contest, entry, slug)) and entry or nil
 end
 
--- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and the entry of the job
--- that gives its slot if no slot is free.
+-- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and, if no slot is free,
+-- the entry of the job that gives its slot, and the job that makes room among the paused ones if it has to.
 local function look_at(tenant, group)
-  local may_pause = free > 0 or report.paused_jobs < report.most_paused
-  if not may_pause and not first_of_kind(report.paused[tenant], view.is_batch) then
+  local may_pause, displaced = free > 0 or report.paused_jobs < report.most_paused, nil
+  local is_crowded = not may_pause and not first_of_kind(report.paused[tenant], view.is_batch)
+  if is_crowded and not may_get_room(contest, tenant, view.is_batch, own, fingerprint) then
     return 'pass'
   end
   local giver = free <= 0 and find_giver(contest, tenant, group, view.is_batch) or nil
-  if free <= 0 and not giver then
+  if giver and is_crowded then
+    displaced = find_displaced(report, contest, tenant, group, view.is_batch, own, fingerprint)
+    may_pause = displaced ~= nil
+  end
+  if free <= 0 and not giver or is_crowded and not displaced then
     return 'pass'
   end
   local usable_cells = cells + (giver and cells_for(giver.job) or 0)
@@ -119,7 +124,7 @@ local function look_at(tenant, group)
     return wait_for_cells(view, entry.job, cells_for(entry.job), usable_cells, free > 0, 'resume'), entry.job, giver
   end
   local action, job = examine(view, tenant, group, usable_cells, free > 0)
-  return action, job, giver
+  return action, job, giver, displaced
 end
 
 -- Pauses the job of an entry.
@@ -149,8 +154,8 @@ local function start(job, group)
   answer.started[#answer.started + 1] = description_of(job, fingerprint)
 end
 
-local function go_on(job)
-  resume(job)
+-- Notes that a job is no longer among the worker's paused ones.
+local function end_pause_of(job)
   for index, entry in ipairs(report.paused[job.tenant]) do
     if entry.job.id == job.id then
       table.remove(report.paused[job.tenant], index)
@@ -158,7 +163,19 @@ local function go_on(job)
     end
   end
   report.paused_jobs = report.paused_jobs - 1
+end
+
+local function go_on(job)
+  resume(job)
+  end_pause_of(job)
   answer.resume[#answer.resume + 1] = job.id
+end
+
+-- Puts a paused job back into its queue.
+local function let_go(job)
+  give_back(job, false, now_ms)
+  end_pause_of(job)
+  answer.lost[#answer.lost + 1] = job.id
 end
 
 -- Paused jobs that would be late after another quantum do not wait for their tenants' turns.
@@ -183,16 +200,19 @@ while examined < MAX_EXAMINED and (free > 0 or contest and has_givers(contest)) 
   end
   local group = is_group(owner[1]) and owner[1] or ''
   local candidate = group == '' and owner or least_served(group)
-  local action, job, giver = 'end of group', nil, nil
+  local action, job, giver, displaced = 'end of group', nil, nil, nil
   if candidate[1] and not belongs_to_set(candidate[1], slug, group, view.is_batch) then
     action = 'gone'
   elseif candidate[1] then
-    action, job, giver = look_at(candidate[1], group)
+    action, job, giver, displaced = look_at(candidate[1], group)
   end
   if action == 'lease' or action == 'resume' then
     raise_virtual_time(slug, '', number(owner[2], 0))
     if group ~= '' then
       raise_virtual_time(slug, group, number(candidate[2], 0))
+    end
+    if displaced then
+      let_go(displaced)
     end
     if giver then
       take_slot(giver)
@@ -219,8 +239,7 @@ while examined < MAX_EXAMINED and (free > 0 or contest and has_givers(contest)) 
 end
 local leaver = contest and free <= 0 and find_leaver(report, contest, worker, own, fingerprint)
 if leaver then
-  give_back(leaver, false, now_ms)
-  answer.lost[#answer.lost + 1] = leaver.id
+  let_go(leaver)
 end
 if view.left_to_faster then
   wake_worker(view.faster.name)

@@ -54,6 +54,26 @@ def test_a_short_job_starts_at_once_although_another_tenants_long_answers_have_a
     stage.ended(*loud)
 
 
+def test_a_short_job_starts_although_the_worker_may_pause_no_further_job_and_the_long_answers_stay_whole(stage):
+    stage.worker(PENSTOCK_MAX_BATCH_SIZE="1", PENSTOCK_QUANTUM_MS="200", **ON)
+    long = []
+    for tenant in ("a", "b", "c"):
+        long.append(stage.admit(tenant, max_tokens=1_000))
+        wait_for(lambda: len([job for job in stage.jobs(long) if job.first_claim_ms]) >= min(2, len(long)), "a start")
+    quiet = stage.admit("quiet", max_tokens=10)
+    stage.ended(quiet)
+    # Each of the long answers takes 10 s.
+    assert {job.state for job in stage.jobs(long)} <= {JobState.RUNNING, JobState.QUEUED}
+    events = [stage.store.read_events({job_id: "0"}, block_ms=1)[job_id] for job_id in long]
+    assert any(fields["type"] == "requeued" for of_job in events for _, fields in of_job)
+    wait_for(lambda: not stage.client.zcard(keys.inflight()), "the ends of the long answers", timeout_s=120)
+    check_answers(stage, quiet, *long)
+    for job_id in long:
+        of_job = [fields for _, fields in stage.store.read_events({job_id: "0"}, block_ms=1)[job_id]]
+        assert {fields.get("resumed") for fields in of_job if fields["type"] == "started"} <= {None, "1"}
+        assert "".join(fields.get("text", "") for fields in of_job) == stage.jobs([job_id])[0].text
+
+
 def test_a_short_job_with_a_deadline_is_admitted_beside_long_answers_and_ends_when_it_was_predicted_to(stage):
     stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", PENSTOCK_ADMISSION="full", **ON)
     # The answers of 10 to 19 s leave no slot to others for longer than the deadline.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.support import model_turns
-from tests.support.model_contest import EARLY_PART, OFTEN, TURNOVER_PART, lead_part, most_paused
+from tests.support.model_contest import EARLY_PART, OFTEN, RISK_FACTOR, TURNOVER_PART, lead_part, most_paused
 from tests.support.model_lengths import MIN_ANSWERS, Lengths
 from tests.support.model_places import LIVE_MS
 from tests.support.model_records import ModelJob
@@ -110,6 +110,7 @@ class SlotView:
     share: float
     first: int
     ahead: int
+    owners: int
     lead_ms: float
     #: The tenant's running jobs, their expected work, and the mean work of its queued jobs.
     jobs: int
@@ -123,7 +124,9 @@ class SlotView:
         """Return the ms until a job gets a slot before which `rank` queued jobs of its tenant start."""
         before = self.jobs + rank
         if self.is_crowded:
-            return max(self.lead_ms, (1 + self.ahead + before) * self.mean_mwt / self.mu_wtps)
+            quanta = 1 + RISK_FACTOR * lead_part(self.slots) * self.owners / max(1, self.slots)
+            room_ms = self.quantum_ms * quanta if before == 0 else math.inf
+            return max(self.lead_ms, min((1 + self.ahead + before) * self.mean_mwt / self.mu_wtps, room_ms))
         if before < self.first:
             return EARLY_PART * self.quantum_ms + self.lead_ms
         if before == 0:
@@ -175,6 +178,7 @@ def slot_view(view: "AdmissionView", rates: "Rates", score_of: ScoreOf) -> SlotV
         share,
         first,
         ahead,
+        pool.owners,
         min(lead_ms, others_mwt / rates.mu_wtps),
         len(mine),
         len(mine) * usual_mwt,

@@ -98,7 +98,7 @@ end
 -- service, whatever it takes. `frees_slots` is true if slots often become free without a pause.
 local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries, slots, frees_slots)
   local contest = { slug = slug, quantum_ms = quantum_ms, entries = entries, owners = {}, longest_ms = 0,
-    frees_slots = frees_slots,
+    frees_slots = frees_slots, counts_turns = counts_turns,
     lead_mwt = counts_turns and 1000 or lead_part_of(slots, false) * quantum_mwt,
     first_lead_mwt = counts_turns and 0 or lead_part_of(slots, true) * quantum_mwt,
     young_mwt = counts_turns and 0 or quantum_mwt }

@@ -36,7 +36,8 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
       elseif row_ms >= 0 and job.paused_since_ms > 0 then
         resume(job)
       end
-      local entry = { job = job, row_ms = row_ms, left_ms = left_ms_of(job, generated_tokens, tpot_ms) }
+      local entry = { job = job, row_ms = row_ms, generated_tokens = generated_tokens,
+        left_ms = left_ms_of(job, generated_tokens, tpot_ms) }
       if row_ms < 0 then
         -- The set may lack the tenant if another program changed it.
         activate(job.tenant, job.slug, job.priority < 0, true)

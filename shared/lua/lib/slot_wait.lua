@@ -136,8 +136,8 @@ local function look_at_slots(request)
   local all_paused = number(redis.call('HGET', k_books .. slug, 'paused'), 0, 0)
   local others_mwt = math.max(0, request.pool_mwt - own.tenant_mwt)
     + math.max(0, request.running - jobs) * request.mean_mwt
-  request.slot_view = { slots = slots, share = share, first = first, ahead = ahead, jobs = jobs, mu = request.mu,
-    quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / request.mu), mean_mwt = request.mean_mwt,
+  request.slot_view = { slots = slots, share = share, first = first, ahead = ahead, owners = pool.owners, jobs = jobs,
+    mu = request.mu, quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / request.mu), mean_mwt = request.mean_mwt,
     others_mwt = others_mwt, running_mwt = jobs * usual_cost_mwt(request),
     queued_mwt = own.tenant_mwt / math.max(1, own.waiting_here),
     is_crowded = all_paused >= most_paused(slug, slots, slots) and paused == 0 }
@@ -148,8 +148,12 @@ end
 local function slot_wait_ms(view, rank)
   local before = view.jobs + rank
   if view.is_crowded then
-    -- While the workers may pause no further jobs, a job of a tenant without a paused one starts only when another ends.
-    return math.max(view.lead_ms, (1 + view.ahead + before) * view.mean_mwt / view.mu), false
+    -- While the workers may pause no further jobs, a job of a tenant without a paused one starts only when another ends. If
+    -- nothing of the tenant runs, it also starts when a paused job makes room: when its tenant leads by far.
+    local end_ms = (1 + view.ahead + before) * view.mean_mwt / view.mu
+    local room_ms = before > 0 and math.huge
+      or view.quantum_ms * (1 + RISK_FACTOR * lead_part_of(view.slots, false) * view.owners / math.max(1, view.slots))
+    return math.max(view.lead_ms, math.min(end_ms, room_ms)), false
   elseif before < view.first then
     return EARLY_PART * view.quantum_ms + view.lead_ms, view.lead_ms == 0
   elseif before == 0 then
