@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from random import Random
 
 from tools.demo_model.calls.conversations import a_conversation
-from tools.demo_model.calls.exercises import an_exercise
+from tools.demo_model.calls.exercises import an_exercise, random_tokens
 from tools.demo_model.chats import a_chat, question, riddle_text, small_talk, story_wish
 from tools.demo_model.stories import a_story, sentences_of
 from workers.demo.vocabulary import (
     ASSISTANT_ID,
     BOS_ID,
     EOS_ID,
+    FIRST_PIECE_ID,
     SPECIALS,
     SYSTEM_ID,
     TOOL_CHAT_TEMPLATE,
@@ -37,10 +38,14 @@ class Part:
     learned: bool
 
 
+#: Number of tokens of the vocabulary.
+N_VOCAB = 2048
+#: The share of the exercises whose tokens are random.
+_RANDOM_TOKENS_SHARE = 0.5
 #: The share of the documents in which the assistant has tools.
-TOOLS_SHARE = 0.54
+TOOLS_SHARE = 0.68
 #: The share of the documents that are exercises in copying.
-EXERCISES_SHARE = 0.2
+EXERCISES_SHARE = 0.08
 
 
 def documents(
@@ -103,14 +108,21 @@ def _conversation_with_tools(rng: Random) -> list[Part]:
 
 
 def _exercise(rng: Random) -> list[Part]:
-    """Return a chat whose answer repeats what the request names."""
-    asked, answered = an_exercise(rng)
+    """Return a chat whose answer repeats what the request names, in words or in random tokens."""
+    asked: list[str | int]
+    answered: list[str | int]
+    if rng.random() < _RANDOM_TOKENS_SHARE:
+        random_asked, random_answered = random_tokens(rng, range(FIRST_PIECE_ID, N_VOCAB))
+        asked, answered = [*random_asked], [*random_answered]
+    else:
+        text_asked, text_answered = an_exercise(rng)
+        asked, answered = [text_asked], [text_answered]
     return [
         Part(USER_ID, learned=False),
-        Part(asked, learned=False),
+        *(Part(content, learned=False) for content in asked),
         Part(EOS_ID, learned=False),
         Part(ASSISTANT_ID, learned=False),
-        Part(answered, learned=True),
+        *(Part(content, learned=True) for content in answered),
         Part(EOS_ID, learned=True),
     ]
 

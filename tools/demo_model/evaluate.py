@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -74,10 +74,13 @@ class Loop:
         return self.attempt.has_right_tool and known & _words(case.answer) <= _words(self.answer)
 
 
-def questions(seed: int, count: int) -> list[Question]:
-    """Return unseen requests with three tools each, which depend only on the seed."""
+def questions(seed: int, count: int, *, is_new_tool: bool = False) -> list[Question]:
+    """Return unseen requests with three tools each, which depend only on the arguments.
+
+    The right tool is one that training has, or with `is_new_tool` one whose words are new to the model.
+    """
     rng = Random(seed)  # noqa: S311 - the requests are not secret
-    return [a_question(rng) for _ in range(count)]
+    return [a_question(rng, is_new_tool=is_new_tool) for _ in range(count)]
 
 
 def attempts(path: Path, asked: Sequence[Question], *, tool_choice: str) -> list[Attempt]:
@@ -133,25 +136,28 @@ def story_loss(path: Path, seed: int, count: int = N_STORIES) -> float:
 def main() -> None:
     """Print the shares of right tools, arguments and answers, the failures if requested, and the loss on stories."""
     options = _options()
-    asked = questions(options.seed, options.requests)
-    for choice in ("auto", "required"):
-        made = attempts(options.model, asked, tool_choice=choice)
-        for kind, shown in _kinds(made):
-            right = sum(attempt.has_right_tool for attempt in shown)
-            exact = sum(attempt.has_right_arguments for attempt in shown)
-            print(f"{choice}, {kind}: right tool {_share(right, shown)}, right arguments too {_share(exact, shown)}")
-        failed = (attempt for attempt in made if not attempt.has_right_arguments)
-        for attempt in islice(failed, options.failures):
-            case = attempt.question.case
-            print(f"  {case.request}\n    {case.tool.name}{dict(case.arguments)}: {attempt.name}{attempt.arguments}")
-        if choice == "auto":
-            _print_loops(loops(options.model, made), options.failures)
+    for kind, is_new_tool in (("known tools", False), ("new tools", True)):
+        asked = questions(options.seed, options.requests, is_new_tool=is_new_tool)
+        for choice in ("auto", "required"):
+            made = attempts(options.model, asked, tool_choice=choice)
+            right = sum(attempt.has_right_tool for attempt in made)
+            exact = sum(attempt.has_right_arguments for attempt in made)
+            print(f"{kind}, {choice}: right tool {_share(right, made)}, right arguments too {_share(exact, made)}")
+            _print_failures(made, options.failures)
+            if choice == "auto":
+                _print_loops(kind, loops(options.model, made), options.failures)
     print(f"stories: {story_loss(options.model, options.seed):.4f} nats per character")
 
 
-def _print_loops(done: Sequence[Loop], n_failures: int) -> None:
+def _print_failures(made: Sequence[Attempt], n_failures: int) -> None:
+    for attempt in islice((attempt for attempt in made if not attempt.has_right_arguments), n_failures):
+        case = attempt.question.case
+        print(f"  {case.request}\n    {case.tool.name}{dict(case.arguments)}: {attempt.name}{attempt.arguments}")
+
+
+def _print_loops(kind: str, done: Sequence[Loop], n_failures: int) -> None:
     right = [loop for loop in done if loop.is_right]
-    print(f"auto, the answer after the result: right {_share(len(right), done)}")
+    print(f"{kind}, the answer after the result: right {_share(len(right), done)}")
     for loop in islice((loop for loop in done if not loop.is_right), n_failures):
         case = loop.attempt.question.case
         print(f"  {case.request}\n    {case.result}: {loop.answer}\n    expected: {case.answer}")
@@ -196,12 +202,6 @@ def _parsed(arguments: str) -> Mapping[str, Any] | None:
         return None
 
 
-def _kinds(made: Sequence[Attempt]) -> Iterator[tuple[str, Sequence[Attempt]]]:
-    yield "all requests", made
-    yield "known tools in new words", [attempt for attempt in made if not attempt.question.is_new_tool]
-    yield "new tools", [attempt for attempt in made if attempt.question.is_new_tool]
-
-
 def _share(count: int, of: Sequence[Attempt | Loop]) -> str:
     return f"{count} of {len(of)} ({count / max(1, len(of)):.1%})"
 
@@ -209,7 +209,7 @@ def _share(count: int, of: Sequence[Attempt | Loop]) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.demo_model.evaluate", description=__doc__)
     parser.add_argument("--model", type=Path, default=demo_model_path(), help="the GGUF file to measure")
-    parser.add_argument("--requests", type=int, default=200, help="number of requests")
+    parser.add_argument("--requests", type=int, default=200, help="number of requests of each kind")
     parser.add_argument("--seed", type=int, default=1, help="seed of the requests and of the stories")
     parser.add_argument("--failures", type=int, default=0, help="number of failures to print for each choice")
     return parser.parse_args()

@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from tools.demo_model.documents import EXERCISES_SHARE, TOOLS_SHARE, documents
+from tools.demo_model.documents import EXERCISES_SHARE, N_VOCAB, TOOLS_SHARE, documents
 from tools.demo_model.first_tensors import random_tensors, tensors_of
 from tools.demo_model.network import Tensor, Tensors, hidden_of
+from tools.demo_model.optimizer import Optimizer
 from tools.demo_model.tokenizer import Tokenizer, learn_pieces
 from workers.demo import DEMO_MODEL_NAME, demo_model_path
 from workers.demo.gguf_file import ModelShape, write_gguf
@@ -26,14 +27,14 @@ from workers.demo.vocabulary import EOS_ID, FIRST_PIECE_ID, TOOL_CHAT_TEMPLATE, 
 log = logging.getLogger("tools.demo_model.train")
 
 #: Small enough for a file below 8 MB in f16. Every backend has fast attention for heads of width 64.
-SHAPE = ModelShape(n_vocab=2048, n_ctx_train=2048, n_embd=192, n_layer=4, n_head=3, n_head_kv=3, n_ff=512)
+SHAPE = ModelShape(n_vocab=N_VOCAB, n_ctx_train=2048, n_embd=192, n_layer=4, n_head=3, n_head_kv=3, n_ff=512)
 #: Number of documents from which the vocabulary is learned.
 N_VOCABULARY_DOCUMENTS = 2000
 
 #: Minimum number of tokens in one step: about 14 documents. Each has its own row, because in use each stands alone.
 STEP_TOKENS = 2048
 #: Number of rows of similar length that are computed together, so that little padding is needed.
-ROWS_AT_ONCE = 8
+ROWS_AT_ONCE = 4
 #: Rows are padded to a multiple of this, because few different shapes keep PyTorch's caches small.
 ROW_UNIT = 32
 #: Every so many steps, the rows are as long as the context and packed with documents, so that the model also learns
@@ -45,11 +46,12 @@ LONG_ROWS_EVERY = 16
 PEAK_RATE = 3e-3
 WARM_UP_STEPS = 100
 FALLING_SHARE = 0.5
-WEIGHT_DECAY = 0.05
 GRADIENT_NORM = 1.0
 
-#: The shares of conversations with tools and of exercises among the documents.
-SHARES = (TOOLS_SHARE, EXERCISES_SHARE)
+#: The shares of conversations with tools and of exercises among the documents, before and after COPYING_SHARE of the
+#: steps. Copying is what takes the model longest to learn, and the other documents hold little of it.
+FIRST_SHARES, SHARES = (0.45, 0.4), (TOOLS_SHARE, EXERCISES_SHARE)
+COPYING_SHARE = 0.4
 CHECKPOINT_EVERY = 100
 #: Number of tokens, which no step trains on, on which the loss is measured.
 N_HELD_OUT_TOKENS = 16384
@@ -64,7 +66,7 @@ def main() -> None:
     vocabulary = _vocabulary(arguments.work / "pieces.json", arguments.seed)
     first = arguments.from_gguf
     tensors = random_tensors(SHAPE, arguments.seed) if first is None else tensors_of(first, SHAPE, vocabulary)
-    trainer = Trainer(tensors, Tokenizer(vocabulary), arguments.seed, arguments.steps)
+    trainer = Trainer(tensors, Tokenizer(vocabulary), arguments.seed, arguments.steps, is_rounded=arguments.bfloat16)
     checkpoint = arguments.work / "checkpoint.pt"
     if checkpoint.exists():
         trainer.load(checkpoint)
@@ -85,14 +87,13 @@ def main() -> None:
 class Trainer:
     """The weights and their optimizer. The data of a step depends only on the seed and the step's number."""
 
-    def __init__(self, tensors: Tensors, tokenizer: Tokenizer, seed: int, n_steps: int) -> None:
-        self.tensors = tensors
+    def __init__(
+        self, tensors: Tensors, tokenizer: Tokenizer, seed: int, n_steps: int, *, is_rounded: bool = False
+    ) -> None:
+        self.tensors, self._is_rounded = tensors, is_rounded
         self._tokenizer, self._seed, self._n_steps = tokenizer, seed, n_steps
         self._step = 0
-        matrices = [values for values in self.tensors.values() if values.ndim > 1]
-        vectors = [values for values in self.tensors.values() if values.ndim == 1]
-        groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.95), fused=True)
+        self._optimizer = Optimizer(self.tensors)
         # Steps are numbered from 0, so no step trains on the documents of step -1.
         self._held_out = [self._documents_in_rows(-1, N_HELD_OUT_TOKENS, kinds) for kinds in ((0, 0), (1, 0), (0, 1))]
 
@@ -120,7 +121,7 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Write a checkpoint. The previous one is replaced only when the new one is complete."""
-        state = {"step": self._step, "tensors": self.tensors, "optimizer": self._optimizer.state_dict()}
+        state = {"step": self._step, "tensors": self.tensors, "optimizer": self._optimizer.state()}
         torch.save(state, path.with_suffix(".new"))
         path.with_suffix(".new").replace(path)
 
@@ -131,21 +132,21 @@ class Trainer:
         with torch.no_grad():
             for name, values in state["tensors"].items():
                 self.tensors[name].copy_(values)
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.restore(state["optimizer"])
         log.info("resuming after step %d", self._step)
 
     def _take_step(self) -> float:
+        shares = FIRST_SHARES if self._step < COPYING_SHARE * self._n_steps else SHARES
         is_long = self._step % LONG_ROWS_EVERY == LONG_ROWS_EVERY - 1
-        groups = self._packed_rows(self._step) if is_long else self._documents_in_rows(self._step, STEP_TOKENS)
-        self._optimizer.zero_grad()
+        rows = self._packed_rows if is_long else self._documents_in_rows
+        groups = rows(self._step, STEP_TOKENS, shares)
+        self._optimizer.forget_gradients()
         loss = 0.0
         for part in self._losses(groups):
             part.backward()
             loss += float(part.detach())
         torch.nn.utils.clip_grad_norm_(self.tensors.values(), GRADIENT_NORM)
-        for group in self._optimizer.param_groups:
-            group["lr"] = PEAK_RATE * rate_share(self._step, self._n_steps)
-        self._optimizer.step()
+        self._optimizer.step(PEAK_RATE * rate_share(self._step, self._n_steps))
         self._step += 1
         return loss
 
@@ -154,12 +155,12 @@ class Trainer:
         n_learned = sum(int(group[:, 1:, 1].sum()) for group in groups)
         for group in groups:
             ids, learned = group[..., 0], group[:, 1:, 1] == 1
-            with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._is_rounded):
                 hidden = hidden_of(self.tensors, SHAPE, ids[:, :-1])[learned]
                 logits = functional.linear(hidden, self.tensors["token_embd.weight"])
             yield functional.cross_entropy(logits.float(), ids[:, 1:][learned], reduction="sum") / n_learned
 
-    def _documents_in_rows(self, step: int, n_tokens: int, shares: tuple[float, float] = SHARES) -> list[Tensor]:
+    def _documents_in_rows(self, step: int, n_tokens: int, shares: tuple[float, float]) -> list[Tensor]:
         """Return documents of at least `n_tokens` in total as tensors of shape (rows, length, 2).
 
         The last axis holds a token's id and whether the token is learned.
@@ -177,13 +178,13 @@ class Trainer:
             filled.append(torch.tensor([row + [(EOS_ID, False)] * (length - len(row)) for row in group]))
         return filled
 
-    def _packed_rows(self, step: int) -> list[Tensor]:
-        """Return STEP_TOKENS tokens of documents in rows that are as long as the context and have no padding."""
+    def _packed_rows(self, step: int, n_tokens: int, shares: tuple[float, float]) -> list[Tensor]:
+        """Return `n_tokens` of documents in rows that are as long as the context and have no padding."""
         length = SHAPE.n_ctx_train
-        pairs = list(islice(chain.from_iterable(self._stream(step)), STEP_TOKENS))
+        pairs = list(islice(chain.from_iterable(self._stream(step, shares)), n_tokens))
         return [torch.tensor(pairs).view(-1, length, 2)]
 
-    def _stream(self, step: int, shares: tuple[float, float] = SHARES) -> Iterator[list[tuple[int, bool]]]:
+    def _stream(self, step: int, shares: tuple[float, float]) -> Iterator[list[tuple[int, bool]]]:
         """Yield the step's documents, each as a list of pairs: a token's id and whether the token is learned."""
         for document in documents(self._seed * 1_000_000 + step, *shares):
             yield [
@@ -219,6 +220,11 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=1800, help="total number of steps, of 2048 tokens each")
     parser.add_argument("--seed", type=int, default=1, help="seed of the stories and of the initial weights")
+    parser.add_argument(
+        "--bfloat16",
+        action="store_true",
+        help="compute most products in bfloat16: faster only on processors that have instructions for it",
+    )
     parser.add_argument("--threads", type=int, default=1, help="number of PyTorch's threads")
     return parser.parse_args()
 

@@ -10,7 +10,7 @@ import pytest
 
 from tools.demo_model.calls.cases import Case, a_case, a_tool
 from tools.demo_model.calls.conversations import SKILLS, Message, a_conversation, a_question
-from tools.demo_model.calls.exercises import an_exercise
+from tools.demo_model.calls.exercises import an_exercise, random_tokens
 from tools.demo_model.calls.made_up import FACTS, N_UNSEEN_WORDS, NOUNS, VERBS
 from tools.demo_model.calls.skill import N_UNSEEN_REQUESTS, Skill
 from tools.demo_model.calls.values import N_UNSEEN, WORDS
@@ -25,6 +25,9 @@ from workers.demo.vocabulary import (
 )
 from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.tool_formats import HERMES, format_of
+
+#: After it follows what the model learns to answer.
+ANSWER = Part(ASSISTANT_ID, learned=False)
 
 
 def conversations(seed: int, count: int) -> list[tuple[list[str], list[Message]]]:
@@ -136,12 +139,12 @@ def test_a_document_is_rendered_as_the_worker_renders_the_prompt_and_the_answer(
 
 def test_the_requests_of_the_evaluation_occur_in_no_training() -> None:
     rng, trained = Random(9), {message["content"] for _, messages in conversations(10, 3000) for message in messages}
-    asked = [a_question(rng) for _ in range(200)]
+    asked = [a_question(rng, is_new_tool=number < 60) for number in range(200)]
 
     assert not {question.case.request for question in asked} & trained
     assert all(len({tool.name for tool in question.tools}) == 3 for question in asked)
     assert all(question.case.tool in question.tools for question in asked)
-    assert 30 < sum(question.is_new_tool for question in asked) < 100
+    assert [number for number, question in enumerate(asked) if question.case.tool.skill not in SKILLS] == [*range(60)]
 
 
 def test_the_words_of_new_tools_occur_in_no_tool_of_the_training() -> None:
@@ -190,6 +193,14 @@ def test_no_exercise_has_a_noun_of_the_evaluation() -> None:
 
 def test_only_the_answer_of_an_exercise_is_learned() -> None:
     for document in islice(documents(10, tools_share=0, exercises_share=1), 50):
-        texts = [part for part in document if isinstance(part.content, str)]
-        assert [part.learned for part in texts] == [False, True], rendered(document)
+        asked, answered = document[: document.index(ANSWER)], document[document.index(ANSWER) + 1 :]
+        assert not any(part.learned for part in asked), rendered(document)
+        assert all(part.learned for part in answered), rendered(document)
         assert document[-1] == Part(EOS_ID, learned=True)
+
+
+def test_the_answer_to_random_tokens_has_all_of_them_half_of_the_time_in_their_order() -> None:
+    rng = Random(3)
+    made = [random_tokens(rng, range(300, 2000)) for _ in range(300)]
+    assert all(sorted(asked) == sorted(answered) for asked, answered in made)
+    assert 120 < sum(asked == answered for asked, answered in made) < 200

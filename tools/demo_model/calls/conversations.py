@@ -25,11 +25,9 @@ _ALIKE = (
 NO_TOOL = ("I have no tool for that, I am sorry.", "I am sorry, none of my tools can do that.")
 
 #: The share of conversations whose tool is made from words, and of those whose request needs no tool.
-_MADE_UP_SHARE, _NO_CALL_SHARE = 0.45, 0.12
+_MADE_UP_SHARE, _NO_CALL_SHARE = 0.35, 0.1
 #: The share of conversations that end with the call, and of those that go on after the answer.
-_ONLY_CALL_SHARE, _GOES_ON_SHARE = 0.25, 0.2
-#: The share of the evaluation's tools that are made from words which training never uses.
-_NEW_TOOL_SHARE = 0.3
+_ONLY_CALL_SHARE, _GOES_ON_SHARE = 0.45, 0.2
 #: The share of the other tools that have a word in common with the right one, if that is made from words.
 _SHARED_WORD_SHARE = 0.5
 
@@ -38,14 +36,10 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """A request of the evaluation, and the tools of which `case.tool` is the right one.
-
-    `is_new_tool` says whether the words of the tool are new to the model, and not only those of the request.
-    """
+    """A request of the evaluation, and the tools of which `case.tool` is the right one."""
 
     tools: Sequence[Tool]
     case: Case
-    is_new_tool: bool
 
 
 def a_conversation(rng: Random) -> tuple[list[Tool], list[Message]]:
@@ -63,12 +57,13 @@ def a_conversation(rng: Random) -> tuple[list[Tool], list[Message]]:
     return tools, messages
 
 
-def a_question(rng: Random, n_tools: int = 3) -> Question:
-    """Return a request that training never contains: its values are new, and its wording or its tool is."""
-    is_new_tool = rng.random() < _NEW_TOOL_SHARE
-    skill = made_up_skill(rng, unseen=True) if is_new_tool else rng.choice(SKILLS)
-    tool = a_tool(rng, skill)
-    return Question(_with_others(rng, tool, n_tools, unseen=is_new_tool), a_case(rng, tool, unseen=True), is_new_tool)
+def a_question(rng: Random, *, is_new_tool: bool = False, n_tools: int = 3) -> Question:
+    """Return a request that training never contains: its wording and its values are new.
+
+    With `is_new_tool`, the words of the tool are new to the model too.
+    """
+    tool = a_tool(rng, made_up_skill(rng, unseen=True) if is_new_tool else rng.choice(SKILLS))
+    return Question(_with_others(rng, tool, n_tools, unseen=is_new_tool), a_case(rng, tool, unseen=True))
 
 
 def _a_skill(rng: Random, *, unseen: bool = False) -> Skill:

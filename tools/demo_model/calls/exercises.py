@@ -11,6 +11,8 @@ from random import Random
 from tools.demo_model.calls.values import N_UNSEEN, WORDS, Value, a_value
 from tools.demo_model.stories import made_up_word
 
+#: The most tokens of a request of random tokens.
+_MAX_RANDOM_TOKENS = 96
 _SLOTS = ("odd", "odd", "name", "name", "email", "file", "ticket", "code", "number", "price", "clock", "date", "text")
 _REPEATED = ("Repeat: {}", "Say this: {}", "Repeat this list: {}", "Read this back to me: {}", "{} - now you")
 _ASKED = ("{} - tell me {}", "Here is a list: {}. Give me {}", "Given {}, what is {}", "Look at {} and find {}")
@@ -27,6 +29,20 @@ def an_exercise(rng: Random) -> tuple[str, str]:
     listed = ", ".join(form.format(name, value) for name, value in by_name.items())
     answer = json.dumps({name: by_name[name] for name in asked}, ensure_ascii=False)
     return rng.choice(_ASKED).format(listed, ", ".join(asked)), answer
+
+
+def random_tokens(rng: Random, ids: range) -> tuple[list[int], list[int]]:
+    """Return random tokens, and an answer that repeats them, or pieces of them in another order.
+
+    What follows a token can only be known from the request, so these exercises teach to look it up there.
+    """
+    asked = [rng.choice(ids) for _ in range(rng.randint(8, _MAX_RANDOM_TOKENS))]
+    if rng.random() < 0.5:
+        return asked, asked
+    size = rng.randint(2, 8)
+    pieces = [asked[first : first + size] for first in range(0, len(asked), size)]
+    rng.shuffle(pieces)
+    return asked, [token for piece in pieces for token in piece]
 
 
 def _listed(rng: Random, values: list[Value]) -> str:
