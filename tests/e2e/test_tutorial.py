@@ -116,3 +116,9 @@ def test_the_commands_of_the_tutorial_work_as_printed(folder: Path) -> None:
 
 def test_nothing_of_the_page_is_outside_of_the_two_shells() -> None:
     assert len(re.findall(r"^```", PAGE, re.MULTILINE)) == 2 * (1 + len(SECOND_SHELL))
+
+
+def test_what_the_page_makes_cannot_be_committed_by_mistake() -> None:
+    (folder,) = re.findall(r"PENSTOCK_STATE_DIR=\$PWD/(\w+) ", FIRST_SHELL)
+    (report,) = re.findall(r" > (\S+\.csv)$", PAGE, re.MULTILINE)
+    assert {f"/{folder}/", f"/{report}"} <= set((ROOT / ".gitignore").read_text().splitlines())
