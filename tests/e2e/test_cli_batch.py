@@ -92,6 +92,14 @@ def test_run_writes_the_answers_in_order_and_nothing_else_to_stdout(penstock: Pr
     assert "20 of 20 lines succeeded" in done.stderr
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(penstock: Program, write: Any) -> None:
+    file = write(a_line(0), a_line(1))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    done = penstock("batch", "run", str(file), timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    assert ids_in(file.with_name("lines.out.jsonl")) == ["line-0", "line-1"]
+
+
 def test_existing_results_are_replaced_only_if_asked_and_before_anything_is_sent(
     penstock: Program, write: Any, served: Served
 ) -> None:

@@ -1,10 +1,11 @@
-"""Tests of a batch's window and of when a line is offered again."""
+"""Tests of a batch's window, of its lines, and of when a line is offered again."""
 
 import re
 
 import pytest
 
 from web.openai.batches.batch_schema import BatchBody, window_ms
+from web.operations.batches.lines import BadLine, parse_line, read_lines
 from web.operations.batches.open_lines import OpenLine, job_id
 
 #: For each unit, the longest window and a number of digits that no window has.
@@ -31,3 +32,12 @@ def test_a_line_whose_jobs_expire_is_offered_after_a_second_and_then_ever_later(
         assert line.job == job_id("b", 3, attempt)
     assert rests[:7] == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000]
     assert set(rests[7:]) == {60_000}
+
+
+def test_a_byte_order_mark_at_the_beginning_of_the_file_is_no_part_of_its_first_line():
+    mark, endpoint = b"\xef\xbb\xbf", "/v1/completions"
+    line = b'{"custom_id":"c","method":"POST","url":"/v1/completions","body":{}}\r\n'
+    first, second = read_lines(iter([mark + line, mark + line]), longest=1_000)
+    assert parse_line(first, endpoint, 1_000).custom_id == "c"
+    with pytest.raises(BadLine):
+        parse_line(second, endpoint, 1_000)

@@ -1,5 +1,6 @@
 """Reads the lines of a batch's input file, one at a time, and checks what every line must have; no I/O of its own."""
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -78,8 +79,10 @@ def parse_line(line: RawLine, endpoint: str, longest: int) -> RequestLine:
     """Return the request in a line. Raises BadLine."""
     if line.content is None:
         raise BadLine("line_too_long", f"the line is longer than {longest} bytes")
+    # Some editors and shells begin a file with a byte order mark.
+    content = line.content if line.offset else line.content.removeprefix(BOM_UTF8)
     try:
-        value = parse_json(line.content.strip())
+        value = parse_json(content.strip())
     except ApiError as error:
         raise BadLine("invalid_json_line", error.message.replace("the body", "the line"), error.param) from None
     if not isinstance(value, dict):

@@ -1,6 +1,7 @@
 """`penstock batch`: run the requests in a file as a batch, follow one that runs, or cancel it."""
 
 import sys
+from codecs import BOM_UTF8
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -133,7 +134,7 @@ def _endpoint_in(file: Path) -> str:
                 pass
     except OSError as error:
         raise ConfigError(f"FILE={str(file)!r} cannot be read: {error.strerror}") from None
-    url = parse_json_object(line).get("url")
+    url = parse_json_object(line.removeprefix(BOM_UTF8)).get("url")
     if not isinstance(url, str):
         message = f"the first line of FILE={str(file)!r} has no field `url`; name the endpoint with --endpoint"
         raise ConfigError(message)
