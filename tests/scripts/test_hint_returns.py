@@ -217,3 +217,13 @@ def test_spoiled_members_are_passed_over_and_removed(full, settings, clock):
     open_up(full, settings)
     come_back(full, clock, body("a"), hint_ms)
     assert returns(full) == {"admitted": 1}
+
+
+def test_hints_of_a_tenant_whose_appointment_is_as_late_as_it_may_be_are_spread_too(full):
+    """The tenant has offered more than its share does in the minute after its queued work."""
+    for i in range(100):
+        refused(full, body(f"a{i}", cost_mwt=2_000_000))
+    hints = [refused(full, body(f"b{i}", cost_mwt=2_000_000)) for i in range(40)]
+    assert all(answer.too_long for answer in hints)
+    assert all(50_000 <= answer.retry_hint_ms <= 60_000 for answer in hints)
+    assert len({answer.retry_hint_ms // 1_000 for answer in hints}) > 5

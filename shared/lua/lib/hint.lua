@@ -92,11 +92,12 @@ local function is_in_time(request, hint_ms)
     and not (request.start_named and hint_ms > request.start_within_ms)
 end
 
--- Returns the hint for a wait, in ms, and whether the wait is longer than the longest hint. Clients sleep for exactly
+-- Returns the hint for a wait, in ms, and whether the wait is as long as the longest hint or longer: appointments are not
+-- later than that, so nobody knows by how much. Clients sleep for exactly
 -- the hint, so without `spread` (from 0 to 1) all clients with the same wait would come back at the same time. A hint is
 -- never shorter than the wait, unless the wait is longer than the longest hint.
 local function spread_hint(wait_ms, base_ms, spread)
-  if wait_ms > HINT_MAX_MS then
+  if math.ceil(wait_ms) >= HINT_MAX_MS then
     local shortest_ms = base_ms < HINT_MAX_MS and math.max(CAPPED_MIN_MS, base_ms) or CAPPED_MIN_MS
     return math.floor(shortest_ms + spread * (HINT_MAX_MS - shortest_ms)), true
   end
