@@ -35,7 +35,7 @@ _MIDDLE_OF_E = (
     "return [r.x + r.width / 2, r.y + r.height / 2];"
 )
 #: How long an answer of the browser may take, in seconds; it is long, because machines can be slow.
-_ANSWER_S = 60.0
+_ANSWER_S = 180.0
 
 
 class Page:
