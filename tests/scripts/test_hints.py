@@ -36,10 +36,10 @@ def test_retry_hints_during_a_drain_do_not_grow_with_the_number_of_refusals(pool
 
 def test_a_refusal_by_the_tenants_own_rate_does_not_move_its_appointment(pool):
     Tenants(pool.client).set("blue", TenantPolicy(rpm=1))
-    admitted(pool, a_job(cost_mwt=1_000_000))
+    admitted(pool, a_job(cost_mwt=5_000_000))
     before = appointment(pool)
     for _ in range(10):
-        assert refused(pool, a_job(cost_mwt=1_000_000)).reason == "rate_limited"
+        assert refused(pool, a_job(cost_mwt=5_000_000)).reason == "rate_limited"
     assert appointment(pool) == before
 
 
