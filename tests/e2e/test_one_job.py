@@ -18,16 +18,16 @@ pytestmark = pytest.mark.ways("direct", reason="the stack as `penstock up` start
 
 README = (ROOT / "README.md").read_text()
 OPENINGS = (
-    "Once upon a time",
     "The little fox",
     "In the old mill",
     "Mara had a red boat",
-    "Long ago",
     "One rainy morning",
+    "A girl named Mia",
+    "Near the river",
 )
-# In these 24 answers, the two best tokens are never closer than .009 nats. When they were closer (.0003), the rounding
+# In these 24 answers, the two best tokens are never closer than .01 nats. When they were closer (.0003), the rounding
 # decided between them, and that depends on the other jobs of the batch.
-ENDINGS = (" there was", ", who was never tired,", " and the owl", " wanted a friend")
+ENDINGS = (" there was", ", who was never tired,", " and the owl", " was very happy")
 
 
 @pytest.fixture(scope="module")

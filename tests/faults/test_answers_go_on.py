@@ -28,7 +28,8 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 #: The default of PENSTOCK_RESUME_TOKENS.
 RESUME_TOKENS = 32
 LENGTH = 90
-SCHEMA = {"type": "object", "properties": {"names": {"type": "array", "items": {"type": "string"}, "minItems": 3}}}
+NAMES = {"type": "array", "items": {"type": "string", "minLength": 24}, "minItems": 3}
+SCHEMA = {"type": "object", "properties": {"names": NAMES}, "required": ["names"]}
 REQUESTS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0},
     "seeded": {"seed": 7},

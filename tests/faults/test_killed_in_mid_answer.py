@@ -22,10 +22,11 @@ RESUME_TOKENS = 32
 LENGTH = 300
 #: No answer may end before the worker is killed.
 NO_END = {"logit_bias": {str(EOS_ID): -100}}
-#: Two greedy answers and two seeded ones; each is once streamed and once not.
+#: Two greedy answers and two seeded ones; each is once streamed and once not. In the greedy answers, the two best
+#: tokens are never closer than .018 nats, so that rounding does not decide between them.
 REQUESTS = [
-    {"prompt": "Once upon a time there was", "temperature": 0},
-    {"prompt": "The little fox wanted a friend", "temperature": 0},
+    {"prompt": "In the forest", "temperature": 0},
+    {"prompt": "The king had a dog", "temperature": 0},
     {"prompt": "In the old mill", "seed": 11},
     {"prompt": "Mara had a red boat", "seed": 12},
 ]

@@ -9,7 +9,7 @@ import pytest
 
 from tools.demo_model.stories import a_story
 from workers.demo import DEMO_MODEL_NAME, demo_model_path
-from workers.demo.vocabulary import CHAT_TEMPLATE
+from workers.demo.vocabulary import TOOL_CHAT_TEMPLATE
 
 #: Largest size of the model file in the package.
 MAX_BYTES = 8_000_000
@@ -40,7 +40,7 @@ def test_the_model_file_is_small_and_its_metadata_describe_it(llama: llama_cpp.L
     assert demo_model_path().stat().st_size <= MAX_BYTES
     assert llama.metadata["general.name"] == DEMO_MODEL_NAME
     assert llama.metadata["llama.context_length"] == "2048"
-    assert llama.metadata["tokenizer.chat_template"] == CHAT_TEMPLATE
+    assert llama.metadata["tokenizer.chat_template"] == TOOL_CHAT_TEMPLATE
 
 
 @pytest.mark.parametrize(
