@@ -20,7 +20,7 @@ Labels = dict[str, str]
 
 
 def a_tenant(name: str, waiting: int = 0, running: int = 0, oldest_age_ms: int | None = None) -> TenantView:
-    return TenantView(name, 1.0, waiting, 0, 16, 65_536, running, 0, oldest_age_ms)
+    return TenantView(name, 1.0, waiting, 0, 16, 65_536, running, oldest_age_ms)
 
 
 def a_worker(name: str, *, live: bool = True, slots: int = 4, busy: int = 1, **facts: str) -> WorkerView:
