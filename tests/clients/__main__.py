@@ -63,7 +63,7 @@ def main() -> None:
         print(f"penstock {version('penstock')}\n\n| client | check | result |\n|---|---|---|", flush=True)
         failed = sum([_print_rows(name, _checked(name, environ)) for name in only])
         if options.guidellm is not None:
-            failed += _print_rows(GUIDELLM, _results([options.guidellm, _script(GUIDELLM)], environ))
+            failed += _print_rows(GUIDELLM, _checked(GUIDELLM, environ, options.guidellm))
     if options.guidellm is None:
         print(f"| {GUIDELLM} | | not run: it installs PyTorch; --guidellm names a Python that has both |")
     sys.exit(failed > 0)
@@ -82,17 +82,14 @@ def _serving() -> Iterator[Served]:
             stack.close()
 
 
-def _checked(name: str, environ: dict[str, str]) -> Results:
+def _checked(name: str, environ: dict[str, str], python: str | None = None) -> Results:
+    """Run the checks of one client, with `python` if its package is installed there already."""
     print(f"# {name}", file=sys.stderr, flush=True)
     try:
-        command = _node() if name == NODE else _python(name)
+        command = [python, _script(name)] if python else _node() if name == NODE else _python(name)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.CalledProcessError) as error:
         return [{"check": "installation", "error": str(error)}]
-    return _results(command, environ)
-
-
-def _results(command: list[str], environ: dict[str, str]) -> Results:
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode:
         return [{"check": "the script", "error": done.stderr[-2_000:]}]
     results: Results = json.loads(done.stdout.splitlines()[-1])

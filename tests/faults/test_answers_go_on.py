@@ -28,6 +28,7 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 #: The default of PENSTOCK_RESUME_TOKENS.
 RESUME_TOKENS = 32
 LENGTH = 90
+#: Long names, so that an answer has more than 30 tokens, between which its worker can be killed.
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 24}, "minItems": 3}
 SCHEMA = {"type": "object", "properties": {"names": NAMES}, "required": ["names"]}
 REQUESTS: dict[str, dict[str, Any]] = {

@@ -29,7 +29,7 @@ from workers.engine.llama.backend import load_backend
 from workers.engine.loop import Engine
 from workers.engine.stats import EngineSettings
 
-#: More tokens than any call of the evaluation has.
+#: More tokens than any call or answer of the evaluation has.
 MAX_CALL_TOKENS = 160
 _SLOTS, _CELLS_OF_A_SLOT = 8, 2048
 _NO_DEADLINE_S = 1e12
@@ -211,7 +211,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=demo_model_path(), help="the GGUF file to measure")
     parser.add_argument("--requests", type=int, default=200, help="number of requests of each kind")
     parser.add_argument("--seed", type=int, default=1, help="seed of the requests and of the stories")
-    parser.add_argument("--failures", type=int, default=0, help="number of failures to print for each choice")
+    parser.add_argument("--failures", type=int, default=0, help="number of failures to print for each kind and choice")
     return parser.parse_args()
 
 

@@ -31,7 +31,7 @@ SHAPE = ModelShape(n_vocab=N_VOCAB, n_ctx_train=2048, n_embd=192, n_layer=4, n_h
 #: Number of documents from which the vocabulary is learned.
 N_VOCABULARY_DOCUMENTS = 2000
 
-#: Minimum number of tokens in one step: about 14 documents. Each has its own row, because in use each stands alone.
+#: Minimum number of tokens in one step: about 13 documents. Each has its own row, because in use each stands alone.
 STEP_TOKENS = 2048
 #: Number of rows of similar length that are computed together, so that little padding is needed.
 ROWS_AT_ONCE = 4
@@ -218,7 +218,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--from-gguf", type=Path, help="a model file of the same shape whose weights training begins with"
     )
-    parser.add_argument("--steps", type=int, default=1800, help="total number of steps, of 2048 tokens each")
+    parser.add_argument("--steps", type=int, default=6300, help="total number of steps, of 2048 tokens each")
     parser.add_argument("--seed", type=int, default=1, help="seed of the stories and of the initial weights")
     parser.add_argument(
         "--bfloat16",

@@ -38,7 +38,7 @@ def benchmark(request_format: str) -> dict[str, Any]:
 
 
 def expect_all_answered(request_format: str) -> None:
-    """Expect that each request got as many tokens as it asked for, more than one at a time."""
+    """Expect that every request succeeded with as many tokens as it asked for."""
     found = benchmark(request_format)
     totals = found["metrics"]["request_totals"]
     assert totals == {"successful": N_REQUESTS, "errored": 0, "incomplete": 0, "total": N_REQUESTS}, totals

@@ -1,4 +1,4 @@
-"""Tests of the committed demo model: it calls tools as requests need them, which it was not trained with."""
+"""Tests of the committed demo model: it calls the right tools for requests in words that its training does not have."""
 
 from collections.abc import Sequence
 
@@ -20,9 +20,9 @@ def test_the_right_one_of_three_tools_is_called_for_nine_of_ten_unseen_requests(
     assert sum(attempt.has_right_tool for attempt in made) >= 0.9 * N_REQUESTS
 
 
-def test_the_arguments_of_four_of_five_calls_are_the_values_of_the_request(made: Sequence[Attempt]) -> None:
+def test_four_of_five_requests_get_a_call_with_exactly_their_values(made: Sequence[Attempt]) -> None:
     assert sum(attempt.has_right_arguments for attempt in made) >= 0.8 * N_REQUESTS
 
 
-def test_the_results_of_four_of_five_calls_are_told(made: Sequence[Attempt]) -> None:
+def test_the_result_is_told_for_four_of_five_requests(made: Sequence[Attempt]) -> None:
     assert sum(loop.is_right for loop in loops(demo_model_path(), made)) >= 0.8 * N_REQUESTS

@@ -112,6 +112,7 @@ def test_the_model_still_writes_a_story_after_a_thousand_tokens_of_chat(
     )
 
     assert answer["usage"]["prompt_tokens"] > 1000
+    assert answer["choices"][0]["finish_reason"] == "stop"
     words = words_of(answer["choices"][0]["message"]["content"])
     assert len(words) > 50
     assert set(words) - story_words == set()
