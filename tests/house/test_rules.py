@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MAIN_PACKAGES = ("shared", "web", "workers")
-LONGEST_FILE, LONGEST_FUNCTION, MOST_MODULES = 300, 60, 15
+LONGEST_FILE, LONGEST_FUNCTION, MOST_MODULES = 400, 60, 25
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 #: Files that may be longer, each with its limit in lines and a reason.
 LONG_FILES: dict[str, dict[str, int | str]] = PROJECT["tool"]["penstock"]["long-files"]
@@ -39,7 +39,7 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def test_a_file_has_at_most_three_hundred_lines():
+def test_a_file_has_at_most_four_hundred_lines():
     lengths = {named(path): len(text_of(path).splitlines()) for path in PYTHON + LUA}
     limits = {name: int(exception["lines"]) for name, exception in LONG_FILES.items()}
     assert {name: length for name, length in lengths.items() if length > limits.get(name, LONGEST_FILE)} == {}
@@ -60,7 +60,7 @@ def test_routes_and_the_gate_do_not_call_the_store():
     ] == []
 
 
-def test_a_package_has_at_most_fifteen_modules():
+def test_a_package_has_at_most_twenty_five_modules():
     packages = {path.parent for path in PYTHON if named(path).startswith(MAIN_PACKAGES)}
     sizes = {named(folder): len([p for p in folder.glob("*.py") if p.name != "__init__.py"]) for folder in packages}
     assert {name: size for name, size in sizes.items() if size > MOST_MODULES} == {}
