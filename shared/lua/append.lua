@@ -3,7 +3,7 @@
 -- ARGV
 --   chunks rest · for each job: id, claim token, new text or '', tokens so far, packed ids of the new ones or '', seal
 -- ANSWERS appended
---   appended: ids of jobs that are not running under the given claim token
+--   appended: a list of the ids of jobs that are not running under the given claim token
 -- KEEPS 4
 -- USES afford
 
@@ -38,4 +38,4 @@ for i = chunks, #ARGV, 6 do
     end
   end
 end
-return { 'appended', unpack(lost) }
+return { 'appended', lost }

@@ -10,7 +10,7 @@
 --   body_digest text · digest of the body, by which a repetition of the request is recognized
 --   fields rest · further fields of its record and their values
 -- ANSWERS created mismatch no_file short_file full exhausted
---   created: the batch's id; every field and value of its record
+--   created: the batch's id; a list of the fields and values of its record
 --   mismatch: the id of the batch that was created with the same Idempotency-Key and another body
 --   no_file: the tenant has no such file
 --   short_file: the file expires before the batch
@@ -20,7 +20,7 @@
 -- USES clock mark index file_bytes open_batches
 
 local function created(created_id)
-  return { 'created', created_id, unpack(redis.call('HGETALL', k_batch_record .. created_id)) }
+  return { 'created', created_id, redis.call('HGETALL', k_batch_record .. created_id) }
 end
 if redis.call('EXISTS', k_batch_record .. id) == 1 then
   return created(id)

@@ -7,7 +7,7 @@
 --   store_bytes int · how many bytes the store may take: its maxmemory, or half of its machine's memory without one
 --   settings rest · name, value, …
 -- ANSWERS configured conflict format
---   conflict: for each setting that differs: name, stored value, given value
+--   conflict: a list that has for each setting that differs: name, stored value, given value
 --   format: the process cannot work on the store's format; the store's format; the oldest format that may work on it
 -- KEEPS 9
 -- USES afford schema
@@ -29,7 +29,7 @@ for i = settings, #ARGV, 2 do
   end
 end
 if #differing > 0 and take_over == 0 then
-  return { 'conflict', unpack(differing) }
+  return { 'conflict', differing }
 end
 redis.call('HSET', k_config, 'schema', math.max(format or 1, SCHEMA), 'schema_oldest', math.max(oldest, works_beside),
   'store_bytes', store_bytes, unpack(ARGV, settings))

@@ -13,7 +13,7 @@
 --   canceled, has escalated before or is not the caller's; the caller settles it
 -- KEEPS 1 2 3 7 8
 -- USES clock settings afford mark job waiting turns rq stats stream running books doorbell lengths generated_weight spending
--- USES budget
+-- USES budget counted_claims
 
 local job = read_job(id)
 if not job or job.state ~= 'running' or token == '' or job.claim ~= token or job.cancel ~= ''
@@ -66,7 +66,7 @@ end
 -- The run counts in the job's first pool, as if the job had ended there.
 local computed = prompt_tokens - cached_tokens + completion_tokens
 local label = label_of(job.tenant)
-if redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
+if count_claim_once(id, token) then
   count('tokens|' .. label .. '|' .. job.model .. '|prompt', prompt_tokens + again_tokens)
   if cached_tokens > 0 then
     count('tokens|' .. label .. '|' .. job.model .. '|cached', cached_tokens)
@@ -110,7 +110,7 @@ end
 keep_weight(k_rq_job .. id, figures.weight_milli)
 hold_amount(figures, id)
 reserve_anew(job, pool.prompt_tokens, pool.max_tokens)
-add_entry(k_events .. id, '*', 'type', 'requeued')
+add_requeued(k_events .. id)
 redis.call('PEXPIRE', k_events .. id, math.max(60000, job.deadline_ms - now_ms + 60000))
 enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,
   max_tokens = pool.max_tokens, cost_mwt = figures.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,

@@ -9,8 +9,8 @@
 --   idem_digest text · digest of the Idempotency-Key, '' for none
 --   body_digest text · digest of the upload, by which a repetition of it is recognized
 -- ANSWERS closed repeated mismatch gone
---   closed: every field and value of the file's hash
---   repeated: the id of the file that was finished with the same Idempotency-Key; every field and value of its hash
+--   closed: a list of the fields and values of the file's hash
+--   repeated: the id of the file that was finished with the same Idempotency-Key; the fields and values of its hash
 --   mismatch: the id of the file that was finished with the same Idempotency-Key and another body
 --   gone: another tenant has a file with this id, or the file has no part
 -- KEEPS 9
@@ -28,7 +28,7 @@ if not saved[4] and idem_digest ~= '' then
     if digest ~= body_digest then
       return { 'mismatch', other_id }
     end
-    return { 'repeated', other_id, unpack(redis.call('HGETALL', k_file .. other_id)) }
+    return { 'repeated', other_id, redis.call('HGETALL', k_file .. other_id) }
   end
 end
 if not saved[4] then
@@ -53,4 +53,4 @@ if not saved[4] then
     keep_key(index, 1000 * ttl_s)
   end
 end
-return { 'closed', unpack(redis.call('HGETALL', k_file .. id)) }
+return { 'closed', redis.call('HGETALL', k_file .. id) }

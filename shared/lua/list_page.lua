@@ -6,8 +6,8 @@
 --   after text · the id behind which the part begins, which need not be in the list; '' for the beginning
 --   oldest_first int · 1 for the order of creation, 0 for the opposite
 -- ANSWERS page
---   page: 1 if there may be more entries; the last id that was examined, or `after`; how many ids were examined; for each
---   entry its id and a list of the fields and values of its record
+--   page: 1 if there may be more entries; the last id that was examined, or `after`; how many ids were examined; a list
+--   that has for each entry its id and a list of the fields and values of its record
 -- KEEPS 9
 -- USES afford
 
@@ -31,4 +31,4 @@ for _, id in ipairs(ids) do
     redis.call('ZREM', list, id)
   end
 end
-return { 'page', #ids == EXAMINED and 1 or 0, ids[#ids] or after, #ids, unpack(entries) }
+return { 'page', #ids == EXAMINED and 1 or 0, ids[#ids] or after, #ids, entries }

@@ -6,8 +6,8 @@
 --   rest_ms int · the time between two rounds
 --   pause_ms int · the time between two calls in a round
 -- ANSWERS patrol
---   patrol: ms after which the process should ask again; the number of the round; 1 if this call begins the round; then
---   the queues to reconcile. A process that is not on patrol gets none.
+--   patrol: ms after which the process should ask again; the number of the round; 1 if this call begins the round; a
+--   list of the queues to reconcile, which is empty for a process that is not on patrol
 -- KEEPS 8
 -- USES clock afford mark
 
@@ -23,7 +23,7 @@ end
 local until_ms, round = number(held[2], 0), number(held[4], 0)
 -- A time that is further away was not written by this script.
 if held[1] and held[1] ~= asker and until_ms > now_ms and until_ms <= now_ms + ON_PATROL_MS then
-  return { 'patrol', math.max(rest_ms, pause_ms), round, 0 }
+  return { 'patrol', math.max(rest_ms, pause_ms), round, 0, {} }
 end
 
 -- ZSCAN returns each queue that exists from the beginning of the round to its end, even if queues are added, removed and
@@ -37,8 +37,8 @@ local begins = cursor == '0' and 1 or 0
 round = (round + begins) % 1000000
 redis.call('HSET', k_patrol, 'asker', asker, 'until_ms', now_ms + ON_PATROL_MS, 'cursor', page[1], 'round', round)
 redis.call('PEXPIRE', k_patrol, 3600000)
-local answer = { 'patrol', page[1] == '0' and rest_ms or pause_ms, round, begins }
+local queues = {}
 for i = 1, #page[2], 2 do
-  answer[#answer + 1] = page[2][i]
+  queues[#queues + 1] = page[2][i]
 end
-return { 'patrol', unpack(answer, 2) }
+return { 'patrol', page[1] == '0' and rest_ms or pause_ms, round, begins, queues }

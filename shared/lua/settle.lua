@@ -21,7 +21,7 @@
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
 -- USES clock settings afford mark job waiting turns rq stats running books learning predictions finish
--- USES generated_weight spending
+-- USES generated_weight spending counted_claims
 -- RARELY delist rq_exc restore_service tell_end
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
@@ -52,7 +52,7 @@ local function count_tokens(kept)
 end
 if outcome == '' or token == '' or job.claim ~= token then
   -- A repeated call must not count the tokens of one claim twice.
-  if prompt_tokens + completion_tokens > cached_tokens and redis.call('HSETNX', k_rq_job .. id, 'penstock_told_' .. token, 1) == 1 then
+  if prompt_tokens + completion_tokens > cached_tokens and count_claim_once(id, token) then
     local ended_by_own_claim = job.claim == token and job.state ~= 'running' and job.state ~= 'queued'
       and job.state ~= 'succeeded'
     local kept_claim = redis.call('HGET', k_rq_job .. id, 'penstock_kept_claim')

@@ -6,7 +6,7 @@
 --   quiet int · 1 to read the job without recording a poll
 -- ANSWERS job gone
 --   job: now in ms; the job's position in its queue, from 1, or 0 if it is not queued; number of tokens of the jobs
---   before it in the queue, or -1 if unknown; result as JSON, or ''; then every field and value of the job's hash
+--   before it in the queue, or -1 if unknown; result as JSON, or ''; a list of the fields and values of the job's hash
 -- KEEPS 1
 -- USES clock job
 
@@ -34,4 +34,4 @@ if rank and rank <= MAX_JOBS_BEFORE then
 end
 local result = redis.pcall('GET', k_result .. id)
 return { 'job', now_ms, rank and rank + 1 or 0, before_tokens, type(result) == 'string' and result or '',
-  unpack(redis.call('HGETALL', k_rq_job .. id)) }
+  redis.call('HGETALL', k_rq_job .. id) }

@@ -5,7 +5,7 @@
 --   lease_ms int · for how long the webhook is this process's
 --   busy rest · tenants of which this process sends as many webhooks as it may
 -- ANSWERS claimed none
---   claimed: the webhook's id; its tenant; now in ms; every field and value of its record
+--   claimed: the webhook's id; its tenant; now in ms; a list of the fields and values of its record
 --   none: ms until a webhook is due, or -1 if there is none or only those of busy tenants
 -- KEEPS 9 13
 -- USES clock afford mark webhook
@@ -27,7 +27,7 @@ for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', k_webhook_turns, '-inf', now
         redis.call('ZADD', k_webhooks, 'NX', number(redis.call('HGET', k_webhook .. id, 'ended_ms'), now_ms, 0, now_ms), id)
         redis.call('ZADD', k_webhook_due .. tenant, now_ms + lease_ms, id)
         end_turn(tenant)
-        return { 'claimed', id, tenant, now_ms, unpack(redis.call('HGETALL', k_webhook .. id)) }
+        return { 'claimed', id, tenant, now_ms, redis.call('HGETALL', k_webhook .. id) }
       end
       if not owner then
         drop_webhook(tenant, id)

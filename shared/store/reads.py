@@ -99,7 +99,7 @@ class StoreReads:
         time between two calls in a round.
         """
         given = {"limit": limit, "rest_ms": rest_ms, "pause_ms": pause_ms}
-        _, (next_ms, round_, begins, *names) = self._call("patrol", asker=asker, **given)
+        _, (next_ms, round_, begins, names) = self._call("patrol", asker=asker, **given)
         queues = [(tenant, slug) for name in names for tenant, _, slug in [decode.text(name).partition(".")]]
         return PatrolStep(next_ms, round_, begins == 1, queues)
 
@@ -116,7 +116,7 @@ class StoreReads:
         word, rest = self._call("touch", id=job_id, tenant=tenant or "", quiet=int(quiet))
         if word == "gone":
             return None
-        now_ms, position, ahead_tokens, result, *record = rest
+        now_ms, position, ahead_tokens, result, record = rest
         view = decode.job_view(now_ms, position, result, decode.pairs(record), job_id)
         return replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
 

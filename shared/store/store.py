@@ -76,7 +76,7 @@ class Store(StoreReads):
         if word == "format" and (conflict := schema.conflict(*(decode.text(part) for part in rest))):
             raise conflict
         if word == "conflict":
-            parts = [decode.text(part) for part in rest]
+            parts = [decode.text(part) for part in rest[0]]
             raise SettingsConflict({parts[i]: (parts[i + 1], parts[i + 2]) for i in range(0, len(parts), 3)})
 
     def admit(
@@ -159,7 +159,7 @@ class Store(StoreReads):
         flat: list[str | bytes | int] = []
         for job, new_text, tokens in chunks:
             flat += [job.id, job.token, new_text, tokens, *(ids or {}).get(job.id, NOTHING)]
-        _, lost = self._call("append", chunks=flat)
+        _, (lost,) = self._call("append", chunks=flat)
         return [decode.text(job_id) for job_id in lost]
 
     def settle(self, ending: Ending, worker: str) -> Settled:

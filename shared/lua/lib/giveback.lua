@@ -6,8 +6,8 @@
 -- Whether the claim that ends here has shown a first text. If so, the start deadline was met, and no later claim
 -- has to meet it again.
 local function has_shown_text(job)
-  local last_entry = redis.pcall('XREVRANGE', k_events .. job.id, '+', '-', 'COUNT', 1)[1]
-  return type(last_entry) == 'table' and last_entry[2][2] == 'token'
+  local _, last_type = type_of_entry(redis.pcall('XREVRANGE', k_events .. job.id, '+', '-', 'COUNT', 1), 1)
+  return last_type == 'token'
 end
 
 -- Requeues the job even if its tenant has reached the bound on queued jobs, because the job was admitted before.
@@ -27,7 +27,7 @@ local function give_back(job, counts_as_attempt, now_ms)
     redis.call('HSET', k_rq_job .. job.id, 'penstock_start_within_ms', 0)
     job.wanted_ms = job.deadline_ms
   end
-  add_entry(k_events .. job.id, '*', 'type', 'requeued')
+  add_requeued(k_events .. job.id)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 60000))
   if job.group ~= '' and job.group_charged_mwt > 0 then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', job.group_charged_mwt)

@@ -72,8 +72,8 @@ local function keep_offered(tenant, bytes, ms)
   local key = k_kept .. tenant
   local live = open_kept(tenant, 'live')
   local _, ended, first_s, passed = read_kept(tenant)
-  if passed and #passed > 0 then
-    redis.call('HDEL', key, unpack(passed))
+  for _, field in ipairs(passed or {}) do
+    redis.call('HDEL', key, field)
   end
   redis.call('HSET', key, 'live', whole(live + bytes))
   if passed and first_s then

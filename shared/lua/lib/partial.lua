@@ -70,5 +70,8 @@ end
 -- Tells followers that a claim has started the job, and whether they keep the text that they have.
 local function note_start(job)
   local resumed = job.ids ~= '' and { 'resumed', '1' } or {}
+  if job.ids == '' and job.requeued_at_ms > 0 then
+    drop_earlier_attempts(k_events .. job.id)
+  end
   add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts, unpack(resumed))
 end

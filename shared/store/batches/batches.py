@@ -152,7 +152,7 @@ class Batches:
         given |= {"idem_digest": repeats.idem_digest, "body_digest": repeats.body_digest}
         word, rest = self._call("batch_create", id=batch_id, tenant=tenant, input_file=input_file, **given)
         if word == "created":
-            return StoredBatch(text(rest[0]), pairs(rest[1:]))
+            return StoredBatch(text(rest[0]), pairs(rest[1]))
         if word == "full":
             return TooManyOpen(int(rest[0]), int(rest[1]))
         return NoRoom.decode(rest) if word == "exhausted" else NotCreated(word)

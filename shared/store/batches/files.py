@@ -153,10 +153,10 @@ class Files:
         )
         if word in {"repeated", "mismatch"}:
             self.delete(file_id, tenant)
-            return None if word == "mismatch" else _stored(text(rest[0]), pairs(rest[1:]))
+            return None if word == "mismatch" else _stored(text(rest[0]), pairs(rest[1]))
         if word == "gone":
             raise LookupError(f"file {file_id!r} is gone")
-        return _stored(file_id, pairs(rest))
+        return _stored(file_id, pairs(rest[0]))
 
     def find(self, file_id: str, tenant: str) -> StoredFile | None:
         """Return a complete file of the tenant, or None."""

@@ -66,7 +66,7 @@ def read_page(
     while may_be_more and len(found) <= limit and examined < _MAX_EXAMINED:
         given: scripts.Call = {"kind": kind, "owner": owner, "after": position, "oldest_first": int(oldest_first)}
         with store_faults(client):
-            _, (may_be_more, last, in_part, *entries) = scripts.load("list_page").call(client, **given)
+            _, (may_be_more, last, in_part, entries) = scripts.load("list_page").call(client, **given)
         position, examined = text(last), examined + in_part
         decoded = (decode(text(entries[i]), pairs(entries[i + 1])) for i in range(0, len(entries), 2))
         found += [entry for entry in decoded if entry is not None]

@@ -89,7 +89,7 @@ class Webhooks:
         word, rest = self._call("webhook_claim", token=token, lease_ms=lease_ms, busy=list(busy))
         if word == "none":
             return None if rest[0] < 0 else int(rest[0])
-        webhook_id, tenant, now_ms, *fields = rest
+        webhook_id, tenant, now_ms, fields = rest
         return ClaimedWebhook(text(webhook_id), text(tenant), token, now_ms, pairs(fields))
 
     def write(self, claimed: ClaimedWebhook, result: WebhookResult | None, *, rest_ms: int | None) -> str:

@@ -1,6 +1,7 @@
 """Tests that every script matches its header, and that a call that does not match it is refused before it is sent."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from shared.audit.invariants import INVARIANTS
 from shared.errors import ScriptError
 from shared.store import scripts
 from shared.store.key_table import BY_NAME
+
+LUA = Path(scripts.__file__).parents[1] / "lua"
 
 GOOD = """-- sample: shows a header.
 -- KEYS config rq_job
@@ -52,6 +55,18 @@ def test_every_key_of_a_script_comes_from_the_key_table_and_is_not_written_in_it
         with_suffix = f"local function k_{key}(part) return '{row.prefix}' .. part .. '{row.suffix}' end"
         assert (with_suffix if row.suffix else f"'{row.prefix}'") in script.source
         assert row.suffix or not re.search(rf"\bk_{key}\b", script.source)
+
+
+#: Commands whose replies are as long as what is stored.
+UNBOUNDED = r"unpack\(\w+\.p?call\('(?:HGETALL|HKEYS|HVALS|SMEMBERS|LRANGE|[HSZ]?SCAN|[XZ]\w*RANGE\w*)'"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(str(path.relative_to(LUA)) for path in LUA.rglob("*.lua") if "unpack" in path.read_text())
+)
+def test_no_script_unpacks_a_reply_of_any_length(path):
+    """Lua raises an error for more than 8,000 values, and what another program has stored can have more."""
+    assert not re.findall(UNBOUNDED, re.sub(r"\s+", " ", (LUA / path).read_text()))
 
 
 #: `admit`, `batch_create` and `file_add` may fail at maxmemory; `snapshot`, `overview` and `quote` write nothing; and
