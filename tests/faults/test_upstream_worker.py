@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from shared.accounts.usage import Usage
 from shared.store import keys
+from tests.support.budgets import counted, set_budget
 from tests.support.processes import Process, Stage, wait_for
+from tests.support.routed import SPENT_KEYS, set_terms
 from tests.support.upstream_server import UpstreamServer
 
 
@@ -69,6 +72,29 @@ def test_a_failed_attempt_counts_and_the_job_runs_again(stage: Stage, server: Up
     assert types.count("started") == 2
     assert stage.job(job_id).text == "w0 w1 w2 "
     stage.assert_sound()
+
+
+def test_attempts_without_an_answer_are_charged_in_no_ledger(stage: Stage, server: UpstreamServer) -> None:
+    worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
+    set_terms(stage.store, "m", prompt_price_micro=1_000, answer_price_micro=1_000)
+    set_budget(stage.store, tokens_per_day=100_000)
+    server.retry_after = {"Retry-After": "0.05"}
+    server.will("busy", "crash", "fault", "busy", "crash")
+    assert ended(stage, stage.admit(model="m")) == ("succeeded", "", 2)
+    assert len(server.bodies) == 6
+    stage.assert_sound()
+    # The server has counted 21 prompt tokens, 5 of them cached, and 3 of the answer.
+    (row,) = Usage(stage.client).read_day(Usage(stage.client).today())
+    assert (row.amounts.prompt_tokens, row.amounts.completion_tokens, row.amounts.cost_micro) == (21, 3, 24)
+    (spent,) = stage.client.keys(SPENT_KEYS)
+    assert stage.client.hget(spent, "m|blue") == b"24"
+    assert counted(stage.store) == (24, 24, 0)
+    assert int(stage.client.hget(keys.tenant("blue"), keys.service_field("m"))) == 1_000 * (16 + 4 * 3)
+    stats = stage.store.snapshot(stats=True).stats
+    assert (stats["tokens|blue|m|prompt"], stats["tokens|blue|m|completion"]) == (21, 3)
+    assert (stats["served|blue|m"], [name for name in stats if name.startswith("wasted|")]) == (16 + 4 * 3, [])
+    computed = [worker.figure(f"penstock_worker_{kind}_tokens_total") for kind in ("prompt", "completion")]
+    assert computed == [16, 3]
 
 
 @pytest.mark.usefixtures("worker")

@@ -11,7 +11,7 @@ import structlog
 from shared.clock import Clock
 from shared.jobs.outcomes import EndCode, Outcome
 from workers.engine.backend import Facts, Prepared
-from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec, Text
+from workers.engine.events import DROPPED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.sampling import Sampling
 from workers.engine.stats import EngineStats
 from workers.upstream.availability import Availability
@@ -225,12 +225,10 @@ class UpstreamEngine(Unpausable):
             log.exception("upstream.engine_fault", job=run.job_id)
             ending = Ending(Outcome.FAILED, "", EndCode.ENGINE_ERROR, "a fault in the upstream engine")
             extra = {}
-        refused = ending.outcome in {Outcome.FAILED, ATTEMPT_FAILED}
-        usage = run.usage(self._clock.monotonic(), refused=refused)
+        usage = run.usage(self._clock.monotonic())
         self._count(run, usage.completion_tokens)
-        if ending.outcome != RETURNED and not usage.unread_tokens:
-            self.stats.prompt_tokens += usage.prompt_tokens - usage.cached_tokens
-            self.stats.cached_tokens += usage.cached_tokens
+        self.stats.prompt_tokens += usage.read_tokens - usage.cached_tokens
+        self.stats.cached_tokens += usage.cached_tokens
         del self._runs[run.key]
         with self._lock:
             self._reserved.discard(run.key)

@@ -50,12 +50,15 @@ class Run:
             return spec.deadline_s
         return min(spec.deadline_s, spec.start_by_s)
 
-    def usage(self, now_s: float, *, refused: bool) -> Usage:
-        """Return the token counts and the times.
+    @property
+    def is_read(self) -> bool:
+        """Whether the upstream has read the prompt: it has sent a part of the answer, its end, or usage."""
+        counts = self.answer.counts
+        has_usage = counts.prompt is not None or counts.completion is not None
+        return self.first_token_s is not None or has_usage or bool(self.answer.finish_reason)
 
-        The upstream had the whole prompt, so all of it counts as computed. If `refused` is true, the upstream did not
-        get as far as a first token, so nothing does.
-        """
+    def usage(self, now_s: float) -> Usage:
+        """Return the token counts and the times. A prompt that the upstream has not read counts nowhere."""
         counts, first = self.answer.counts, self.first_token_s
         prompt = self.job.prompt_tokens if counts.prompt is None else counts.prompt
         return Usage(
@@ -65,7 +68,7 @@ class Run:
             prefill_ms=None if first is None else _ms(first - self.started_s),
             decode_ms=None if first is None else _ms(now_s - first),
             ttft_ms=None if first is None else _ms(first - self.started_s),
-            unread_tokens=prompt if refused and first is None else 0,
+            unread_tokens=0 if self.is_read else prompt,
         )
 
 
