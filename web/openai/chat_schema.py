@@ -253,14 +253,25 @@ def normalize_message(item: Any, where: str) -> Any:
         raise unsupported(f"{where}.role", "tools are not supported")
     content = kept.get("content")
     if isinstance(content, list):
-        kept["content"] = "".join(_part_text(part, f"{where}.content[{i}]") for i, part in enumerate(content))
+        kept["content"] = join_parts(content, f"{where}.content", can_refuse=role == "assistant")
     elif content is None and role == "assistant":
-        kept["content"] = ""
+        # The assistant of another server may have refused to answer; then this text is its whole message.
+        refusal = item.get("refusal")
+        kept["content"] = refusal if isinstance(refusal, str) else ""
     return kept | {"role": _ROLES.get(str(role), role)}
 
 
-def _part_text(part: Any, where: str) -> str:
+def join_parts(parts: list[Any], where: str, *, can_refuse: bool = False) -> str:
+    """Return the text of a message's parts. A part of type refusal is accepted if `can_refuse`.
+
+    Raises ApiError(unsupported_parameter), which names the part by the path of the list in the body, `where`.
+    """
+    return "".join(_part_text(part, f"{where}[{i}]", can_refuse=can_refuse) for i, part in enumerate(parts))
+
+
+def _part_text(part: Any, where: str, *, can_refuse: bool) -> str:
     kind: Any = part.get("type") if isinstance(part, dict) else None
-    if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-        return str(part["text"])
+    field = "refusal" if can_refuse and kind == "refusal" else "text"
+    if (kind in ("text", "input_text", "output_text") or field == "refusal") and isinstance(part.get(field), str):
+        return str(part[field])
     raise unsupported(where, "only parts of type text are accepted")

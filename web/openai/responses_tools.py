@@ -8,6 +8,7 @@ from web.api.body import Body
 from web.http.api_errors import FieldError, invalid_value, quoted
 from web.http.callbacks.url import CallbackUrl
 from web.openai.accepted_fields import shown, unsupported
+from web.openai.chat_schema import join_parts
 from web.openai.responses_schema import ResponsesBody, input_message, input_text
 from web.openai.tools_schema import (
     MAX_TOOLS,
@@ -87,8 +88,17 @@ def _result(item: dict[str, Any], where: str) -> Any:
     call_id = item.get("call_id")
     if not isinstance(call_id, str):
         raise invalid_value([FieldError(f"{where}.call_id", f"{where}.call_id={quoted(call_id)} is not a text")])
-    plain = input_message({"role": "assistant", "content": item.get("output")}, where)
-    return plain | {"role": "tool", "tool_call_id": call_id}
+    return {"role": "tool", "tool_call_id": call_id, "content": _output_text(item.get("output"), f"{where}.output")}
+
+
+def _output_text(output: Any, where: str) -> str:
+    """Return the result of a call as one text. Raises ApiError, which names it by its path in the body, `where`."""
+    text = join_parts(output, where) if isinstance(output, list) else "" if output is None else output
+    if not isinstance(text, str):
+        raise invalid_value([FieldError(where, f"{where}={quoted(output)} is neither a text nor a list of texts")])
+    if "\x00" in text:
+        raise invalid_value([FieldError(where, f"{where} contains a NUL character (\\u0000), which is not allowed")])
+    return text
 
 
 def _read_tools(value: Any) -> Any:

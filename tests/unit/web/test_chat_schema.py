@@ -91,6 +91,35 @@ def test_text_parts_are_joined_and_the_developer_role_becomes_the_system_role() 
     assert body.payload()["messages"] == [{"role": "system", "content": "be kind"}, {"role": "user", "content": "ab"}]
 
 
+REFUSAL = {"type": "refusal", "refusal": "I can't."}
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ({"content": [REFUSAL]}, "I can't."),
+        ({"content": [{"type": "text", "text": "Well, "}, REFUSAL]}, "Well, I can't."),
+        ({"content": None, "refusal": "I can't."}, "I can't."),
+        ({"content": "Well.", "refusal": "I can't."}, "Well."),
+        ({"content": "", "refusal": None}, ""),
+    ],
+)
+def test_a_refusal_of_the_assistant_is_what_it_said(said: dict[str, Any], text: str) -> None:
+    body = chat(messages=[*HI, {"role": "assistant"} | said, *HI])
+    assert body.payload()["messages"][1] == {"role": "assistant", "content": text}
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "refusal"}, {"type": "refusal", "refusal": 5}, {"type": "refusal", "text": "x"}]
+)
+def test_a_refusal_without_a_text_is_refused_by_its_path(part: dict[str, Any]) -> None:
+    assert error_of(messages=[*HI, {"role": "assistant", "content": [part]}]).param == "messages[1].content[0]"
+
+
+def test_only_the_assistant_can_refuse() -> None:
+    assert error_of(messages=[{"role": "user", "content": [REFUSAL]}]).param == "messages[0].content[0]"
+
+
 def test_an_unknown_role_or_an_empty_chat_is_refused() -> None:
     malformed = [{"role": "parrot", "content": "x"}, {"role": ["user"], "content": "x"}, {"role": "user"}, "hi"]
     for messages in ([], *([item] for item in malformed), "hi"):

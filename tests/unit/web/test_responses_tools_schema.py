@@ -59,3 +59,46 @@ def test_more_calls_in_a_row_than_a_message_may_have_are_refused_at_the_first_of
     assert refused.value.code == "invalid_value"
     assert refused.value.param == f"input[{len(before) + MAX_TOOLS}]"
     assert str(MAX_TOOLS) in refused.value.message
+
+
+def a_result(output):
+    return {"type": "function_call_output", "call_id": "c0", "output": output}
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        (5, "input[2].output"),
+        (True, "input[2].output"),
+        ({"text": "sunny"}, "input[2].output"),
+        ("a\x00", "input[2].output"),
+        (["sunny"], "input[2].output[0]"),
+        ([{"type": "input_text", "text": "sunny"}, {"type": "input_image", "image_url": "x"}], "input[2].output[1]"),
+        ([{"type": "refusal", "refusal": "no"}], "input[2].output[0]"),
+    ],
+)
+def test_the_error_about_a_result_names_its_output_by_the_place_in_the_body(output, named):
+    # The reasoning and the call become one message, so the places of messages differ from those of items.
+    with pytest.raises(ApiError) as refused:
+        messages_of(a_thought("A"), a_call(), a_result(output), HI)
+    assert refused.value.param == named
+    assert named in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        ("sunny", "sunny"),
+        ([{"type": "input_text", "text": "sun"}, {"type": "output_text", "text": "ny"}], "sunny"),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_a_result_is_a_text_or_a_list_of_texts(output, text):
+    assert messages_of(a_call(), a_result(output))[1] == {"role": "tool", "tool_call_id": "c0", "content": text}
+
+
+def test_a_message_in_which_the_assistant_refused_to_answer_is_accepted():
+    said = {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed"}
+    parts = [{"type": "output_text", "text": "Well, ", "annotations": []}, {"type": "refusal", "refusal": "I can't."}]
+    assert messages_of(HI, said | {"content": parts})[1] == {"role": "assistant", "content": "Well, I can't."}
