@@ -114,7 +114,7 @@ ROWS: tuple[Setting, ...] = (
         "tools_without_template",
         "generic",
         ("generic", "refuse"),
-        "tools for a model whose chat template knows none. generic: a system message explains them; refuse: 400",
+        "tools for a model whose chat template shows none. generic: a message explains them; refuse: 400",
     ),
     int_row(
         "prepare_threads",

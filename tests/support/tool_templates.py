@@ -1,10 +1,10 @@
 """Chat templates that call tools in each form, and the names of the control tokens that models of each family have."""
 
+import re
 from typing import Any
 
-from workers.engine.chat import tool_formats
 from workers.engine.chat.harmony import MARKS
-from workers.engine.chat.tool_formats import HARMONY, ToolFormat
+from workers.engine.chat.tool_formats import HARMONY, ID, Parameters, ToolFormat
 
 #: The texts of each form that are control tokens in the vocabularies of its family.
 CONTROL: dict[str, tuple[str, ...]] = {
@@ -20,9 +20,9 @@ CONTROL: dict[str, tuple[str, ...]] = {
     ),
 }
 CONTROL["deepseek-plain"] = CONTROL["deepseek"]
+CONTROL["mistral-id"] = (*CONTROL["mistral-args"], "[CALL_ID]")
+CONTROL["glm"] = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 CONTROL["harmony"] = MARKS
-IN_TEMPLATE = [form for form in tool_formats.ALL if form.in_template]
-
 
 #: What gpt-oss's own template does that matters here: it has its own system message, shows one call of a message, and
 #: takes the result for that of the last call. What a message with calls says or thinks is shown as reasoning, until an
@@ -68,27 +68,49 @@ type {{ tool.function.name }} = (_: {{ (tool.function.parameters or {}) | tojson
 {%- if begun %}<|channel|>{{ begun }}<|message|>{% endif %}"""
 
 
+#: A template that shows tools as JSON. Names in capitals stand for texts of a form.
+_TEMPLATE = """\
+{{- bos_token }}
+{%- if tools %}<|system|>{{ tools | tojson }}{{ eos_token }}{% endif %}
+{%- for message in messages -%}
+<|{{ 'user' if message.role == 'tool' else message.role }}|>{{ message.content }}
+{%- if message.tool_calls %}
+{%- if message.tool_calls | length > 1 and not AGAIN %}{{ raise_exception('one call each') }}{% endif %}
+{{- BEGIN }}
+{%- for call in message.tool_calls %}
+{{- (BEFORE if loop.first else AGAIN) + call.function.name + BETWEEN }}
+{%- if BY_ONE %}
+{%- for key, value in call.function.arguments.items() %}
+{{- BEFORE_KEY + key + AFTER_KEY }}{{ value if value is string else value | tojson }}{{ AFTER_VALUE }}
+{%- endfor %}
+{%- else %}{{ call.function.arguments | tojson }}{% endif %}
+{{- AFTER }}
+{%- endfor %}{{ END }}
+{%- endif %}{{ eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
+
+
 def template_of(form: ToolFormat) -> str:
     """Return a template that shows tools as JSON, and the calls of earlier messages in this form."""
     if form is HARMONY:
         return HARMONY_TEMPLATE
-    arguments = "call.function.arguments" + ("" if form.text_arguments else " | tojson")
-    before, again = _literal(form.before), _literal(form.again or form.before)
-    return (
-        "{# ipython #}{{ bos_token }}"
-        "{% if tools %}<|system|>{{ tools | tojson }}{{ eos_token }}{% endif %}"
-        "{% for message in messages %}"
-        "<|{{ 'user' if message.role == 'tool' else message.role }}|>{{ message.content }}"
-        "{% if message.tool_calls %}{{ " + _literal(form.begin) + " }}{% for call in message.tool_calls %}"
-        "{{ (" + before + " if loop.first else " + again + ") + call.function.name + " + _literal(form.between) + " }}"
-        "{{ " + arguments + " }}{{ " + _literal(form.after) + " }}"
-        "{% endfor %}{{ " + _literal(form.end) + " }}{% endif %}{{ eos_token }}"
-        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-    )
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("\n", "\\n") + "'"
+    each = form.parameters or Parameters("", "", "")
+    texts = {
+        "BEFORE_KEY": each.before,
+        "AFTER_KEY": each.between,
+        "AFTER_VALUE": each.after,
+        "BEGIN": form.begin,
+        "BEFORE": form.before,
+        "BETWEEN": form.between,
+        "BY_ONE": "yes" if form.parameters else "",
+        "AGAIN": form.again,
+        "AFTER": form.after,
+        "END": form.end,
+    }
+    # Ids of calls have nine letters and digits in this template.
+    literals = {name: repr(text.replace(ID, "a1b2c3d4e")) for name, text in texts.items()}
+    return re.sub("[A-Z_]{3,}", lambda found: literals[found[0]], _TEMPLATE)
 
 
 def a_tool(name: str, **properties: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How an answer with parts is read: which control tokens are visible in its text, and the reader of the text."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.answer_parts import without_marks
 from workers.engine.chat.call_reader import CallReader
@@ -30,14 +30,16 @@ class PlainReader:
 class AnswerForm:
     """How the parts of one answer are read. `names` are the control tokens whose names are part of the text.
 
-    `form` is that of the calls, None if the answer has none. With `reasons`, the answer may begin with reasoning, which
-    the prompt has begun if `began` is true.
+    `form` is that of the calls, None if the answer has none; `texts` are the parameters of each tool that are written
+    as texts in this form. With `reasons`, the answer may begin with reasoning, which the prompt has begun if `began` is
+    true.
     """
 
     form: ToolFormat | None
     names: Mapping[int, bytes]
     reasons: bool = False
     began: bool = False
+    texts: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def begin(self, characters: Detokenizer) -> None:
         """Say where in a new answer stop strings count: everywhere."""
@@ -53,7 +55,7 @@ class AnswerForm:
 
     def start(self) -> CallReader | ReasoningReader | PlainReader:
         """Return a reader for a new answer."""
-        rest = PlainReader() if self.form is None else CallReader(self.form)
+        rest = PlainReader() if self.form is None else CallReader(self.form, self.texts)
         return ReasoningReader(rest, began=self.began) if self.reasons else rest
 
 

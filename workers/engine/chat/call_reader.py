@@ -1,26 +1,32 @@
 """Converts what a model writes to the parts of an answer (shared/answer_parts.py), while it is written."""
 
+import json
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
 from shared.answer_parts import ARGUMENTS, CALL, END, without_marks
-from workers.engine.chat.tool_formats import ToolFormat
+from workers.engine.chat.tool_formats import Parameters, ToolFormat
 
 
 class CallReader:
     """Reads one answer. What it has returned so far depends only on the text so far, not on how that was divided.
 
-    Another worker can therefore go on with the answer.
+    Another worker can therefore go on with the answer. Where arguments are written one by one, `texts` maps the name of
+    each tool to those of its parameters whose values are texts and not JSON.
     """
 
     #: Whether the text is inside the model's reasoning (workers/engine/chat/reasoning.py).
     reasons = False
 
-    def __init__(self, form: ToolFormat) -> None:
-        self._form = form
+    def __init__(self, form: ToolFormat, texts: Mapping[str, Collection[str]] = MappingProxyType({})) -> None:
+        self._form, self._texts = form, texts
         #: Text that is read but not returned, because it may be the beginning of a mark.
         self._held = ""
         self._step = self._read_content
         self._begun = False
         self._n_calls = 0
-        self._arguments = JsonObject()
+        self._tool = ""
+        self._arguments: JsonObject | ParameterReader = JsonObject()
 
     def feed(self, text: str) -> str:
         """Add text of the model; return the new text of the answer."""
@@ -33,10 +39,11 @@ class CallReader:
                 return returned
 
     def finish(self) -> str:
-        """End the answer; return the text that was held back. An unfinished name of a tool is left out."""
-        rest = without_marks(self._held) if self._step == self._read_content else ""
-        self._held = ""
-        return rest
+        """End the answer; return the text that was held back. An unfinished name is left out."""
+        rest, self._held = self._held, ""
+        if self._step == self._read_arguments:
+            return without_marks(self._arguments.finish(rest))
+        return without_marks(rest) if self._step == self._read_content else ""
 
     def _read_content(self) -> str:
         begin, text = self._form.begin, self._held
@@ -63,26 +70,26 @@ class CallReader:
         return without_marks(text)
 
     def _read_name(self) -> str:
-        before = self._form.again if self._n_calls else self._form.before
-        name, found, rest = self._held.partition(self._form.between)
-        if not found or not name.startswith(before):
+        found = (self._form.next_opening if self._n_calls else self._form.opening).match(self._held)
+        if found is None:
             return ""
         self._n_calls += 1
-        self._held, self._step, self._arguments = rest, self._read_arguments, JsonObject()
-        return CALL + without_marks(name[len(before) :]) + ARGUMENTS
+        self._held, self._step = self._held[found.end() :], self._read_arguments
+        name, parameters = found["name"], self._form.parameters
+        if parameters is None:
+            self._arguments = JsonObject()
+        else:
+            self._arguments = ParameterReader(parameters, self._form.after, self._texts.get(name, ()))
+        return CALL + name + ARGUMENTS
 
     def _read_arguments(self) -> str:
-        length = self._arguments.feed(self._held)
-        read, self._held = self._held[:length], self._held[length:]
+        read, self._held = self._arguments.read(self._held)
         if not self._arguments.ended:
             return without_marks(read)
-        self._step = self._read_after
+        self._step = self._read_name if self._form.again else self._read_nothing
         return without_marks(read) + END
 
-    def _read_after(self) -> str:
-        after = self._form.after
-        if self._form.again and self._held.startswith(after + self._form.again):
-            self._held, self._step = self._held[len(after) :], self._read_name
+    def _read_nothing(self) -> str:
         return ""
 
 
@@ -93,6 +100,15 @@ class JsonObject:
         self._depth = 0
         self._in_string = self._escaped = False
         self.ended = False
+
+    def finish(self, held: str) -> str:
+        """Return what the answer, which ends here, has of the object: no text of it is held back."""
+        return held
+
+    def read(self, text: str) -> tuple[str, str]:
+        """Read on; return what belongs to the object, and the rest."""
+        length = self.feed(text)
+        return text[:length], text[length:]
 
     def feed(self, text: str) -> int:
         """Read on; return how many of the characters belong to the object."""
@@ -112,6 +128,77 @@ class JsonObject:
                     self.ended = True
                     return at + 1
         return len(text)
+
+
+class ParameterReader:
+    """Reads arguments that are written one by one, and returns the JSON of an object. `after` follows the last one.
+
+    The parameters in `texts` have texts as values. A value in JSON is returned when it is complete.
+    """
+
+    def __init__(self, form: Parameters, after: str, texts: Collection[str]) -> None:
+        self._form, self._after, self._texts = form, after, texts
+        self._n_read = 0
+        self._is_text: bool | None = None
+        self.ended = False
+
+    def read(self, held: str) -> tuple[str, str]:
+        """Read on in the text that is held back; return the new part of the object, and the text to hold back."""
+        returned = ""
+        while not self.ended:
+            before = held
+            new, held = self._read_key(held) if self._is_text is None else self._read_value(held)
+            returned += new
+            if held == before:
+                break
+        return returned, held
+
+    def finish(self, held: str) -> str:
+        """Return what the answer, which ends here, has of the value that it ends in."""
+        if self._is_text is None:
+            return ""
+        return _escaped(held) if self._is_text else held
+
+    def _read_key(self, held: str) -> tuple[str, str]:
+        if held.startswith(self._after):
+            self.ended = True
+            return "}" if self._n_read else "{}", held
+        found = self._form.opening.match(held)
+        if found is None:
+            return "", held
+        key, self._n_read = found["key"], self._n_read + 1
+        self._is_text = key in self._texts
+        lead = ("{" if self._n_read == 1 else ", ") + json.dumps(key, ensure_ascii=False) + ": "
+        return lead + '"' * self._is_text, held[found.end() :]
+
+    def _read_value(self, held: str) -> tuple[str, str]:
+        after = self._form.after
+        at = held.find(after)
+        if self._is_text:
+            if at < 0:
+                kept = len(held) - partial_length(held, after)
+                return _escaped(held[:kept]), held[kept:]
+            self._is_text = None
+            return _escaped(held[:at]) + '"', held[at + len(after) :]
+        while at >= 0 and not _is_json(held[:at]):
+            at = held.find(after, at + 1)
+        if at < 0:
+            return "", held
+        self._is_text = None
+        return held[:at], held[at + len(after) :]
+
+
+def _escaped(text: str) -> str:
+    """Return the text as it stands inside a string of JSON."""
+    return json.dumps(without_marks(text), ensure_ascii=False)[1:-1]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def partial_length(text: str, mark: str) -> int:

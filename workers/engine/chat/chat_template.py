@@ -1,41 +1,23 @@
 """Converts chat messages to a prompt with the model's own chat template, which runs in a sandbox."""
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import jinja2
-from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from workers.engine.chat.reasoning import END_MARK
-from workers.engine.chat.tool_formats import format_of
-from workers.engine.chat.tool_messages import messages_for_template, tools_for_template
+from workers.engine.chat.template_environment import TemplateError, compiled
+from workers.engine.chat.template_probe import Traits, traits_of
+from workers.engine.chat.tool_formats import ToolFormat
+from workers.engine.chat.tool_messages import Message, filled, has_calls, messages_for_template, with_objects
 from workers.engine.events import JobRejected
+
+Tools = Sequence[Mapping[str, Any]]
 
 #: Noncharacters of Unicode, which have no meaning in any text. One of them marks where a prompt is to be split.
 _SEPARATORS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-
-
-class _GenerationTag(Extension):
-    """Renders the body of the tag `{% generation %}` and ignores the tag, which only marks answers for training."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 requires a class attribute
-
-    def parse(self, parser: Parser) -> list[Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-class _TemplateError(Exception):
-    """The template called `raise_exception`, because it does not support the messages."""
 
 
 class ChatTemplate:
@@ -45,28 +27,32 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, *, bos: str, eos: str) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_GenerationTag, loopcontrols],
-            autoescape=False,
-        )
-        environment.filters["tojson"] = _tojson
-        environment.globals.update(raise_exception=_raise, strftime_now=_strftime_now, bos_token=bos, eos_token=eos)
-        #: How the model calls tools, and how it is told about them.
-        self.tool_format = format_of(source)
+        self._template = compiled(source, bos=bos, eos=eos)
         #: Whether answers may begin with reasoning.
         self.reasons = END_MARK in source
+        #: Hugging Face's renderer sets variables without a value to None. Some templates fail on that.
+        self._unset: Mapping[str, None] = {"tools": None, "documents": None}
         try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateError as fault:
-            raise ModelError(f"the model's chat template cannot be compiled: {fault}") from fault
+            self._rendered([{"role": "user", "content": "hello"}], (), {})
+        except Exception:  # noqa: BLE001 - the template is untrusted and may raise anything
+            self._unset = {}
+        self._traits = traits_of(lambda messages, tools: self._rendered(messages, tools, {}))
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How the model calls tools."""
+        return self._traits.form
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template tells the model which tools there are. Otherwise they are explained."""
+        return self._traits.shows_tools
 
     def pieces(
         self,
         messages: object,
         control_names: re.Pattern[str] | None,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Tools = (),
         variables: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
         """Render the prompt up to the beginning of the answer, and return it in pieces to be tokenized one by one.
@@ -76,35 +62,80 @@ class ChatTemplate:
         control token. `control_names` matches all names of control tokens that have at least two characters.
         `variables` are further ones of the template. Raises JobRejected.
         """
-        checked = messages_for_template(_checked(messages), self.tool_format, tools)
-        shown = tools_for_template(tools, self.tool_format)
+        checked = _checked(messages)
         more = dict(variables)
-        texts = list(_texts([checked, shown, more]))
+        texts = list(_texts([checked, list(tools), more]))
         if control_names is None or not any(control_names.search(text) for text in texts):
-            return [self._render(checked, shown, more)]
+            return [self._render(checked, tools, more)]
         unused = (mark for mark in _SEPARATORS if not any(mark in text for text in texts))
         separator = next(unused, "")
         if not separator:
             raise _rejected("they contain names of control tokens, and all 32 characters that could separate these")
         first_character = re.compile(f"(?={control_names.pattern})(.)", re.DOTALL)
-        split = _map_texts([checked, shown, more], lambda text: first_character.sub(rf"\1{separator}", text))
+        # Calls and tools that become texts are written later, because their marks may be control tokens.
+        split = _map_texts([checked, list(tools), more], lambda text: first_character.sub(rf"\1{separator}", text))
         return self._render(*split).split(separator)
 
     def render(self, messages: object) -> str:
         """Return the prompt for these messages, up to the beginning of the answer. Raises JobRejected."""
-        return self._render(messages_for_template(_checked(messages), self.tool_format, ()), [], {})
+        return self._render(_checked(messages), (), {})
 
-    def _render(
-        self, checked: list[dict[str, Any]], tools: list[Mapping[str, Any]], variables: Mapping[str, Any]
-    ) -> str:
-        more = {**variables, "tools": tools} if tools else variables
+    def _render(self, messages: list[Message], tools: Tools, variables: Mapping[str, Any]) -> str:
         try:
-            return self._template.render(messages=checked, add_generation_prompt=True, **more)
-        except _TemplateError as error:
-            raise _rejected(f"the model's chat template does not accept them: {error}") from None
+            return self._first_accepted(messages, tools, variables)
         except Exception as fault:
             # The template is untrusted and may raise anything. Only this job is affected.
-            raise _rejected(f"the model's chat template fails on them: {type(fault).__name__}: {fault}") from fault
+            refused = self._first_refused(messages, tools, variables)
+            why = f"the model's chat template does not accept it: {fault}"
+            if not isinstance(fault, TemplateError):
+                why = f"the model's chat template fails on it: {type(fault).__name__}: {fault}"
+            raise _rejected(f"[{refused}]: {why}") from fault
+
+    def _first_accepted(self, messages: list[Message], tools: Tools, variables: Mapping[str, Any]) -> str:
+        """Return the prompt in the first way to show calls and tools that the template accepts.
+
+        Raises whatever the template raises on the first one if it accepts none.
+        """
+        first: Exception | None = None
+        for traits, shown in self._ways(messages, tools):
+            try:
+                converted = messages_for_template(messages, traits, tools)
+                return self._rendered(converted, shown, variables)
+            except Exception as fault:  # noqa: BLE001 - the template is untrusted and may raise anything
+                first = first or fault
+        raise first or AssertionError("there is always a way")
+
+    def _ways(self, messages: list[Message], tools: Tools) -> Iterator[tuple[Traits, Tools]]:
+        """Yield ways to show calls and tools: the template's own one first, and at last only texts."""
+        traits = self._traits
+        shown = tools if traits.shows_tools else ()
+        yield traits, shown
+        if shown:
+            yield traits, filled(tools)
+        texts = replace(traits, shows_calls=False)
+        if has_calls(messages) and traits.shows_calls:
+            yield texts, filled(tools) if shown else ()
+        if shown:
+            yield replace(texts, shows_tools=False), ()
+
+    def _first_refused(self, messages: list[Message], tools: Tools, variables: Mapping[str, Any]) -> int:
+        """Return the index of the message at the end of the shortest beginning that the template does not accept.
+
+        What follows a refused message is taken to be refused with it, so that few beginnings have to be rendered.
+        """
+        accepted, refused = 0, len(messages)
+        while refused - accepted > 1:
+            middle = (accepted + refused) // 2
+            try:
+                self._first_accepted(messages[:middle], tools, variables)
+                accepted = middle
+            except Exception:  # noqa: BLE001 - the template is untrusted and may raise anything
+                refused = middle
+        return refused - 1
+
+    def _rendered(self, messages: list[Message], tools: Tools, variables: Mapping[str, Any]) -> str:
+        more = {**self._unset, **variables, **({"tools": list(tools)} if tools else {})}
+        return self._template.render(messages=messages, add_generation_prompt=True, **more)
 
 
 def _rejected(why: str) -> JobRejected:
@@ -121,7 +152,7 @@ def _checked(messages: object) -> list[dict[str, Any]]:
             raise _rejected(f"[{at}] has no role")
         # Leave out null fields, because templates test only whether a field is defined.
         present = {name: value for name, value in message.items() if value is not None}
-        checked.append({**present, "content": _text(message.get("content"), at)})
+        checked.append(with_objects({**present, "content": _text(message.get("content"), at)}))
     return checked
 
 
@@ -155,16 +186,3 @@ def _text(content: object, at: int) -> str:
     if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
         raise _rejected(f"[{at}].content is neither text nor a list of text parts")
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _raise(message: str) -> None:
-    raise _TemplateError(message)
-
-
-def _strftime_now(layout: str) -> str:
-    return datetime.now().astimezone().strftime(layout)
-
-
-def _tojson(value: Any, indent: int | None = None, **_: object) -> str:
-    """Return the value as JSON without the HTML escapes of jinja2's own filter, which do not belong in a prompt."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -2,14 +2,15 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.jobs.schema_keywords import nodes
 from workers.engine.chat.grammar_writer import ANY, GrammarWriter
 from workers.engine.chat.harmony_grammar import harmony_rules
+from workers.engine.chat.parameter_grammar import ANNOTATIONS, parameter_rules, text_parameters
 from workers.engine.chat.reasoning import BEGIN_MARK, END_MARK
-from workers.engine.chat.tool_formats import ToolFormat
+from workers.engine.chat.tool_formats import ID, ToolFormat
 from workers.engine.chat.tool_request import ToolRequest
 from workers.engine.structured.constraint import JSON_SPACE, TOOLS, Constraint, Subject, schema_text, unusable
 
@@ -20,9 +21,6 @@ _OPEN = frozenset({"$ref", "additionalProperties", "allOf", "anyOf", "oneOf", "p
 
 #: The white space that the readers of an answer skip (`str.isspace`).
 _SPACES = r"[\s\x1c-\x1f]"
-
-#: Keywords that describe a value for the model and restrict nothing. The model reads them in its prompt.
-_ANNOTATIONS = frozenset({"$comment", "default", "description", "examples", "title"})
 
 
 def tool_constraint(
@@ -51,13 +49,12 @@ def tool_constraint(
             writer, tools, required=request.required, several=request.several, content=answer, began=began
         )
         return Constraint("tools", "\n".join(rules), writer.marks)
-    calls = [
-        f"tool_{i}: {writer.terms(name + form.between)} %json {schema} {writer.terms(form.after)}"
-        for i, (name, schema) in enumerate(tools)
-    ]
+    calls = _calls(form, writer, request, tools)
     anyone = " | ".join(f"tool_{i}" for i in range(len(tools)))
-    more = f" ({writer.terms(form.again)} call)*" if form.again and request.several else ""
-    body = f"calls: {writer.terms(form.before)} call{more} {writer.terms(form.end)}"
+    space = '"\\n"? ' if form.again.startswith("\n") else ""
+    again = space + _terms(writer, form.again.removeprefix("\n"))
+    more = f" ({again} call)*" if form.again and request.several else ""
+    body = f"calls: {_terms(writer, form.before)} call{more} {writer.terms(form.end)}"
     if request.required:
         start = [f"start: {writer.terms(form.begin)} calls"]
     elif content is not None:
@@ -66,6 +63,29 @@ def tool_constraint(
         start = _free_start(form, writer, reasons=reasons, began=began)
     lines = [*start, body, f"call: {anyone}", *calls]
     return Constraint("tools", "\n".join(lines), writer.marks)
+
+
+def _calls(
+    form: ToolFormat, writer: GrammarWriter, request: ToolRequest, tools: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Return a rule for a call of each tool, from its name to what follows the arguments, and those that they need."""
+    rules = [f"CALL_ID: /{form.id_pattern}/"] if ID in form.before + form.between + form.id_after else []
+    after = writer.terms(form.after)
+    if form.id_after:
+        after = f"({_terms(writer, form.id_after)})? {after}"
+    texts = {} if form.parameters is None else text_parameters(request)
+    for i, (name, schema) in enumerate(tools):
+        arguments = f"%json {schema}"
+        if form.parameters is not None:
+            arguments, own = f"arguments_{i}", (name, json.loads(schema))
+            rules += parameter_rules(form.parameters, writer, arguments, own, texts[name], _with_space)
+        rules.append(f"tool_{i}: {_terms(writer, name + form.between)} {arguments} {after}")
+    return rules
+
+
+def _terms(writer: GrammarWriter, text: str) -> str:
+    """Return the terms for a text of the form, in which ID stands for the id of a call."""
+    return " CALL_ID ".join(map(writer.terms, text.split(ID))) if ID in text else writer.terms(text)
 
 
 def _tools(request: ToolRequest, max_bytes: int) -> list[tuple[str, str]]:
@@ -141,7 +161,7 @@ def _schema(function: Mapping[str, Any], max_bytes: int) -> str:
     except RecursionError:
         raise unusable("it is nested too deeply", subject) from None
     for node, _ in nodes(own):
-        for name in _ANNOTATIONS.intersection(node):
+        for name in ANNOTATIONS.intersection(node):
             del node[name]
     own = json.loads(schema_text(own, max_bytes, subject))
     own["type"] = "object"

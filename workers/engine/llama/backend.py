@@ -75,8 +75,8 @@ class LlamaBackend:
         #: Why the model cannot call tools; "" if it can. With `explains_tools`, those of a request are explained to a
         #: model whose template knows none.
         self._no_tools_reason = "" if template is not None else "tools need a chat template"
-        if template is not None and not template.tool_format.in_template and not explains_tools:
-            self._no_tools_reason = "the model's chat template knows no tools (PENSTOCK_TOOLS_WITHOUT_TEMPLATE=refuse)"
+        if template is not None and not template.shows_tools and not explains_tools:
+            self._no_tools_reason = "the model's chat template shows no tools (PENSTOCK_TOOLS_WITHOUT_TEMPLATE=refuse)"
         self.facts = replace(facts, calls_tools=not self._no_tools_reason)
         self._grammars = GrammarCompiler(self._vocab.table(), limits)
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
@@ -104,7 +104,7 @@ class LlamaBackend:
         prompt = prompts[0]
         # A model that is held to a form from the first token on does not reason.
         may_reason = constraint is None and (tools is None or not tools.required)
-        form = self._prompt_maker.answer_form(spec, prompt, has_tools=tools is not None, may_reason=may_reason)
+        form = self._prompt_maker.answer_form(spec, prompt, tools, may_reason=may_reason)
         if tools is not None:
             constraint = self._with_tools(tools, form, constraint)
         grammar = None if constraint is None else self._grammars.compile(constraint, spec.tenant)

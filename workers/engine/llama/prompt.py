@@ -12,6 +12,7 @@ from workers.engine.backend import context_limit
 from workers.engine.chat.answer_form import AnswerForm, ChannelForm, Form
 from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.harmony import ASSISTANT, CHANNEL, END_MESSAGE, FINAL, MARKS, MESSAGE, START
+from workers.engine.chat.parameter_grammar import text_parameters
 from workers.engine.chat.reasoning import BEGIN_MARK, END_MARK
 from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.chat.tool_request import ToolRequest
@@ -87,19 +88,21 @@ class Prompts:
         self._vocab.reject_unknown(given, "prompt")
         return _non_empty(np.array(given, np.int32), "prompt")
 
-    def answer_form(self, spec: JobSpec, prompt: Tokens, *, has_tools: bool, may_reason: bool) -> Form | None:
+    def answer_form(self, spec: JobSpec, prompt: Tokens, tools: ToolRequest | None, *, may_reason: bool) -> Form | None:
         """Return how the parts of the answer to this prompt are read; None if its text is the answer."""
-        template, shows_parts = self.template, has_tools or bool(spec.payload.get("parts"))
+        template, shows_parts = self.template, tools is not None or bool(spec.payload.get("parts"))
+        form = None if template is None or tools is None else template.tool_format
         if template is not None and template.tool_format.in_channels and spec.payload.get("messages") is not None:
-            return self._channel_form(template.tool_format if has_tools else None, prompt, shows_parts=shows_parts)
+            return self._channel_form(form, prompt, shows_parts=shows_parts)
         if template is None or not shows_parts:
             return None
         reasons = template.reasons and may_reason
         end = b"".join(map(self._vocab.piece_or_name, prompt[-_END_TOKENS:].tolist())).rstrip()
-        marks = (template.tool_format.marks if has_tools else "") + (BEGIN_MARK + END_MARK if reasons else "")
+        marks = ("" if form is None else form.marks) + (BEGIN_MARK + END_MARK if reasons else "")
         names = {token: name.encode() for name, token in self._vocab.control_tokens_in(marks).items()}
         began = reasons and end.endswith(BEGIN_MARK.encode())
-        return AnswerForm(template.tool_format if has_tools else None, names, reasons, began)
+        texts = {} if form is None or form.parameters is None or tools is None else text_parameters(tools)
+        return AnswerForm(form, names, reasons, began, texts)
 
     def _channel_form(self, form: ToolFormat | None, prompt: Tokens, *, shows_parts: bool) -> ChannelForm:
         names = {

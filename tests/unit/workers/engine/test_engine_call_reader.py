@@ -28,30 +28,36 @@ def dumped(arguments):
 
 def written(form, content, called):
     """Return what a model of this family writes."""
-    if not called:
-        return content
-    texts = [name + form.between + dumped(arguments) + form.after for name, arguments in called]
-    return content + form.begin + form.before + form.again.join(texts) + form.end
+    return content + form.write((name, dumped(arguments)) for name, arguments in called) if called else content
 
 
-def read(form, pieces):
-    reader = CallReader(form)
+def by_one(called):
+    """Return the calls with parameters whose names tell which values are texts, and the names of those."""
+    named = [(name, {f"{isinstance(v, str):d}{k}": v for k, v in values.items()}) for name, values in called]
+    texts = {
+        name: {key for each, given in named if each == name for key in given if key[0] == "1"} for name, _ in named
+    }
+    return named, texts
+
+
+def read(form, pieces, texts=None):
+    reader = CallReader(form, texts or {})
     return [*map(reader.feed, pieces), reader.finish()]
 
 
 @given(st.sampled_from(ALL), contents, calls, st.lists(st.integers(0, 400), max_size=30))
 def test_any_division_of_the_text_gives_the_same_parts(form, content, called, at):
-    called = called if form.again else called[:1]
+    called, texts = by_one(called if form.again else called[:1])
     content = "" if form.only_first and called else content
     text = written(form, content, called)
     borders = [0, *sorted(min(i, len(text)) for i in at), len(text)]
     pieces = [text[a:b] for a, b in itertools.pairwise(borders)]
-    returned = read(form, pieces)
+    returned = read(form, pieces, texts)
     parts = read_parts("".join(returned))
     assert parts.content == (content.rstrip() if called else content)
     assert parts.calls == [Call(name, dumped(arguments).replace("\ufdd0", "\ufffd")) for name, arguments in called]
     # What has been returned up to a place does not depend on the pieces: another worker can go on from there.
-    assert "".join(returned[:-1]) == "".join(map(CallReader(form).feed, text))
+    assert "".join(returned[:-1]) == "".join(map(CallReader(form, texts).feed, text))
     deltas = PartsReader()
     divided = [delta for piece in returned for character in piece for delta in deltas.feed(character)]
     assert "".join(delta.text for delta in divided if delta.kind == "content") == parts.content

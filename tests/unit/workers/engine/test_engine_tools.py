@@ -7,14 +7,25 @@ from pathlib import Path
 import pytest
 from gguf import TokenType
 
-from shared.answer_parts import read_parts
+from shared.answer_parts import Call, read_parts
 from shared.settings.settings import load
 from tests.support.driven import Driven
 from tests.support.fits_schema import assert_fits
 from tests.support.gguf_copy import copy_gguf
-from tests.support.tool_templates import CONTROL, IN_TEMPLATE, a_tool, template_of
+from tests.support.tool_templates import CONTROL, a_tool, template_of
+from workers.engine.chat.call_reader import CallReader
 from workers.engine.chat.chat_template import ChatTemplate
-from workers.engine.chat.tool_formats import GENERIC, HARMONY, HERMES, MISTRAL
+from workers.engine.chat.tool_formats import (
+    ALL,
+    COHERE,
+    GLM_COMPACT,
+    HARMONY,
+    HERMES,
+    LLAMA3,
+    MINIMAX,
+    MISTRAL,
+    MISTRAL_ID,
+)
 from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
@@ -37,15 +48,15 @@ EARLIER = [
 ]
 
 
-#: Each family with its marks as control tokens, if it has any, and as plain text. To a SentencePiece vocabulary, the
+#: Families of each kind, with their marks as control tokens or as plain text. To a SentencePiece vocabulary, the
 #: character in DeepSeek's marks is a space, so it cannot write them as plain text.
-KINDS = [(form, True) for form in (*IN_TEMPLATE, HARMONY) if form.name in CONTROL]
-KINDS += [(form, False) for form in (*IN_TEMPLATE, HARMONY) if "\u2581" not in form.marks]
+KINDS = [(form, True) for form in (*ALL, HARMONY) if form.name in CONTROL]
+KINDS += [(form, False) for form in (HERMES, LLAMA3, MISTRAL, MISTRAL_ID, COHERE, GLM_COMPACT, MINIMAX, HARMONY)]
 
 families = pytest.mark.parametrize(
     "family", KINDS, indirect=True, ids=lambda kind: f"{kind[0].name} {'tokens' if kind[1] else 'text'}"
 )
-forms = pytest.mark.parametrize("form", IN_TEMPLATE, ids=lambda form: form.name)
+forms = pytest.mark.parametrize("form", ALL, ids=lambda form: form.name)
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +136,19 @@ def test_text_goes_before_a_call_and_a_begun_call_must_be_completed(family):
 def test_calls_and_results_in_earlier_messages_are_shown_in_the_family_s_form(form):
     template = ChatTemplate(template_of(form), bos="<s>", eos="</s>")
     assert template.tool_format == form
-    prompt = template.render(EARLIER)
-    arguments = '{"city": "Paß"}'
-    assert f"{form.begin}{form.before}get_weather{form.between}{arguments}{form.after}{form.end}</s>" in prompt
-    assert "<|user|>sunny</s>" in prompt
+    before, _, shown = template.render(EARLIER).partition("<|assistant|>")
+    assert before == "<s><|user|>hi</s>"
+    assert shown.startswith(form.begin)
+    assert shown.endswith(f"{form.after}{form.end}</s><|user|>sunny</s><|assistant|>")
+    read = read_parts(CallReader(form, {"get_weather": {"city"}}).feed(shown))
+    assert read.calls == [Call("get_weather", '{"city": "Paß"}')]
 
 
 def test_a_template_without_tools_gets_them_explained_and_earlier_calls_as_text():
     source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
     template = ChatTemplate(source, bos="", eos="")
-    assert template.tool_format is GENERIC
+    assert template.tool_format is HERMES
+    assert not template.shows_tools
     prompt = "".join(template.pieces([{"role": "system", "content": "Be kind."}, *EARLIER], None, [WEATHER]))
     assert prompt.startswith("<system>Be kind.\n\nYou may call functions")
     assert json.dumps(WEATHER["function"]) in prompt
@@ -143,7 +157,10 @@ def test_a_template_without_tools_gets_them_explained_and_earlier_calls_as_text(
 
 
 def test_ids_of_calls_have_nine_characters_where_the_template_requires_it():
-    source = template_of(MISTRAL) + "{% for m in messages %}{{ m.tool_call_id or '' }}{% endfor %}"
+    source = template_of(MISTRAL) + (
+        "{% for m in messages if m.tool_call_id %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('nine') }}"
+        "{% endif %}{{ m.tool_call_id }}{% endfor %}"
+    )
     prompt = ChatTemplate(source, bos="", eos="").render(EARLIER)
     assert prompt.rpartition("<|assistant|>")[2].isalnum()
     assert len(prompt.rpartition("<|assistant|>")[2]) == 9
@@ -180,12 +197,12 @@ def test_tools_that_cannot_be_used_are_rejected_by_name(backend, more, param, wo
 
 @pytest.mark.parametrize("backend", [("split", 16384)], indirect=True, ids=["split"])
 def test_a_template_without_tools_gets_them_explained_unless_the_operator_refuses_them(backend, model_path: Path):
-    assert backend._prompt_maker.template.tool_format is GENERIC
+    assert not backend._prompt_maker.template.shows_tools
     assert backend.facts.calls_tools
     settings = load({}, None, device="cpu", kv_cells=512, threads=1, tools_without_template="refuse")
     refusing = load_backend(settings, model_path)
     assert not refusing.facts.calls_tools
-    with pytest.raises(JobRejected, match="knows no tools") as rejected:
+    with pytest.raises(JobRejected, match="shows no tools") as rejected:
         refusing.prepare(JobSpec("a", "blue", REQUEST, 8, 1e9))
     assert (rejected.value.code, rejected.value.param) == ("unsupported_parameter", "tools")
     assert refusing.prepare(JobSpec("a", "blue", REQUEST | {"tool_choice": "none"}, 8, 1e9)).prompt_tokens
