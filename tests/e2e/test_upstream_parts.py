@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic import Anthropic
-from openai import OpenAI
+from anthropic import Anthropic, AnthropicError
+from openai import OpenAI, OpenAIError
 
 from tests.support.fits_schema import assert_fits
 from tests.support.processes import Stage
@@ -105,6 +105,60 @@ def test_a_response_has_the_upstreams_reasoning_and_calls_as_items(
     assert (told["role"], told["tool_call_id"]) == ("tool", said["tool_calls"][0]["id"])
     # Some servers refuse a message that has reasoning.
     assert set(said) == {"role", "content", "tool_calls"}
+
+
+def a_call(**more: Any) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "function": {"name": "weather", "arguments": {"a": 1}}} | more]}
+
+
+#: A message that strange servers send, in one piece or in the pieces of a stream → its text and its calls.
+ODD: list[tuple[list[dict[str, Any]], str, int]] = [
+    ([{"content": [{"type": "text", "text": "Hello"}]}], "Hello", 0),
+    ([a_call(id="a"), a_call(id="b")], "", 2),
+    ([{"function_call": {"name": "weather", "arguments": '{"a":1}'}}], "", 1),
+    ([a_call(index=None)], "", 1),
+]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(("pieces", "text", "n_calls"), ODD, ids=["list", "index 0", "function_call", "null"])
+def test_what_an_odd_server_says_reaches_the_clients_of_each_api(
+    client: OpenAI, claude: Anthropic, server: UpstreamServer, pieces: Any, text: str, n_calls: int, streams: bool
+) -> None:
+    choices = [{"index": 0, "message": piece} for piece in pieces]
+    server.will(*[[*choices, {"index": 0, "delta": {}, "finish_reason": "end_turn"}]] * 3)
+    asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
+    if streams:
+        with client.chat.completions.stream(**asked) as chunks:
+            chat = chunks.get_final_completion().choices[0]
+        with claude.messages.stream(**MESSAGE) as events:
+            message = events.get_final_message()
+    else:
+        chat, message = client.chat.completions.create(**asked).choices[0], claude.messages.create(**MESSAGE)
+    calls = [("weather", {"a": 1})] * n_calls
+    assert (chat.message.content or "") == text
+    assert [(one.function.name, json.loads(one.function.arguments)) for one in chat.message.tool_calls or ()] == calls
+    assert chat.finish_reason == ("tool_calls" if calls else "stop")
+    blocks: Any = message.content
+    assert "".join(block.text for block in blocks if block.type == "text") == text
+    assert [(block.name, block.input) for block in blocks if block.type == "tool_use"] == calls
+    items = read(respond(client, streams=streams, tools=TOOLS).output)
+    said = [("message", "completed", text)] if text else []
+    assert items == said + [("function_call", "completed", 'weather{"a":1}')] * n_calls
+
+
+def test_an_answer_of_which_nothing_is_understood_is_an_error_on_each_api(
+    client: OpenAI, claude: Anthropic, server: UpstreamServer
+) -> None:
+    asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
+    for ask in (
+        lambda: client.chat.completions.create(**asked),
+        lambda: claude.messages.create(**MESSAGE),
+        lambda: respond(client, streams=False),
+    ):
+        server.will(*[{"index": 0, "message": {"answer": "Hello"}}] * 3)
+        with pytest.raises((OpenAIError, AnthropicError), match="without a part in OpenAI's format"):
+            ask()
 
 
 @pytest.mark.parametrize("streams", [False, True])

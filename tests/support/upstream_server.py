@@ -13,6 +13,8 @@ from aiohttp import web
 
 from tests.support.processes import wait_for
 
+#: How a server answers a request: see UpstreamServer.
+Behaviour = str | list[dict[str, Any]] | dict[str, Any]
 #: The key that a server with `key` expects.
 KEY = "sk-test-1234567890"
 
@@ -29,13 +31,16 @@ class UpstreamServer:
     stream), `endless` (words until the client closes), and `numbers` (embeddings as numbers although base64 was asked
     for).
 
+    A behaviour that is a list of choices is a stream with a chunk for each of them; one that is a single choice is a
+    response that is not streamed.
+
     The embedding of the input with the index i is [i, 0.5].
     """
 
     def __init__(self, *, words: int = 3, key: str = "") -> None:
         self.words, self.key = words, key
         self.models = ["m"]
-        self.behaviours: deque[str] = deque()
+        self.behaviours: deque[Behaviour] = deque()
         self.retry_after = {"Retry-After": "0.3"}
         #: The time between two words, in seconds.
         self.word_s = 0.0
@@ -76,7 +81,7 @@ class UpstreamServer:
         self._thread.join(10)
         self._thread = None
 
-    def will(self, *behaviours: str) -> None:
+    def will(self, *behaviours: Behaviour) -> None:
         """Queue a behaviour for each of the next requests."""
         self.behaviours.extend(behaviours)
 
@@ -119,6 +124,10 @@ class UpstreamServer:
         behaviour = self.behaviours.popleft() if self.behaviours else "answer"
         self.open += 1
         try:
+            if isinstance(behaviour, list):
+                return await _send_choices(request, behaviour, _usage(9))
+            if isinstance(behaviour, dict):
+                return web.json_response({"choices": [behaviour], "usage": _usage(9)})
             return await self._behave(behaviour, request, body)
         except (asyncio.CancelledError, ConnectionError):
             self.closed += 1
@@ -226,12 +235,19 @@ _WHOLE_CALLS: dict[str, Any] = {
 
 async def _send(request: web.Request, deltas: list[dict[str, Any]], finish_reason: str) -> web.StreamResponse:
     """Stream a message in these pieces, four of whose nine tokens are reasoning."""
+    choices: list[dict[str, Any]] = [{"index": 0, "delta": delta} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": finish_reason})
+    usage = _usage(9) | {"completion_tokens_details": {"reasoning_tokens": 4}}
+    return await _send_choices(request, choices, usage)
+
+
+async def _send_choices(
+    request: web.Request, choices: list[dict[str, Any]], usage: dict[str, Any]
+) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    for delta in deltas:
-        await response.write(_event({"choices": [{"index": 0, "delta": delta}]}))
-    await response.write(_event({"choices": [{"index": 0, "delta": {}, "finish_reason": finish_reason}]}))
-    usage = _usage(9) | {"completion_tokens_details": {"reasoning_tokens": 4}}
+    for choice in choices:
+        await response.write(_event({"choices": [choice]}))
     await response.write(_event({"choices": [], "usage": usage}))
     await response.write(b"data: [DONE]\n\n")
     return response

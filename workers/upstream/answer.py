@@ -1,29 +1,22 @@
 """Builds a job's answer from the chunks, or from the whole response, that the upstream sends; pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from shared.answer_parts import without_marks
 from shared.jobs.outcomes import FinishReason
+from workers.upstream.answers.call_places import CallPlaces
+from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.answers.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
+from workers.upstream.answers.pieces import CallPiece, Pieces, read_finish_reason, read_index, read_pieces
 
-#: Fields of a message that are texts, come in pieces and are kept beside the content.
-_OTHER_TEXTS = ("reasoning_content", "reasoning", "refusal")
 #: The most bytes of an answer, with its tool calls, that are kept.
 MAX_ANSWER_BYTES = 8 << 20
 #: An answer is ended when it has more parts than this for each token that was asked for, and some more. Most servers
 #: send a part for each token, and some one for each character. One that sends more ignores the length.
 _PARTS_PER_TOKEN, _MORE_PARTS = 8, 64
-#: Finish reasons with which a server says that it gave the answer up.
-_GIVEN_UP = frozenset({"abort", "error"})
-#: The longest finish reason that is passed on. Each one that is in use is shorter.
-_MAX_REASON = 32
-
-
-class AnswerInvalid(Exception):
-    """What the upstream sent is not a chunk or a response of OpenAI's API, or the answer is too long."""
 
 
 class Counts(NamedTuple):
@@ -65,6 +58,12 @@ class Answer:
     chunks: int = 0
     _others: dict[str, str] = field(default_factory=dict)
     _tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _places: CallPlaces = field(default_factory=CallPlaces)
+    #: The field of a choice that has the parts of this answer; "" until one of them had a part.
+    _field: str = ""
+    #: Whether a chunk was a message as in OpenAI's API, and whether one had something else instead.
+    _is_message: bool = False
+    _is_strange: bool = False
     _logprobs: list[Any] = field(default_factory=list)
     _characters: WholeCharacters = field(default_factory=WholeCharacters)
     _bytes: int = 0
@@ -98,19 +97,23 @@ class Answer:
         choice = self._first_choice(chunk)
         if choice is None:
             return None
-        if self.kind == "completion":
-            return self._add(choice, {"content": choice.get("text")})
-        return self._add(choice, choice.get("delta"))
+        return self._add(
+            choice, ("text", "delta", "message") if self.kind == "completion" else ("delta", "message", "text")
+        )
 
     def add_whole(self, response: Any) -> str:
         """Add a response that is not streamed and return its text. Raises AnswerInvalid."""
         choice = self._first_choice(response)
         if choice is None:
             raise AnswerInvalid("the upstream's response has no choice")
-        whole = {"content": choice.get("text")} if self.kind == "completion" else choice.get("message")
-        text = self._add(choice, whole) or ""
-        self.finish_reason = self.finish_reason or "stop"
-        return text
+        fields = ("text", "message", "delta") if self.kind == "completion" else ("message", "delta", "text")
+        return self._add({"finish_reason": "stop"} | _without_nulls(choice), fields, is_whole=True) or ""
+
+    def end(self, reason: str) -> None:
+        """Note that nothing more comes, and why if the upstream has not said it. Raises AnswerInvalid for no answer."""
+        if not (self.finish_reason or self.has_begun):
+            raise AnswerInvalid("the upstream ended the stream without an answer")
+        self._note_reason(self.finish_reason or reason)
 
     def extra(self) -> dict[str, Any]:
         """Return what the answer has beside its text, as the job's result stores it; empty if it has nothing else."""
@@ -134,85 +137,83 @@ class Answer:
             return None
         if not isinstance(choices, list):
             raise AnswerInvalid("the upstream sent choices that are not a list")
-        first = next((one for one in choices if isinstance(one, dict) and not one.get("index")), None)
+        first = next(
+            (one for one in choices if isinstance(one, dict) and not read_index(one.get("index"), "a choice")), None
+        )
         if choices and first is None:
             raise AnswerInvalid("the upstream sent choices without a first one")
         return first
 
-    def _add(self, choice: Mapping[str, Any], delta: Any) -> str | None:
-        """Add the parts of one chunk or message; return its new text, or None if it has no part of the answer."""
-        parts = delta if isinstance(delta, dict) else {}
-        reason, logprobs = choice.get("finish_reason"), choice.get("logprobs")
-        if isinstance(reason, str) and reason in _GIVEN_UP:
-            raise AnswerInvalid(f"the upstream ended the answer with finish_reason={reason!r}")
-        if isinstance(reason, str) and reason:
-            self.finish_reason = reason if len(reason) <= _MAX_REASON and reason.isprintable() else "stop"
+    def _add(self, choice: Mapping[str, Any], fields: Sequence[str], *, is_whole: bool = False) -> str | None:
+        """Add the parts of one chunk or response; return its new text, or None if it has no part of the answer."""
+        pieces, logprobs = self._read(choice, fields), choice.get("logprobs")
         if isinstance(logprobs, dict):
             self._logprobs.append(logprobs)
-        content, calls = parts.get("content"), parts.get("tool_calls")
-        others = {name: parts[name] for name in _OTHER_TEXTS if isinstance(parts.get(name), str) and parts[name]}
-        calls = calls if isinstance(calls, list) else []
-        content = content if isinstance(content, str) else ""
-        if self.writer is None:
-            text = self._keep(content, others, calls)
-        else:
-            text = self._write(self.writer, content, others, calls)
+        calls = [self._places.place(piece, is_whole=is_whole) for piece in pieces.calls]
+        text = self._keep(pieces, calls) if self.writer is None else self._write(self.writer, pieces, calls)
         # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
         # The writer may hold content back: then it is not in the text yet.
-        self._bytes += max(len(text), len(content)) * 4 + sum(4 * len(piece) for piece in others.values())
-        self._bytes += sum(len(str(item)) for item in (calls, logprobs) if item)
+        self._bytes += 4 * (max(len(text), len(pieces.content)) + len(pieces.reasoning) + len(pieces.refusal))
+        self._bytes += sum(len(str(item)) for item in (pieces.calls, pieces.others, logprobs) if item)
         if self._bytes > MAX_ANSWER_BYTES:
             raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")
-        if not (text or others or calls or content):
-            return None
-        self.chunks += 1
+        if pieces.has_part:
+            self.chunks += 1
         if text:
             self.parts.append(text)
-        return text
+        self._note_reason(read_finish_reason(choice.get("finish_reason")))
+        return text if pieces.has_part else None
 
-    def _keep(self, content: str, others: Mapping[str, str], calls: list[Any]) -> str:
+    def _read(self, choice: Mapping[str, Any], fields: Sequence[str]) -> Pieces:
+        """Read the first of the fields that has a part, and from then on only this one: some servers send two."""
+        given = [name for name in ([self._field] if self._field else fields) if choice.get(name) is not None]
+        read = {name: read_pieces(choice[name]) for name in given}
+        name = next((name for name in given if read[name].has_part), given[0] if given else "")
+        pieces = read.get(name, Pieces())
+        if pieces.has_part:
+            self._field = name
+        self._is_message = self._is_message or pieces.is_message
+        self._is_strange = self._is_strange or bool(pieces.others)
+        return pieces
+
+    def _note_reason(self, reason: str) -> None:
+        """Note why the answer ended, "" for nothing. Raises AnswerInvalid if nothing of the answer was understood."""
+        if not reason:
+            return
+        if not self.has_begun and (self._is_strange or not self._is_message):
+            raise AnswerInvalid("the upstream ended the answer without a part in OpenAI's format")
+        if reason in {"stop", "tool_calls"}:
+            reason = "tool_calls" if self._places.number else "stop"
+        self.finish_reason = reason
+
+    def _keep(self, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
         """Keep what is not content beside the text, and return the new text."""
-        for name, piece in others.items():
-            self._others[name] = self._others.get(name, "") + piece
-        for call in calls:
-            self._add_tool_call(call)
+        others = {pieces.reasoning_field: pieces.reasoning, "refusal": pieces.refusal}
+        for name, text in others.items():
+            if text:
+                self._others[name] = self._others.get(name, "") + text
+        for number, piece in calls:
+            new: dict[str, Any] = {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
+            call = self._tool_calls.setdefault(number, new)
+            call["id"] = piece.id or None
+            call["function"]["name"] += piece.name
+            call["function"]["arguments"] += piece.arguments
         # The marks of our own answers (shared/answer_parts.py) would be read as calls of tools.
-        return without_marks(self._characters.add(content))
+        return without_marks(self._characters.add(pieces.content))
 
-    def _write(self, writer: PartsWriter, content: str, others: Mapping[str, str], calls: list[Any]) -> str:
+    def _write(self, writer: PartsWriter, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
         """Return the new text with its parts. A refusal is content, because it says what the model answers."""
-        text = writer.reasoning(others.get("reasoning_content") or others.get("reasoning") or "")
-        text += writer.content(content) + writer.content(others.get("refusal", ""))
-        for call in calls:
-            index, function = self._place_of(call, writer.n_calls), call.get("function")
-            given = function if isinstance(function, dict) else {}
-            name, arguments = (given.get(one) for one in ("name", "arguments"))
+        text = writer.reasoning(pieces.reasoning) + writer.content(pieces.content) + writer.content(pieces.refusal)
+        for number, piece in calls:
             try:
-                text += writer.call(index, *(one if isinstance(one, str) else "" for one in (name, arguments)))
+                text += writer.call(number, piece.name, piece.arguments)
             except OrderInvalid as error:
                 raise AnswerInvalid(str(error)) from None
         return text
 
-    def _place_of(self, piece: Any, next_index: int) -> int:
-        """Return the index of the call that a piece belongs to; without one, the piece is a call of its own."""
-        if not isinstance(piece, dict):
-            raise AnswerInvalid("the upstream sent a tool call that is not an object")
-        index = piece.get("index", next_index)
-        if not isinstance(index, int) or not 0 <= index < 1024:
-            raise AnswerInvalid("the upstream sent a tool call whose index is not a number from 0 to 1023")
-        return index
 
-    def _add_tool_call(self, piece: Any) -> None:
-        """Merge a piece of a tool call with the earlier pieces of the same index; the texts of its function add up."""
-        index = self._place_of(piece, len(self._tool_calls))
-        call = self._tool_calls.setdefault(index, {"id": None, "type": "function", "function": {}})
-        for name in ("id", "type"):
-            if isinstance(piece.get(name), str):
-                call[name] = piece[name]
-        function = piece.get("function")
-        for name, value in (function if isinstance(function, dict) else {}).items():
-            if isinstance(value, str):
-                call["function"][name] = call["function"].get(name, "") + value
+def _without_nulls(choice: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in choice.items() if value is not None}
 
 
 def _count(value: Any) -> int | None:

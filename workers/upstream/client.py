@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
 import aiohttp
 import structlog
 
-from workers.upstream.answer import AnswerInvalid
+from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.faults import Lost, Unreachable, UpstreamFault, fault_in_answer, fault_of
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
@@ -50,6 +51,10 @@ class Reply(Protocol):
 
     def add_whole(self, response: Any) -> str:
         """Add a response that is not streamed and return its text."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """Note that nothing more comes, and why if the upstream has not said it. Raises AnswerInvalid for no answer."""
         ...
 
 
@@ -100,7 +105,8 @@ class UpstreamClient:
         """
         response = await self._send(request)
         try:
-            await self._read(response, answer, on_received)
+            with _ends_with_connection(response):
+                await self._read(response, answer, on_received)
         finally:
             # This closes the connection, unless the response was read to its end.
             response.close()
@@ -136,7 +142,12 @@ class UpstreamClient:
             if not answer.finish_reason:
                 raise Lost("the upstream closed the connection in the middle of the answer") from error
         except (AnswerInvalid, EventTooLong) as error:
-            raise Lost(str(error)) from error
+            if not answer.finish_reason:
+                raise Lost(str(error)) from error
+        except UpstreamFault:
+            # After its finish reason, an answer is complete.
+            if not answer.finish_reason:
+                raise
 
     async def _read_stream(
         self, response: aiohttp.ClientResponse, answer: Reply, on_received: Callable[[str | None], None]
@@ -162,15 +173,13 @@ class UpstreamClient:
         """Add the events to the answer. Return whether the stream said that it is done."""
         for event in events:
             if event.strip() == _END_OF_STREAM:
-                if not (answer.finish_reason or answer.has_begun):
-                    raise AnswerInvalid("the upstream ended the stream without an answer")
-                answer.finish_reason = answer.finish_reason or "stop"
+                answer.end("stop")
                 return True
             chunk = _parsed(event)
             self._raise_error(chunk, answer)
             on_received(answer.add_chunk(chunk))
             if answer.is_too_long:
-                answer.finish_reason = "length"
+                answer.end("length")
                 return True
         return False
 
@@ -178,6 +187,30 @@ class UpstreamClient:
         fault: UpstreamFault | None = fault_in_answer(value, key=self._api_key, has_begun=answer.has_begun)
         if fault is not None:
             raise fault
+
+
+@contextmanager
+def _ends_with_connection(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """Make reading the body fail when the connection is closed before its end.
+
+    After broken chunk framing, aiohttp closes the connection, and its reader waits for ever.
+    """
+    protocol = None if response.connection is None else response.connection.protocol
+    closed, content = None if protocol is None else protocol.closed, response.content
+
+    def fail(ended: asyncio.Future[None]) -> None:
+        if not ended.cancelled():
+            ended.exception()
+        if not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection was closed before the end of the body"))
+
+    if closed is not None:
+        closed.add_done_callback(fail)
+    try:
+        yield
+    finally:
+        if closed is not None:
+            closed.remove_done_callback(fail)
 
 
 def _parsed(data: bytes) -> Any:

@@ -1,11 +1,12 @@
 """What can go wrong with a request to the upstream, by what the worker does about it; pure functions."""
 
-import json
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+
+from workers.upstream.answers.error_bodies import ErrorBody, error_of, is_error, read_error
 
 #: How long a worker pauses if the upstream is busy and gives no hint, and the longest pause, in seconds.
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 3600.0
@@ -71,6 +72,12 @@ def fault_of(
 
     `key` is removed from the upstream's message. `now` is the time for hints that are dates.
     """
+    return _fault(status, headers, read_error(body), key=key, now=now)
+
+
+def _fault(
+    status: int, headers: Mapping[str, str], error: ErrorBody, *, key: str, now: datetime | None = None
+) -> UpstreamFault:
     what = f"the upstream answered {status}"
     if status in {401, 403}:
         # These messages tend to repeat a part of the key.
@@ -83,7 +90,7 @@ def fault_of(
     if status == 502:
         # A proxy before the upstream could not reach it, or got no answer.
         return Unreachable(what, sent=True)
-    message, param = _read_error(body, key)
+    message, param = _shown(error.message, key, _MAX_MESSAGE), _shown(error.param, key, 200)
     shown = f"{what}: {message}" if message else ""
     if (400 <= status < 500 and status != 408) or status == 501:
         return Rejected(what, message or what, param)
@@ -96,17 +103,15 @@ def fault_in_answer(value: Any, *, key: str, has_begun: bool) -> UpstreamFault |
     Some servers begin a stream before they look at the request. An error with the status of a wrong request is then the
     same as that response. `has_begun` is whether a part of the answer has arrived: then the upstream is not busy.
     """
-    if not isinstance(value, dict) or not value.get("error"):
+    if not is_error(value):
         return None
-    body = json.dumps(value).encode()
-    error = value["error"] if isinstance(value["error"], dict) else {}
-    status = next((error[name] for name in ("code", "status") if type(error.get(name)) is int), 0)
-    if 400 <= status < 500 and status != 408 and not (status == 429 and has_begun):
-        return fault_of(status, {}, body, key=key)
-    if status == 503 and not has_begun:
-        return fault_of(status, {}, body, key=key)
+    error = error_of(value)
+    if 400 <= error.status < 500 and error.status != 408 and not (error.status == 429 and has_begun):
+        return _fault(error.status, {}, error, key=key)
+    if error.status == 503 and not has_begun:
+        return _fault(error.status, {}, error, key=key)
     what = "the upstream failed in the middle of the answer"
-    return Lost(what, f"{what}: {_read_error(body, key)[0] or 'no message'}")
+    return Lost(what, f"{what}: {_shown(error.message, key, _MAX_MESSAGE) or 'no message'}")
 
 
 def _pause_s(headers: Mapping[str, str], now: datetime) -> float:
@@ -129,22 +134,6 @@ def _number(text: str | None, unit: float) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def _read_error(body: bytes, key: str) -> tuple[str, str]:
-    """Return the message of an error body and the field that it names; both "" if it has none as in OpenAI's API."""
-    try:
-        value: Any = json.loads(body)
-    except (ValueError, RecursionError):
-        return "", ""
-    error = value.get("error", value) if isinstance(value, dict) else None
-    if isinstance(error, str):
-        return _shown(error, key, _MAX_MESSAGE), ""
-    if not isinstance(error, dict):
-        return "", ""
-    return _shown(error.get("message", error.get("detail")), key, _MAX_MESSAGE), _shown(error.get("param"), key, 200)
-
-
-def _shown(text: Any, key: str, most: int) -> str:
+def _shown(text: str, key: str, most: int) -> str:
     """Return a text of the upstream without the key, and cut: in this order, or a part of the key could remain."""
-    if not isinstance(text, str):
-        return ""
     return (text.replace(key, "***") if key else text)[:most]

@@ -12,7 +12,8 @@ class EventTooLong(Exception):
 class EventDecoder:
     """Collects the bytes of a stream and returns the data of each event that is complete.
 
-    Lines end with LF or CRLF. A comment, and fields other than `data`, are ignored.
+    Lines end with LF or CRLF. A comment, and fields other than `data`, are ignored; but a field `error` with JSON, in
+    which earlier versions of llama-server sent errors, is read as an event with this field.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,8 @@ class EventDecoder:
             elif text.startswith(b"data:"):
                 self._data.append(text[5:].removeprefix(b" "))
                 self._held += len(text)
+            elif text.startswith(b"error:") and text[6:].strip().startswith(b"{"):
+                self._data.append(b'{"error":' + text[6:] + b"}")
         if self._held + len(self._rest) > _MAX_EVENT_BYTES:
             raise EventTooLong(f"an event of the stream is longer than {_MAX_EVENT_BYTES} bytes")
         return events

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from workers.upstream.answer import AnswerInvalid, Counts, read_counts
+from workers.upstream.answer import Counts, read_counts
+from workers.upstream.answers.invalid import AnswerInvalid
 
 #: The most bytes of a response: 2,048 vectors of 4,096 dimensions in base64 have 45 MB.
 _MAX_BYTES = 64 << 20
@@ -47,6 +48,9 @@ class Vectors:
         self.counts = read_counts(response.get("usage"))
         self.finish_reason, self.has_begun = "stop", True
         return ""
+
+    def end(self, reason: str) -> None:
+        """Do nothing: vectors arrive in one response."""
 
     def extra(self) -> dict[str, Any]:
         """Return the vectors as the job's result stores them: base64 of little-endian float32 numbers."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, read_parts, without_marks
-from workers.upstream.answer import Answer, AnswerInvalid
+from workers.upstream.answer import Answer
+from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.sse import EventDecoder, EventTooLong
 
 
@@ -89,15 +90,50 @@ def test_an_object_without_choices_is_no_part_of_the_answer(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "shown"), [("tool_calls", "tool_calls"), ("x" * 99, "stop"), ("a\nb", "stop"), ({"type": "stop"}, "")]
+    ("reason", "shown"),
+    [
+        ("stop", "stop"),
+        ("eos_token", "stop"),
+        ("end_turn", "stop"),
+        ("STOP", "stop"),
+        ("COMPLETE", "stop"),
+        ("stop_sequence", "stop"),
+        ("tool_calls", "stop"),
+        ("length", "length"),
+        ("max_tokens", "length"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
+        ("SAFETY", "content_filter"),
+        ("refusal", "content_filter"),
+        ("x" * 99, "stop"),
+        ("a\nb", "stop"),
+        ({"type": "stop"}, ""),
+    ],
 )
-def test_a_finish_reason_that_no_server_means_is_not_passed_on(reason: Any, shown: str) -> None:
+def test_a_finish_reason_is_one_of_openais_api_whatever_the_server_calls_it(reason: Any, shown: str) -> None:
     answer = Answer("chat", 16)
-    answer.add_chunk(chunk({}, finish_reason=reason))
+    answer.add_chunk(chunk({"content": "a"}, finish_reason=reason))
     assert answer.finish_reason == shown
 
 
-@pytest.mark.parametrize("reason", ["abort", "error"])
+@pytest.mark.parametrize("reason", ["tool_calls", "stop", "tool_use", "function_call", "end_turn", "COMPLETE"])
+def test_a_complete_answer_with_calls_ends_with_tool_calls(reason: str) -> None:
+    for whole in (False, True):
+        call = {"tool_calls": [{"id": "a", "function": {"name": "read", "arguments": "{}"}}]}
+        answer = Answer("chat", 16)
+        choice = {"index": 0, "message" if whole else "delta": call, "finish_reason": reason}
+        (answer.add_whole if whole else answer.add_chunk)({"choices": [choice]})
+        assert answer.finish_reason == "tool_calls"
+
+
+def test_an_answer_that_was_cut_in_a_call_ends_with_length() -> None:
+    answer = Answer("chat", 16)
+    call = {"tool_calls": [{"index": 0, "function": {"name": "read", "arguments": '{"a'}}]}
+    answer.add_chunk(chunk(call, finish_reason="max_tokens"))
+    assert answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "cancelled"])
 def test_an_answer_that_the_upstream_gave_up_is_no_answer(reason: str) -> None:
     with pytest.raises(AnswerInvalid, match=reason):
         Answer("chat", 16).add_chunk(chunk({}, finish_reason=reason))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -83,6 +84,50 @@ def test_an_answer_is_complete_after_its_finish_reason_even_if_the_stream_never_
     ended = run(STREAM, WORD, LAST, 30.0)
     assert (ended.outcome, ended.text) == ("succeeded", "a ")
     wait_for(lambda: server.closed == 1, "the server to see that the request was closed")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [event({"error": {"message": "out of memory", "code": 500}})],
+        [event({"object": "error", "message": "busy", "code": 429})],
+        [b"data: {half\n\n"],
+        [b"data: " + b"1" * 10_000_000],
+        [event({"choices": 7})],
+    ],
+    ids=["an error", "another error", "no JSON", "an endless line", "no choices"],
+)
+def test_nothing_after_the_finish_reason_loses_the_answer(run: Run, after: list[bytes]) -> None:
+    ended = run(STREAM, WORD, LAST, *after)
+    assert (ended.outcome, ended.text, ended.finish_reason) == ("succeeded", "a ", "stop")
+
+
+@pytest.mark.parametrize("rest", [b"zz\r\n", b"\r\n\r\n", b"5\r\nabcdefghij\r\n", b"-1\r\nab\r\n"])
+def test_chunks_without_a_length_after_the_first_word_end_the_attempt_at_once(run: Run, rest: bytes) -> None:
+    head = OK + b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    began_s = monotonic()
+    ended = run(head + b"%x\r\n%s\r\n" % (len(WORD), WORD), 0.05, rest, 30.0)
+    assert (ended.outcome, ended.code, ended.text) == ("failed", "upstream_lost", "a ")
+    assert "sent nothing for" not in ended.message
+    assert monotonic() - began_s < 10
+
+
+def test_an_error_in_the_field_of_a_stream_is_an_error(run: Run) -> None:
+    ended = run(STREAM, WORD, b'error: {"code":500,"message":"no room"}\n\n', 30.0)
+    assert (ended.outcome, ended.message) == ("failed", "the upstream failed in the middle of the answer: no room")
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("parts", [{}, {"parts": True}])
+def test_an_answer_of_which_nothing_is_understood_is_a_fault(run: Run, parts: dict[str, Any], streams: bool) -> None:
+    payload = {"messages": [{"role": "user", "content": "hello"}]} | parts
+    strange = {
+        "choices": [{"index": 0, "delta" if streams else "message": {"answer": "Hello"}, "finish_reason": "stop"}]
+    }
+    whole = response("200 OK", json.dumps(strange).encode(), b"Content-Type: application/json")
+    parts = [STREAM, event(strange), DONE] if streams else [whole]
+    ended = run(*parts, payload=payload)
+    assert (ended.outcome, ended.code) == ("failed", "upstream_lost")
 
 
 def test_usage_without_numbers_does_not_make_an_answer_free(run: Run) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, Call, Part, ordered_parts, read_parts
-from workers.upstream.answer import Answer, AnswerInvalid
+from workers.upstream.answer import Answer
+from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.answers.parts_writer import PartsWriter
 
 
@@ -32,7 +33,7 @@ def answer_of(*deltas: Any, finish_reason: str = "stop", waits: bool = False) ->
     Unless `waits`, all is shown except the end of the last part.
     """
     answer = Answer("chat", 16, PartsWriter())
-    shown = "".join(answer.add_chunk(chunk(delta)) or "" for delta in deltas)
+    shown = "".join(answer.add_chunk(chunk(delta)) or "" for delta in ({"role": "assistant"}, *deltas))
     answer.add_chunk(chunk({}, finish_reason=finish_reason))
     assert answer.text.startswith(shown)
     assert waits or answer.text[len(shown) :].strip("\ufffd" + ARGUMENTS + END) == ""

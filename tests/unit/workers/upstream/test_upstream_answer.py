@@ -2,7 +2,8 @@
 
 import pytest
 
-from workers.upstream.answer import MAX_ANSWER_BYTES, Answer, AnswerInvalid
+from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
+from workers.upstream.answers.invalid import AnswerInvalid
 
 
 @pytest.mark.parametrize(
