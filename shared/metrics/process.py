@@ -32,6 +32,12 @@ TURNED_AWAY = MetricSpec(
     ("bound",),
     "connections and requests that would have exceeded a bound of an HTTP process",
 )
+IGNORED_FIELDS = MetricSpec(
+    "penstock_http_ignored_fields",
+    "counter",
+    ("route", "field"),
+    "fields of requests that were accepted although they have no effect here",
+)
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 GATE_REFUSED_CONNECTIONS = MetricSpec(
@@ -55,6 +61,7 @@ PROCESS: tuple[MetricSpec, ...] = (
     FOLLOWED_JOBS,
     HTTP_CONNECTIONS,
     TURNED_AWAY,
+    IGNORED_FIELDS,
     GATE_FRAMES,
     GATE_CONNECTIONS,
     GATE_REFUSED_CONNECTIONS,

@@ -9,7 +9,7 @@ from flask.testing import FlaskClient
 
 from shared.accounts.tenants import Tenants
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING
-from shared.jobs.job import ClaimRef
+from shared.jobs.job import ClaimRef, Usage
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
@@ -17,6 +17,7 @@ from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.door import a_door, restart_with_another_answer, serve, settle, worker
 from tests.support.messages import blocks_of, events_of, failed, text_of
+from tests.support.scrapes import parse
 from web.api import message_models
 
 ROUTE = "/v1/messages"
@@ -75,6 +76,64 @@ def test_the_stop_reason_tells_a_stop_sequence_from_the_models_own_end(
     with worker(store, answer_with(store, "a", **ending)):
         body = client.post(ROUTE, json=BODY).get_json()
     assert (body["stop_reason"], body["stop_sequence"]) == (reason, sequence)
+
+
+@pytest.mark.parametrize(
+    ("asked", "generated", "allowed", "reason"),
+    [
+        (32_000, 20, 63, "model_context_window_exceeded"),
+        (64, 63, 63, "model_context_window_exceeded"),
+        (63, 63, 63, "max_tokens"),
+        (20, 20, 20, "max_tokens"),
+    ],
+)
+def test_an_answer_may_fill_the_context_and_no_more(
+    client: FlaskClient, store: Store, asked: int, generated: int, allowed: int, reason: str
+) -> None:
+    """The prompt has at least one token, so at most 63 of 64 are left."""
+    serve(store, facts={"n_ctx": "64"})
+    seen = []
+
+    def act(held: ClaimRef) -> None:
+        view = store.touch(held.id)
+        assert view is not None
+        seen.append(view.max_tokens)
+        settle(store, held, text="a", finish_reason="length", usage=Usage(1, 0, generated, 5, 100, 7))
+
+    with worker(store, act):
+        body = client.post(ROUTE, json=BODY | {"max_tokens": asked}).get_json()
+    assert body["stop_reason"] == reason
+    assert seen == [allowed]
+
+
+def test_fields_without_effect_are_named_in_a_header_and_counted(client: FlaskClient, store: Store) -> None:
+    edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+    more = {"context_management": edits, "metadata": {"user_id": "u"}, "tools": [TOOL | {"cache_control": {}}]}
+    with worker(store, answer_with(store, "a")):
+        response = client.post(ROUTE, json=BODY | more)
+    assert response.status_code == 200, response.text
+    assert response.headers["x-penstock-ignored"] == "context_management, metadata, cache_control"
+    counted = client.post(f"{ROUTE}/count_tokens", json={"messages": [HI], "metadata": {}})
+    assert counted.headers["x-penstock-ignored"] == "metadata"
+    with worker(store, answer_with(store, "a")):
+        assert "x-penstock-ignored" not in client.post(ROUTE, json=BODY).headers
+    metrics = parse(client.get("/metrics").text).values
+    counts = {
+        dict(labels)["route"]: value
+        for (name, labels), value in metrics.items()
+        if name == "penstock_http_ignored_fields_total" and ("field", "metadata") in labels
+    }
+    assert counts == {ROUTE: 1, f"{ROUTE}/count_tokens": 1}
+
+
+def test_a_thread_begins_but_cannot_be_continued(client: FlaskClient, store: Store) -> None:
+    with worker(store, answer_with(store, "a")):
+        begun = client.post(ROUTE, json=BODY | {"thread": {"type": "create"}})
+    assert (begun.status_code, begun.headers["x-penstock-ignored"]) == (200, "thread")
+    thread = {"type": "continue", "previous_message_id": begun.get_json()["id"]}
+    body = failed(client.post(ROUTE, json=BODY | {"thread": thread}), 404, "not_found_error", "thread_not_found")
+    # Anthropic's packages then send the whole conversation.
+    assert body["error"]["details"] == {"error_code": "thread_not_found"}
 
 
 def test_a_message_is_streamed_as_events(client: FlaskClient, store: Store) -> None:

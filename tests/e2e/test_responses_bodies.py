@@ -23,13 +23,12 @@ def client(store: Store, settings: Settings) -> FlaskClient:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom", "name": "f"}]}, "tools[0].type"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"include": ["file_search_call.results"]}, "include"),
-        ({"include": ["reasoning.encrypted_content", "web_search_call.results"]}, "include"),
+        ({"include": ["reasoning.encrypted_content", "the.weather"]}, "include"),
         ({"truncation": "auto"}, "truncation"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"verbosity": "loud"}}, "text.verbosity"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format"),
         ({"text": {"format": {"type": ["text"]}}}, "text.format"),
         ({"prompt": {"id": "p"}}, "prompt"),

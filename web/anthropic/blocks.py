@@ -14,13 +14,18 @@ from web.openai.tools_schema import MAX_TOOLS
 _MAX_ID, _MAX_NAME = 256, 64
 #: What precedes the text of a result that reports an error. Chats have no field for it.
 _ERROR_MARK = "Error: "
-#: Between messages of one role that follow each other, which Anthropic's API reads as one.
+_DOCUMENT_FIELDS = frozenset({"context", "source", "title", "type"})
+_DOCUMENT_IGNORED = frozenset({"cache_control", "citations"})
+#: Between messages of one role that follow each other, which Anthropic's API reads as one, and after a document.
 _BETWEEN_MESSAGES = "\n\n"
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """The messages of a chat, and the place in the body of the first image or document; "" if there is none."""
+    """The messages of a chat, and the place in the body of the first image or document; "" if there is none.
+
+    A document that is a text is part of its message's text, and does not count.
+    """
 
     messages: list[dict[str, Any]]
     attachment: str = ""
@@ -133,6 +138,8 @@ def _read_user(blocks: list[Any], where: str) -> tuple[list[_Turn], str]:
             turns += [_user_turn(parts)] if parts else []
             parts = []
             turns.append(_read_result(block, place))
+        elif kind == "document" and _is_text_document(block):
+            parts.append({"type": "text", "text": _read_text_document(block, place)})
         elif kind in {"image", "document"}:
             parts.append(_read_image(block, place) if kind == "image" else _read_document(block, place))
             attachment = attachment or place
@@ -159,14 +166,18 @@ def _read_text_block(block: Any, where: str) -> str:
     return read_text(read_fields(block, frozenset({"text", "type"}), where, ignored).get("text"), f"{where}.text")
 
 
-def _text_content(value: Any, where: str) -> str:
-    """Return a text, or the joined texts of a list of blocks."""
+def _text_content(value: Any, where: str, *, documents: bool = False) -> str:
+    """Return a text, or the joined texts of a list of blocks, which may be `documents` that are texts."""
     if not isinstance(value, list):
         return read_text(value, where)
     texts = []
     for i, block in enumerate(value):
         place = f"{where}[{i}]"
-        if (kind := _kind(block, place)) != "text":
+        kind = _kind(block, place)
+        if documents and kind == "document" and _is_text_document(block):
+            texts.append(_read_text_document(block, place))
+            continue
+        if kind != "text":
             raise unsupported(f"{place}.type", f"type={shown(kind)!r}; only blocks of text are accepted here")
         texts.append(_read_text_block(block, place))
     return "".join(texts)
@@ -187,7 +198,7 @@ def _read_call(block: Any, where: str) -> dict[str, Any]:
 def _read_result(block: Any, where: str) -> _Turn:
     fields = read_fields(block, frozenset({"content", "is_error", "tool_use_id", "type"}), where)
     call_id = read_text(fields.get("tool_use_id"), f"{where}.tool_use_id", least=1, most=_MAX_ID)
-    text = _text_content(fields.get("content", ""), f"{where}.content")
+    text = _text_content(fields.get("content", ""), f"{where}.content", documents=True)
     is_error = fields.get("is_error", False)
     if not isinstance(is_error, bool):
         raise invalid(f"{where}.is_error", is_error, "true or false")
@@ -207,9 +218,29 @@ def _read_image(block: Any, where: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
+def _is_text_document(block: dict[str, Any]) -> bool:
+    source = block.get("source")
+    return isinstance(source, dict) and source.get("type") in ("content", "text")
+
+
+def _read_text_document(block: dict[str, Any], where: str) -> str:
+    """Return the text of a document, after its title and what the client says about it."""
+    fields = read_fields(block, _DOCUMENT_FIELDS, where, _DOCUMENT_IGNORED)
+    source, place = fields["source"], f"{where}.source"
+    if source["type"] == "text":
+        known = read_fields(source, frozenset({"data", "media_type", "type"}), place)
+        if (media_type := known.get("media_type", "text/plain")) != "text/plain":
+            raise unsupported(f"{place}.media_type", f"media_type={shown(media_type)!r}; only 'text/plain' is accepted")
+        text = read_text(known.get("data"), f"{place}.data")
+    else:
+        known = read_fields(source, frozenset({"content", "type"}), place)
+        text = _text_content(known.get("content"), f"{place}.content")
+    about = [read_text(fields[name], f"{where}.{name}") for name in ("title", "context") if name in fields]
+    return "".join(part + _BETWEEN_MESSAGES for part in [*about, text])
+
+
 def _read_document(block: Any, where: str) -> dict[str, Any]:
-    ignored = frozenset({"cache_control", "citations"})
-    fields = read_fields(block, frozenset({"source", "title", "type"}), where, ignored)
+    fields = read_fields(block, _DOCUMENT_FIELDS - {"context"}, where, _DOCUMENT_IGNORED)
     source, place = fields.get("source"), f"{where}.source"
     kind = _kind(source, place)
     if kind != "base64":

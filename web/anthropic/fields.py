@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from web.api.ignored import note_ignored
 from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.openai.accepted_fields import shown, unsupported
 
@@ -14,12 +15,18 @@ def invalid(param: str, value: Any, expected: str) -> ApiError:
 def read_fields(
     value: Any, known: frozenset[str], where: str, ignored: frozenset[str] = frozenset({"cache_control"})
 ) -> dict[str, Any]:
-    """Return the fields of an object that are not null. Those in `ignored` are left out. Raises ApiError for others."""
+    """Return the fields of an object that are not null. Those in `ignored` are left out and noted.
+
+    Raises ApiError for fields that are neither known nor ignored.
+    """
     if not isinstance(value, dict):
         raise invalid(where, value, "an object")
     kept = {}
     for name, given in value.items():
-        if given is None or name in ignored:
+        if given is None:
+            continue
+        if name in ignored:
+            note_ignored(name)
             continue
         if name not in known:
             raise unsupported(f"{where}.{shown(name)}", "the field is unknown")

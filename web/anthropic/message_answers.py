@@ -36,11 +36,20 @@ def stop_fields(view: JobView) -> dict[str, Any]:
     Some upstreams say `stop` beside calls of tools, but Anthropic's clients run the calls only after `tool_use`.
     """
     reason, stop = _STOP_REASONS.get(finish_reason(view), "end_turn"), view.extra.get("stop_sequence")
+    if reason == "max_tokens" and _has_filled_the_context(view):
+        reason = "model_context_window_exceeded"
     if reason == "end_turn" and upstream_parts(view).calls:
         reason = "tool_use"
     if reason == "end_turn" and stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": stop}
     return {"stop_reason": reason, "stop_sequence": None}
+
+
+def _has_filled_the_context(view: JobView) -> bool:
+    """Return whether an answer that was cut is shorter than its client allowed, and was not cut under overload."""
+    allowed = view.form.get("max_tokens")
+    generated = view.usage.completion_tokens if view.usage is not None else 0
+    return isinstance(allowed, int) and generated < allowed and not view.degraded
 
 
 def usage_json(view: JobView) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Validate the bodies of Anthropic's routes, and convert them to the bodies of chats; pure functions."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -7,10 +8,12 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from web.anthropic.blocks import Conversation, read_conversation, read_system
 from web.anthropic.described import InputMessages, InputSystem, InputTool
 from web.anthropic.fields import invalid
+from web.anthropic.server_state import check_context_management, check_thread
 from web.anthropic.tools import MessageToolChoice, check_tool_schemas, read_message_tools
 from web.api.body import Body, NulFreeText
 from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.escalation import Escalate
+from web.api.ignored import NotesIgnored, ignored_as, note_ignored
 from web.api.request_schema import (
     DEGRADE,
     ESCALATE,
@@ -40,9 +43,25 @@ _SIZES = {
     "tool_choice": MAX_FIELDS,
 }
 #: Fields that cannot change an answer here: they are accepted and ignored.
-_IGNORED = frozenset({"cache_control", "metadata", "service_tier", "speed", "user_profile_id"})
+_IGNORED = frozenset(
+    {
+        "cache_control",
+        "diagnostics",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
 #: Fields that are accepted only with these values, because the values request what happens anyway.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {"context_management": ({}, {"edits": []}), "mcp_servers": ([],)}
+_NEUTRAL: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],)}
+#: Fields that are accepted if these functions raise no error, and then ignored.
+_CHECKED: dict[str, Callable[[Any], None]] = {
+    "context_management": check_context_management,
+    "thread": check_thread,
+}
 #: The fields that a chat has too, with the same names.
 _OF_CHATS = frozenset(
     {
@@ -71,7 +90,9 @@ class Thinking(Body):
     """The field `thinking`. What the model reasons is a block of the answer in any case, if it reasons."""
 
     type: Literal["adaptive", "between_tools", "disabled", "enabled"]
-    budget_tokens: int | None = Field(None, ge=1, description="accepted, without effect")
+    budget_tokens: Annotated[int | None, ignored_as("thinking.budget_tokens")] = Field(
+        None, ge=1, description="accepted, without effect"
+    )
     display: Literal["summarized"] | None = None
 
 
@@ -107,7 +128,7 @@ def _objects(value: Any) -> Any:
     return present(value) if isinstance(value, dict) else value
 
 
-class CountTokensBody(Body):
+class CountTokensBody(NotesIgnored, Body):
     """The body of `POST /v1/messages/count_tokens`: what the prompt is made of."""
 
     messages: Annotated[
@@ -215,10 +236,15 @@ def _supported(value: dict[str, Any], known: frozenset[str]) -> dict[str, Any]:
     """Return the fields that are in `known` and not null. Raises ApiError for a field that is not accepted."""
     kept = {}
     for name, given in value.items():
-        if given is None or name in _IGNORED:
+        if given is None:
             continue
         if name in known:
             kept[name] = given
+        elif name in _IGNORED:
+            note_ignored(name)
+        elif name in _CHECKED:
+            _CHECKED[name](given)
+            note_ignored(name)
         elif given not in _NEUTRAL.get(name, ()):
             known_values = " or ".join(repr(accepted) for accepted in _NEUTRAL.get(name, ()))
             reason = f"only {known_values} is accepted" if known_values else "the field is unknown"

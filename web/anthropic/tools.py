@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from web.anthropic.fields import invalid, read_fields, read_text
 from web.api.body import Body
+from web.api.ignored import note_ignored
 from web.api.response_format import check_keywords
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.tools_schema import read_tools
@@ -13,6 +14,10 @@ from web.openai.tools_schema import read_tools
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _KNOWN = frozenset({"allowed_callers", "defer_loading", "description", "input_schema", "name", "strict", "type"})
 _IGNORED = frozenset({"cache_control", "eager_input_streaming"})
+#: The types of tools that Anthropic's servers run, with the date of their version. They are left out.
+_HOSTED = re.compile(
+    r"(code_execution|mcp_toolset|tool_search_tool_bm25|tool_search_tool_regex|web_fetch|web_search)(_[0-9]{8})?\Z"
+)
 #: Fields that are accepted only with these values, because the values request what happens anyway.
 _NEUTRAL: dict[str, Any] = {"allowed_callers": ["direct"], "defer_loading": False}
 
@@ -50,8 +55,11 @@ def check_tool_schemas(tools: list[dict[str, Any]] | None) -> None:
         check_keywords(tool["function"]["parameters"], f"tools[{i}].input_schema")
 
 
-def _tool(tool: Any, where: str) -> dict[str, Any]:
+def _tool(tool: Any, where: str) -> list[dict[str, Any]]:
     kind = tool.get("type") if isinstance(tool, dict) else None
+    if isinstance(kind, str) and (hosted := _HOSTED.match(kind)):
+        note_ignored(f"tools.{hosted[1]}")
+        return []
     if kind not in (None, "custom"):
         raise unsupported(f"{where}.type", f"type={shown(kind)!r}; only tools that the client runs are supported")
     fields = read_fields(tool, _KNOWN, where, _IGNORED)
@@ -70,4 +78,4 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
     function: dict[str, Any] = {"name": name, "parameters": schema}
     if "description" in fields:
         function["description"] = read_text(fields["description"], f"{where}.description")
-    return {"type": "function", "function": function | ({} if strict is None else {"strict": strict})}
+    return [{"type": "function", "function": function | ({} if strict is None else {"strict": strict})}]

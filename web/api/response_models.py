@@ -19,6 +19,7 @@ class ErrorInfo(ResponseModel):
     param: str | None = Field(description="the name of the invalid field, header or parameter")
     code: str
     errors: list[dict[str, str]] = Field(default=[], description="all invalid fields, if there are several")
+    details: dict[str, str] | None = Field(None, description="error_code: the word of another API for this error")
 
 
 class Error(ResponseModel):

@@ -32,6 +32,7 @@ CODES: dict[str, tuple[int, str]] = {
     "tenant_not_allowed": (403, "permission_error"),
     "origin_not_allowed": (403, "permission_error"),
     "page_expired": (403, "permission_error"),
+    "thread_not_found": (404, "not_found_error"),
     "batch_not_found": (404, "not_found_error"),
     "file_not_found": (404, "not_found_error"),
     "job_not_found": (404, "not_found_error"),
@@ -111,6 +112,7 @@ class ApiError(Exception):
         headers: dict[str, str] | None = None,
         invalid_fields: Sequence[FieldError] = (),
         limits: dict[str, Any] | None = None,
+        details: dict[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.code, self.message = code, _shortened(message, _MAX_MESSAGE)
@@ -118,6 +120,8 @@ class ApiError(Exception):
         self.headers, self.invalid_fields = headers or {}, tuple(invalid_fields)
         #: The bound that was reached, as in refusals: its name, what is counted now, and the most that there may be.
         self.limits = limits
+        #: What the packages of an API read beside the message, in its own words.
+        self.details = details
         self.status, self.type = CODES[code]
 
 
@@ -143,6 +147,8 @@ def error_response(error: ApiError) -> ErrorResponse:
             {"param": _shortened(one.param, _MAX_PARAM), "message": _shortened(one.message, _MAX_PARAM)}
             for one in error.invalid_fields
         ]
+    if error.details:
+        error_object["details"] = error.details
     body = {"error": error_object} | ({"limits": error.limits} if error.limits else {})
     # Without x-should-retry, OpenAI's client packages would retry on 409, 429 and 5xx.
     return ErrorResponse(error.status, body, {"x-should-retry": "false"} | error.headers)

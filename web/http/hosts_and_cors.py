@@ -10,7 +10,7 @@ from web.http.connection_bounds import PROBE_PATHS
 _CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 _CORS_EXPOSED = (
     "x-request-id, request-id, retry-after-ms, retry-after, x-deadline-ms, x-should-retry, x-penstock-return-ticket, "
-    "x-penstock-route, location"
+    "x-penstock-route, x-penstock-ignored, location"
 )
 #: How long a browser may reuse the response to a preflight request: ten minutes, in seconds.
 _CORS_MAX_AGE_S = "600"

@@ -41,6 +41,7 @@ class ProcessMetrics:
         for bound in DoorBound:
             # An alert would miss the first count of a series that did not exist before.
             self.turned_away.labels(bound.value)
+        self.ignored_fields = self._counter(specs.IGNORED_FIELDS)
         self.connections = self._gauge(specs.HTTP_CONNECTIONS)
         self.followed_jobs = self._gauge(specs.FOLLOWED_JOBS)
         # Several processes of one version are one build, so their values are not added up.

@@ -3,15 +3,17 @@
 There are three kinds of fields:
 
 - Some are supported.
-- Some would not affect the answer. They are accepted and ignored.
+- Some would not affect the answer. They are accepted, ignored, and named in a header of the response.
 - All others, including unknown fields, might affect the answer, so they are never silently ignored: the request is
   answered with 400 `unsupported_parameter` and the name of the field.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any
 
+from web.api.ignored import note_ignored
 from web.http.api_errors import ApiError, quoted
 from web.openai import vllm_sampling
 from web.openai.nested_nulls import without_nulls
@@ -19,6 +21,9 @@ from web.openai.nested_nulls import without_nulls
 #: Fields that are accepted and ignored.
 _IGNORED = frozenset(
     {
+        "cache_control",
+        "client_metadata",
+        "copilot_cache_control",
         "metadata",
         "parallel_tool_calls",
         "prediction",
@@ -32,6 +37,9 @@ _IGNORED = frozenset(
         *vllm_sampling.IGNORED,
     }
 )
+#: Fields that are accepted only with these values, which are hints that no model here can follow, and are ignored.
+VERBOSITIES = ("low", "medium", "high")
+_HINTS: dict[str, tuple[str, ...]] = {"verbosity": VERBOSITIES}
 #: Fields that are accepted only with these values, because the values request what the door does anyway.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -60,20 +68,26 @@ def shown(value: Any) -> str:
 
 
 def supported_fields(
-    value: dict[str, Any], known: frozenset[str], *, more_neutral: Mapping[str, tuple[Any, ...]] = MappingProxyType({})
+    value: dict[str, Any],
+    known: frozenset[str],
+    *,
+    more_ignored: AbstractSet[str] = frozenset(),
+    more_neutral: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the fields of `value` that are in `known`. As in OpenAI's API, a field that is null is treated as absent.
 
-    `more_neutral` adds fields to `_NEUTRAL`: they are accepted only with certain values and are not returned. Raises
-    ApiError(unsupported_parameter) for any field or value that is not accepted.
+    `more_ignored` adds fields to `_IGNORED`, and `more_neutral` to `_NEUTRAL`: those are accepted only with certain
+    values and are not returned. Raises ApiError(unsupported_parameter) for any field or value that is not accepted.
     """
-    accepted_values = _NEUTRAL | dict(more_neutral)
+    accepted_values = _HINTS | _NEUTRAL | dict(more_neutral)
     kept = {}
     for name, given in value.items():
         if name in known and given is not None:
             kept[name] = without_nulls(name, given)
-        elif given is None or name in _IGNORED:
+        elif given is None:
             continue
+        elif name in _IGNORED or name in more_ignored or given in _HINTS.get(name, ()):
+            note_ignored(name)
         elif name not in accepted_values:
             raise unsupported(name, "the field is unknown")
         elif not any(given == accepted and type(given) is type(accepted) for accepted in accepted_values[name]):

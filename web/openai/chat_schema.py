@@ -9,6 +9,7 @@ from web.api.body import Body, NulFreeText, Prompt
 from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.candidates import CandidateCount
 from web.api.escalation import Escalate
+from web.api.ignored import NotesIgnored, ignored_as, note_ignored
 from web.api.inputs import read_inputs
 from web.api.request_schema import (
     DEGRADE,
@@ -40,7 +41,20 @@ OPENAI_SIZES = {
     "stream_options": MAX_FIELDS,
 }
 #: Fields of a message that are ignored, and fields that are ignored only if they are empty.
-_MESSAGE_IGNORED = frozenset({"annotations", "name", "reasoning", "reasoning_content", "refusal"})
+_MESSAGE_IGNORED = frozenset(
+    {
+        "annotations",
+        "name",
+        "reasoning",
+        "reasoning_content",
+        "reasoning_details",
+        "reasoning_opaque",
+        "reasoning_text",
+        "refusal",
+    }
+)
+#: Where a client would have a cache begin. Prefixes are cached without being asked for.
+_CACHE_MARKS = frozenset({"cache_control", "copilot_cache_control"})
 _MESSAGE_NEUTRAL = frozenset({"audio", "function_call", "tool_calls"})
 #: Maps the name of a role in OpenAI's API to the name that chat templates know.
 _ROLES = {"developer": "system"}
@@ -72,7 +86,7 @@ class StreamOptions(Body):
     #: Whether every chunk has token counts, the ones so far; only with `include_usage`, as in vLLM.
     continuous_usage_stats: bool | None = None
     #: Whether OpenAI pads events to hide their lengths from network observers. The field is accepted and ignored.
-    include_obfuscation: bool | None = None
+    include_obfuscation: Annotated[bool | None, ignored_as("stream_options.include_obfuscation")] = None
 
     @property
     def usage_chunks(self) -> Literal["none", "last", "all"]:
@@ -82,7 +96,7 @@ class StreamOptions(Body):
         return "all" if self.continuous_usage_stats else "last"
 
 
-class OpenAISampling(VllmSampling, StructuredFields):
+class OpenAISampling(NotesIgnored, VllmSampling, StructuredFields):
     """The common fields of the OpenAI routes that generate text; temperature and top_p have OpenAI's defaults."""
 
     temperature: float = Field(1.0, ge=0, le=5)
@@ -246,7 +260,9 @@ def normalize_message(item: Any, where: str) -> Any:
     for name, given in item.items():
         if name in _MESSAGE_NEUTRAL and given:
             raise unsupported(f"{where}.{name}", "tools and audio are not supported")
-        if given is not None and name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL:
+        if given is not None and name in _CACHE_MARKS:
+            note_ignored(f"messages.{name}")
+        elif given is not None and name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL:
             kept[name] = given
     role = kept.get("role")
     if role in ("tool", "function"):

@@ -10,6 +10,7 @@ from pydantic import Field, PlainValidator, model_validator
 from shared.jobs.job import JobView
 from web.api.body import Body, NulFreeText
 from web.api.body_sizes import check_sizes
+from web.api.ignored import NotesIgnored
 from web.api.inputs import read_inputs
 from web.api.request_schema import MAX_MS, MAX_TOKEN_ID, PRIVATE, Priority, ReturnTicket
 from web.openai.accepted_fields import supported_fields
@@ -34,7 +35,7 @@ Inputs = Annotated[
 ]
 
 
-class EmbeddingsBody(Body):
+class EmbeddingsBody(NotesIgnored, Body):
     """The body of `POST /v1/embeddings`. One job embeds all its inputs."""
 
     input: Inputs

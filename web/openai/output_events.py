@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from shared.answer_parts import END, Call, Delta, PartsReader, segments
+from web.openai.response_functions import Namespaces
 from web.openai.responses_answers import call_json, message_json, part_json, reasoning_json, reasoning_part_json
 
 #: Each character of the text has this many numbers, because several events may belong to one place.
@@ -28,11 +29,14 @@ class OutputEvent(NamedTuple):
 class OutputEvents:
     """Makes the events of one response. Their numbers are greater than `first`, and deltas begin after `after`.
 
-    The response has `n_messages` earlier messages, whose events are not made here.
+    The response has `n_messages` earlier messages, whose events are not made here. `namespaces` are as in `call_json`.
     """
 
-    def __init__(self, job_id: str, first: int, after: int, *, n_messages: int = 0) -> None:
+    def __init__(
+        self, job_id: str, first: int, after: int, *, n_messages: int = 0, namespaces: Namespaces | None = None
+    ) -> None:
         self._job_id, self._first = job_id, first
+        self._namespaces = namespaces
         #: How many characters of the text the client has received in an earlier stream.
         self._known = max(0, (after - first) // _STEP)
         self._reader = PartsReader()
@@ -75,7 +79,7 @@ class OutputEvents:
         if delta.kind == "call":
             yield from self._close_before(self._position)
             self._call, self._n_items = Call(delta.text), self._n_items + 1
-            item = call_json(self._job_id, self._n_calls, Call(delta.text), "in_progress")
+            item = self._call_item("in_progress")
             yield self._event("output_item.added", _OPEN, {"output_index": self._index, "item": item})
             return
         # Positions count the marks of the text as well, so a delta's own characters are those from `began` on.
@@ -146,7 +150,7 @@ class OutputEvents:
         self._call, self._n_calls = None, self._n_calls + 1
 
     def _call_item(self, status: str) -> dict[str, Any]:
-        return call_json(self._job_id, self._n_calls, self._call or Call(""), status)
+        return call_json(self._job_id, self._n_calls, self._call or Call(""), status, self._namespaces)
 
     @property
     def _index(self) -> int:

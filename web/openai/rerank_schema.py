@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from shared.jobs.job import JobView
 from web.api.body import Body, NulFreeText
 from web.api.body_sizes import check_sizes
+from web.api.ignored import NotesIgnored
 from web.api.request_schema import MAX_MS, PRIVATE, Priority, ReturnTicket
 from web.openai.accepted_fields import supported_fields
 
@@ -37,7 +38,7 @@ Documents = Annotated[
 ]
 
 
-class RerankBody(Body):
+class RerankBody(NotesIgnored, Body):
     """The body of `POST /v1/rerank`. One job scores all its documents."""
 
     query: Annotated[NulFreeText, Field(min_length=1, max_length=MAX_QUERY)]

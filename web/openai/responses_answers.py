@@ -11,6 +11,7 @@ from web.api.job_json import degraded_json, error_json, has_ended, queue_facts, 
 from web.api.logprobs import job_logprobs
 from web.openai.chat_answers import REQUEST_ERRORS, has_parts, usage
 from web.openai.message_parts import call_id
+from web.openai.response_functions import Namespaces
 
 #: The prefixes of the ids of a response, of its reasoning, of its messages and of its calls. The job's id follows
 #: the prefix, so that a client's log can be matched with the door's log.
@@ -34,6 +35,12 @@ def is_response(view: JobView) -> bool:
 def may_call(view: JobView) -> bool:
     """Return whether the answer may call tools. Jobs of an earlier version have parts only if they may."""
     return bool(view.form.get("calls", has_parts(view)))
+
+
+def namespaces_in(view: JobView) -> Namespaces:
+    """Return the functions of the job's request that are in namespaces."""
+    namespaces: Namespaces = view.form.get("namespaces", {})
+    return namespaces
 
 
 def status_of(view: JobView) -> str:
@@ -112,16 +119,18 @@ def reasoning_part_json(text: str) -> dict[str, Any]:
     return {"type": "reasoning_text", "text": text}
 
 
-def call_json(job_id: str, index: int, call: Call, status: str) -> dict[str, Any]:
-    """Return the item for one call of a tool."""
-    return {
+def call_json(job_id: str, index: int, call: Call, status: str, namespaces: Namespaces | None = None) -> dict[str, Any]:
+    """Return the item for one call of a tool. `namespaces` has the functions of the request that are in namespaces."""
+    namespace, name = (namespaces or {}).get(call.name, (None, call.name))
+    item = {
         "id": f"{CALL_PREFIX}{job_id}_{index}",
         "type": "function_call",
         "call_id": call_id(job_id, index),
-        "name": call.name,
+        "name": name,
         "arguments": call.arguments,
         "status": status,
     }
+    return item if namespace is None else item | {"namespace": namespace}
 
 
 def _numbered(job_id: str, index: int) -> str:
@@ -178,18 +187,18 @@ def _output(view: JobView, status: str) -> list[dict[str, Any]]:
     last = "completed" if parts[-1].kind == "call" and view.text.endswith(END) else item_status
     items, counts = [], Counter[str]()
     for i, part in enumerate(parts):
-        items.append(_item(view.id, part, counts[part.kind], "completed" if i < len(parts) - 1 else last))
+        items.append(_item(view, part, counts[part.kind], "completed" if i < len(parts) - 1 else last))
         counts[part.kind] += 1
     return items
 
 
-def _item(job_id: str, part: Part, index: int, status: str) -> dict[str, Any]:
+def _item(view: JobView, part: Part, index: int, status: str) -> dict[str, Any]:
     """Return the item for a part that is not the only one: logprobs are those of the whole text, so it has none."""
     if part.kind == "call":
-        return call_json(job_id, index, Call(part.text, part.arguments), status)
+        return call_json(view.id, index, Call(part.text, part.arguments), status, namespaces_in(view))
     if part.kind == "reasoning":
-        return reasoning_json(job_id, part.text, status, index=index)
-    return message_json(job_id, part.text, status, index=index)
+        return reasoning_json(view.id, part.text, status, index=index)
+    return message_json(view.id, part.text, status, index=index)
 
 
 def _error(view: JobView) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from web.api.body import NulFreeText, Prompt, require_text
 from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.ignored import note_ignored
 from web.api.request_schema import (
     MAX_LOGPROBS,
     MAX_MESSAGES,
@@ -17,18 +18,33 @@ from web.api.request_schema import (
     build_payload,
 )
 from web.api.response_format import ResponseFormat, check_keywords
-from web.openai.accepted_fields import shown, supported_fields, unsupported
+from web.openai.accepted_fields import VERBOSITIES, shown, supported_fields, unsupported
 from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_message
 
 #: Fields that are accepted only with these values, in addition to the fields in `_NEUTRAL` of accepted_fields.py.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "max_tool_calls": (0,),
+    "context_management": ([],),
     "truncation": ("disabled",),
 }
+#: Fields that are accepted and ignored, in addition to `_IGNORED` of accepted_fields.py. The first bounds the calls of
+#: tools that OpenAI's servers run.
+_IGNORED = frozenset({"max_tool_calls"})
 _SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA}
 _SIZES |= dict.fromkeys(("include", "reasoning", "text"), MAX_FIELDS)
-#: The values that `include` may contain. The second is ignored.
-LOGPROBS, ENCRYPTED_REASONING = "message.output_text.logprobs", "reasoning.encrypted_content"
+#: The value of `include` that asks for something.
+LOGPROBS = "message.output_text.logprobs"
+#: The values of `include` that are ignored, because no answer and no input here has the items and parts that they name.
+_NOT_INCLUDED = frozenset(
+    {
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
 #: The longest schema, as JSON, that response objects repeat. It is kept with the job, and read whenever the job is.
 _MAX_REPEATED_SCHEMA = 8_192
 #: Fields of an input item that are ignored. They are sent by clients whose input repeats an item of a response.
@@ -38,12 +54,15 @@ _ITEM_IGNORED = frozenset({"id", "phase", "status", "type"})
 def check_include(name: Any) -> bool:
     """Return whether a name in `include` asks for something; raise ApiError(unsupported_parameter) for an unknown one.
 
-    Encrypted reasoning is asked for by clients that repeat it in their next request. There is none here, so nothing is
-    left out.
+    Encrypted reasoning, for example, is asked for by clients that repeat it in their next request. There is none here,
+    so nothing is left out.
     """
-    if name not in (LOGPROBS, ENCRYPTED_REASONING):
+    if name == LOGPROBS:
+        return True
+    if not isinstance(name, str) or name not in _NOT_INCLUDED:
         raise unsupported("include", f"{shown(name)!r} was requested, and only {LOGPROBS!r} is supported")
-    return bool(name == LOGPROBS)
+    note_ignored("include")
+    return False
 
 
 def _check_includes(value: Any) -> Any:
@@ -76,8 +95,10 @@ def _as_response_format(text: Any) -> Any:
     if not isinstance(text, dict):
         return text
     for name, given in text.items():
-        if name != "format" and given is not None and (name, given) != ("verbosity", "medium"):
-            raise unsupported(f"text.{name}", f"{name}={shown(given)!r} was requested")
+        if name == "verbosity" and given in VERBOSITIES:
+            note_ignored("text.verbosity")
+        elif name != "format" and given is not None:
+            raise unsupported(f"text.{shown(name)}", f"{shown(name)}={shown(given)!r} was requested")
     given = text.get("format") or {"type": "text"}
     kind = given.get("type") if isinstance(given, dict) else given
     if kind not in ("text", "json_object", "json_schema"):
@@ -126,7 +147,8 @@ class ResponsesBody(OpenAISampling):
         check_sizes(value, _SIZES, messages="input")
         if not isinstance(value, dict):
             return value
-        return supported_fields(value, frozenset(cls.model_fields), more_neutral=_NEUTRAL)
+        known = frozenset(cls.model_fields)
+        return supported_fields(value, known, more_ignored=_IGNORED, more_neutral=_NEUTRAL)
 
     @model_validator(mode="after")
     def _require_include(self) -> "ResponsesBody":

@@ -5,21 +5,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from web.api.body import Body
+from web.api.ignored import ignored_as
 from web.http.api_errors import FieldError, invalid_value, quoted
 from web.http.callbacks.url import CallbackUrl
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.chat_schema import join_parts
-from web.openai.responses_schema import ResponsesBody, input_message, input_text
-from web.openai.tools_schema import (
-    MAX_TOOLS,
-    ChatMessages,
-    ReasoningEffort,
-    ToolChoice,
-    read_choice,
-    read_function,
-    read_tools,
-    tool_fields,
+from web.openai.response_functions import (
+    SeenNames,
+    namespaces_of,
+    plain_tools,
+    read_response_choice,
+    read_response_tools,
 )
+from web.openai.responses_schema import ResponsesBody, input_message, input_text
+from web.openai.tools_schema import MAX_TOOLS, ChatMessages, ReasoningEffort, ToolChoice, tool_fields
 
 #: Between two texts of reasoning that become one.
 _BETWEEN = "\n\n"
@@ -71,7 +70,7 @@ def _add_call(messages: list[Any], item: dict[str, Any], where: str) -> None:
         if not isinstance(text, str):
             raise invalid_value([FieldError(f"{where}.{name}", f"{where}.{name}={quoted(text)} is not a text")])
     function = {"name": given["name"], "arguments": given["arguments"]}
-    call = {"id": given["call_id"], "type": "function", "function": function}
+    call = {"id": given["call_id"], "type": "function", "function": function, "namespace": item.get("namespace")}
     last = messages[-1] if messages else None
     if not isinstance(last, dict) or last.get("role") != "assistant":
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
@@ -101,22 +100,6 @@ def _output_text(output: Any, where: str) -> str:
     return text
 
 
-def _read_tools(value: Any) -> Any:
-    return read_tools(value, _nested)
-
-
-def _nested(tool: Any, where: str) -> dict[str, Any]:
-    """Return a tool in the form of the chat route, which nests the function one level deeper."""
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    if kind != "function":
-        raise unsupported(f"{where}.type", f"type={shown(kind)!r}; only functions are supported")
-    return {"type": "function", "function": read_function(tool, where)}
-
-
-def _read_choice(value: Any) -> Any:
-    return read_choice(value, nested=False)
-
-
 Summary = Literal["auto", "concise", "detailed"]
 
 
@@ -124,8 +107,10 @@ class Reasoning(Body):
     """How the model reasons. Its own text is returned in any case, so no summary is made of it."""
 
     effort: ReasoningEffort | None = None
-    summary: Summary | None = None
-    generate_summary: Summary | None = None
+    summary: Annotated[Summary | None, ignored_as("reasoning.summary")] = None
+    generate_summary: Annotated[Summary | None, ignored_as("reasoning.generate_summary")] = None
+    #: Which earlier reasoning the model sees, which is up to its template here.
+    context: Annotated[Literal["auto", "current_turn", "all_turns"] | None, ignored_as("reasoning.context")] = None
 
 
 def _read_reasoning(value: Any) -> Any:
@@ -133,7 +118,7 @@ def _read_reasoning(value: Any) -> Any:
         return value
     for name, given in value.items():
         if name not in Reasoning.model_fields and given is not None:
-            raise unsupported(f"reasoning.{name}", f"{name}={shown(given)!r} was requested")
+            raise unsupported(f"reasoning.{shown(name)}", f"{shown(name)}={shown(given)!r} was requested")
     return {name: given for name, given in value.items() if name in Reasoning.model_fields}
 
 
@@ -148,12 +133,12 @@ class ResponsesWithTools(ResponsesBody):
     tools: Annotated[
         list[dict[str, Any]] | None,
         Field(description="functions that the answer may call"),
-        BeforeValidator(_read_tools, json_schema_input_type=list[dict[str, Any]] | None),
+        BeforeValidator(read_response_tools, json_schema_input_type=list[dict[str, Any]] | None),
     ] = None
     tool_choice: Annotated[
         ToolChoice | None,
-        Field(description="auto, none, required, or a function"),
-        BeforeValidator(_read_choice, json_schema_input_type=str | dict[str, Any] | None),
+        Field(description="auto, none, required, a function, or allowed_tools"),
+        BeforeValidator(read_response_choice, json_schema_input_type=str | dict[str, Any] | None),
     ] = None
     parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
     reasoning: Annotated[
@@ -178,20 +163,25 @@ class ResponsesWithTools(ResponsesBody):
 
     def tool_fields(self) -> dict[str, Any]:
         """Return the fields of the payload for the tools; none if the answer may call no tool."""
-        return tool_fields(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return tool_fields(plain_tools(self.tools), self._seen.choice(self.tool_choice), self.parallel_tool_calls)
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
         payload = super().payload()
-        messages = [
-            {name: given for name, given in message.items() if given is not None} for message in payload["messages"]
-        ]
+        messages = [self._seen.message(message) for message in payload["messages"]]
         effort = {} if self._effort is None else {"reasoning_effort": self._effort}
         return payload | {"messages": messages, "parts": True} | self.tool_fields() | effort
 
     def form(self) -> dict[str, Any]:
         """Return the fields of the request that response objects repeat, and whether the answer may call tools."""
-        return super().form() | {"parts": True, "calls": bool(self.tool_fields()), "effort": self._effort}
+        calls = bool(self.tool_fields())
+        namespaces = namespaces_of(self.tools) if calls else {}
+        form = {"parts": True, "calls": calls, "effort": self._effort}
+        return super().form() | form | ({"namespaces": namespaces} if namespaces else {})
+
+    @property
+    def _seen(self) -> SeenNames:
+        return SeenNames(namespaces_of(self.tools))
 
     @property
     def _effort(self) -> str | None:

@@ -1,6 +1,7 @@
 """Validate the tools of a chat, the choice among them, and messages with calls and results; pure functions."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -14,9 +15,11 @@ from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.chat_schema import OPENAI_SIZES, ChatBody, normalize_message
 
-#: The most tools of a request, and calls of a message, as in OpenAI's API.
-MAX_TOOLS = 128
+#: The most tools of a request, and calls of a message: more than the 128 of OpenAI's API, because agents with several
+#: MCP servers have more. The engine has the same number (workers/engine/chat/tool_request.py).
+MAX_TOOLS = 512
 #: OpenAI's rule for names of tools.
+MAX_NAME = 64
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _MAX_ID = 256
 #: The fields of a message that has no parts but a text.
@@ -60,6 +63,8 @@ class EarlierCall(Body):
     id: Annotated[NulFreeText, Field(max_length=_MAX_ID)] = ""
     type: Literal["function"] = "function"
     function: CalledFunction
+    #: The namespace of the function on `/v1/responses`.
+    namespace: NulFreeText | None = None
 
 
 class ChatMessage(Message):
@@ -120,25 +125,30 @@ def _call(call: Any, where: str) -> Any:
     return kept | ({} if call.get("id") is None else {"id": call["id"]})
 
 
-def read_tools(value: Any, read_one: Callable[[Any, str], dict[str, Any]]) -> Any:
-    """Return the tools as `read_one` reads each of them. A value that is no list is returned for pydantic to reject.
+def read_tools(value: Any, read_one: Callable[[Any, str], list[dict[str, Any]]]) -> Any:
+    """Return the functions that `read_one` finds in each tool. A value that is no list is left for pydantic to reject.
 
     Raises ApiError if there are too many, or if two have the same name.
     """
     if not isinstance(value, list):
         return value
-    if len(value) > MAX_TOOLS:
-        message = f"tools has {len(value)} items; at most {MAX_TOOLS} are allowed"
-        raise invalid_value([FieldError("tools", message)])
-    tools = [read_one(tool, f"tools[{i}]") for i, tool in enumerate(value)]
-    names = [tool["function"]["name"] for tool in tools]
-    repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    check_number_of_tools(value)
+    tools = [function for i, tool in enumerate(value) for function in read_one(tool, f"tools[{i}]")]
+    check_number_of_tools(tools)
+    names = Counter(tool["function"]["name"] for tool in tools)
+    repeated = next((name for name, count in names.items() if count > 1), None)
     if repeated is not None:
         raise _invalid("tools", repeated, "a name that only one tool has")
     return tools
 
 
-def _tool(tool: Any, where: str) -> dict[str, Any]:
+def check_number_of_tools(tools: list[Any], where: str = "tools") -> None:
+    """Raise ApiError if there are more tools than a request may have."""
+    if len(tools) > MAX_TOOLS:
+        raise invalid_value([FieldError(where, f"{where} has {len(tools)} items; at most {MAX_TOOLS} are allowed")])
+
+
+def _tool(tool: Any, where: str) -> list[dict[str, Any]]:
     if not isinstance(tool, dict):
         raise _invalid(where, tool, "an object")
     if tool.get("type") != "function":
@@ -146,7 +156,7 @@ def _tool(tool: Any, where: str) -> dict[str, Any]:
     function = tool.get("function")
     if not isinstance(function, dict) or len(function) > MAX_FIELDS:
         raise _invalid(f"{where}.function", function, "an object with a name")
-    return {"type": "function", "function": read_function(function, f"{where}.function")}
+    return [{"type": "function", "function": read_function(function, f"{where}.function")}]
 
 
 def read_function(function: dict[str, Any], where: str) -> dict[str, Any]:
@@ -168,22 +178,53 @@ def read_function(function: dict[str, Any], where: str) -> dict[str, Any]:
     return kept
 
 
-def read_choice(value: Any, *, nested: bool = True) -> Any:
-    """Return a choice in the form of the chat route. With `nested` false, the name is not in an object `function`.
+def read_choice(value: Any) -> Any:
+    """Return a choice of the chat route: a word, a function, or an object `allowed_tools`. Raises ApiError."""
+    if not isinstance(value, dict):
+        return read_chosen_word(value)
+    if value.get("type") == "allowed_tools":
+        allowed = value.get("allowed_tools")
+        if not isinstance(allowed, dict):
+            raise _invalid("tool_choice.allowed_tools", allowed, "an object with a mode and a list of tools")
+        return read_allowed(allowed, "tool_choice.allowed_tools", _chosen_name)
+    name = _chosen_name(value, "tool_choice")
+    return {"type": "function", "function": {"name": name}}
+
+
+def read_chosen_word(value: Any) -> Any:
+    """Return a choice that is no object. Raises ApiError."""
+    if value is None or value in ("auto", "none", "required"):
+        return value
+    raise _invalid("tool_choice", value, "'auto', 'none', 'required' or a function")
+
+
+def read_allowed(value: dict[str, Any], where: str, read_name: Callable[[dict[str, Any], str], str | None]) -> Any:
+    """Return the choice of some of the tools, whose names `read_name` finds; None stands for a tool that is left out.
 
     Raises ApiError.
     """
-    if value is None or value in ("auto", "none", "required"):
-        return value
-    if not isinstance(value, dict):
-        raise _invalid("tool_choice", value, "'auto', 'none', 'required' or a function")
+    mode, allowed = value.get("mode", "auto"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise _invalid(f"{where}.mode", mode, "'auto' or 'required'")
+    if not isinstance(allowed, list) or not allowed:
+        raise _invalid(f"{where}.tools", allowed, "a list of tools")
+    check_number_of_tools(allowed, f"{where}.tools")
+    names = []
+    for i, tool in enumerate(allowed):
+        if not isinstance(tool, dict):
+            raise _invalid(f"{where}.tools[{i}]", tool, "an object")
+        names.append(read_name(tool, f"{where}.tools[{i}]"))
+    return {"type": "allowed_tools", "mode": mode, "names": [name for name in names if name is not None]}
+
+
+def _chosen_name(value: dict[str, Any], where: str) -> str:
     if value.get("type") != "function":
-        raise unsupported("tool_choice.type", f"type={shown(value.get('type'))!r}; only functions can be chosen")
-    function = value.get("function") if nested else value
+        raise unsupported(f"{where}.type", f"type={shown(value.get('type'))!r}; only functions can be chosen")
+    function = value.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        raise _invalid("tool_choice.function.name" if nested else "tool_choice.name", name, "the name of a tool")
-    return {"type": "function", "function": {"name": name}}
+        raise _invalid(f"{where}.function.name", name, "the name of a tool")
+    return name
 
 
 Tools = Annotated[
@@ -195,11 +236,20 @@ Choice = Annotated[ToolChoice, BeforeValidator(read_choice, json_schema_input_ty
 
 
 def tool_fields(tools: list[dict[str, Any]] | None, choice: ToolChoice | None, parallel: bool | None) -> dict[str, Any]:
-    """Return the fields of the payload; none if the answer may call no tool. Raises ApiError."""
-    names = [tool["function"]["name"] for tool in tools or ()]
-    chosen = choice["function"]["name"] if isinstance(choice, dict) else None
-    if chosen is not None and chosen not in names:
-        raise _invalid("tool_choice.function.name", chosen, "the name of one of the tools")
+    """Return the fields of the payload; none if the answer may call no tool. Raises ApiError.
+
+    If the choice allows some of the tools only, the model is shown no others.
+    """
+    names = {tool["function"]["name"] for tool in tools or ()}
+    allowed = choice["names"] if isinstance(choice, dict) and choice["type"] == "allowed_tools" else None
+    chosen = choice["function"]["name"] if isinstance(choice, dict) and allowed is None else None
+    unknown = next((name for name in allowed or [chosen] if name is not None and name not in names), None)
+    if unknown is not None:
+        where = "tool_choice.function.name" if allowed is None else "tool_choice"
+        raise _invalid(where, unknown, "the name of one of the tools")
+    if allowed is not None:
+        tools = [tool for tool in tools or () if tool["function"]["name"] in allowed]
+        choice = choice["mode"] if isinstance(choice, dict) else choice
     if not tools:
         if choice == "required":
             raise _invalid("tool_choice", choice, "allowed without tools")
@@ -220,7 +270,7 @@ class ChatWithTools(ChatBody):
 
     messages: ChatMessages  # type: ignore[assignment] # wider
     tools: Tools | None = None
-    tool_choice: Choice | None = Field(None, description="auto, none, required, or a function")
+    tool_choice: Choice | None = Field(None, description="auto, none, required, a function, or allowed_tools")
     parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
     reasoning_effort: ReasoningEffort | None = Field(
         None, description="a variable of the model's chat template; without effect if the template does not use it"

@@ -19,6 +19,7 @@ from web.openai.responses_answers import (
     early_response_json,
     may_call,
     message_json,
+    namespaces_in,
     part_json,
     response_json,
     status_of,
@@ -55,7 +56,9 @@ class ResponseEvents:
         self._in_progress = self._item_added = False
         #: Makes the events of the output if the answer may call tools, or those from where it turns out to have another
         #: part than its message. All other answers have only one item, a message.
-        self._output = OutputEvents(view.id, _PART + 1, self._after) if may_call(view) else None
+        self._output = (
+            OutputEvents(view.id, _PART + 1, self._after, namespaces=namespaces_in(view)) if may_call(view) else None
+        )
 
     def frames(self, items: Iterator[StreamItem]) -> Iterator[str]:
         """Yield the frames for these items, and "" for each NothingNew.
@@ -131,7 +134,8 @@ class ResponseEvents:
         if place:
             yield from self._close_item("completed", None)
         first = _PART + 1 if not place else place + _END
-        self._output = OutputEvents(self._view.id, first, self._after, n_messages=1 if place else 0)
+        n_messages, namespaces = 1 if place else 0, namespaces_in(self._view)
+        self._output = OutputEvents(self._view.id, first, self._after, n_messages=n_messages, namespaces=namespaces)
 
     def _plain_text(self, text: str) -> Iterator[str]:
         """Send the rest of the only message so far."""

@@ -19,6 +19,7 @@ from web.openai.rerank_schema import RerankBody, rerank_json
 from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import wait_for_result
 from web.operations.idempotency import with_refusal_identity
+from web.operations.ignored_fields import name_ignored
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.requests.generation import GenerationRequest
@@ -94,4 +95,4 @@ def _serve(
         else:
             response = json_response(to_json(ended), headers=route_headers(ended))
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
-    return response
+    return name_ignored(context, body, response)

@@ -22,6 +22,7 @@ from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
 from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
+from web.operations.ignored_fields import name_ignored
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.requests.generation import GenerationRequest
@@ -59,7 +60,7 @@ def create(body: MessagesBody) -> Response:
     context, caller = current_context(), current_caller()
     chat = _chat(context, body)
     deadline = read_deadline(context, caller, chat, "stream" if body.stream else "hold")
-    generation = _in_parts(generation_request(context, chat, "chat", deadline))
+    generation = _as_message(generation_request(context, chat, "chat", deadline))
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
@@ -68,7 +69,7 @@ def create(body: MessagesBody) -> Response:
     else:
         response = _plain(context, verdict.view, deadline)
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
-    return response
+    return name_ignored(context, body, response)
 
 
 @bp.post("/v1/messages/count_tokens")
@@ -85,7 +86,8 @@ def count_tokens(body: CountTokensBody) -> Response:
     target = context.pools.resolve_target(body.model, current_caller().policy)
     payload = _chat(context, body).payload()
     models = target.models if isinstance(target, FoundRoute) else (target,)
-    return json_response({"input_tokens": max(model.estimate(payload) for model in models)})
+    response = json_response({"input_tokens": max(model.estimate(payload) for model in models)})
+    return name_ignored(context, body, response)
 
 
 def _chat(context: DoorContext, body: CountTokensBody) -> ChatWithTools | ForwardedBody:
@@ -105,10 +107,14 @@ def _chat(context: DoorContext, body: CountTokensBody) -> ChatWithTools | Forwar
         raise
 
 
-def _in_parts(generation: GenerationRequest) -> GenerationRequest:
-    """Return the request for an answer that also has the parts of an upstream's in its text, while they arrive."""
+def _as_message(generation: GenerationRequest) -> GenerationRequest:
+    """Return the request for an answer of at most the context's length, as in Anthropic's API.
+
+    The parts of an upstream's answer are in its text too, while they arrive.
+    """
     parts = {"parts": True}
-    return replace(generation, payload=generation.payload | parts, form=generation.form | parts)
+    form = generation.form | parts | {"max_tokens": generation.max_tokens}
+    return replace(generation, payload=generation.payload | parts, form=form, shortens=True)
 
 
 def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:

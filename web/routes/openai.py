@@ -25,6 +25,7 @@ from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
 from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
+from web.operations.ignored_fields import name_ignored
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
 from web.operations.requests.generation import GenerationRequest
@@ -121,7 +122,7 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
     else:
         response = _plain(context, verdict.view, kind, deadline)
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
-    return response
+    return response if isinstance(body, ForwardedBody) else name_ignored(context, body, response)
 
 
 def generation_request(

@@ -30,6 +30,7 @@ from web.operations.cancel_on_disconnect import (
 )
 from web.operations.event_stream import READER_CHECK_INTERVAL_S, JobEnded, StreamItem, follow_job
 from web.operations.idempotency import with_job_identity, with_refusal_identity
+from web.operations.ignored_fields import name_ignored
 from web.operations.long_poll import refresh_job
 from web.operations.request_caller import current_caller, watch_client
 from web.operations.request_deadline import read_deadline
@@ -77,7 +78,7 @@ def create(body: ResponsesWithTools) -> Response:
         response = _plain(context, verdict.view, deadline)
     response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
     response.headers.update({} if isinstance(verdict, Yield) else route_headers(verdict.view))
-    return response
+    return name_ignored(context, body, response)
 
 
 @bp.get("/v1/responses/<response_id>")

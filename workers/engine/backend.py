@@ -239,8 +239,8 @@ def context_limit(tokens: int) -> str:
 def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
     """Tokenize the job and check that prompt and answer fit the context. May be called from any thread.
 
-    Each candidate gets its part of `JobSpec.max_tokens`. If the client sent no `max_tokens`, the answer is shortened to
-    fit. Raises JobRejected if the job does not fit.
+    Each candidate gets its part of `JobSpec.max_tokens`. If the client sent no `max_tokens`, or one that may be
+    lowered, the answer is shortened to fit. Raises JobRejected if the job does not fit.
     """
     job, candidates = backend.prepare(spec), read_candidates(spec.payload)
     if candidates % max(1, len(job.prompts)):
@@ -248,7 +248,7 @@ def prepare_within_context(backend: Backend, spec: JobSpec) -> Prepared:
     if candidates > 1:
         job = replace(job, candidates=candidates, max_tokens=max(1, job.max_tokens // candidates))
     longest = min(backend.n_ctx, backend.cells)
-    if spec.payload.get("max_tokens") is None:
+    if spec.payload.get("max_tokens") is None or spec.payload.get("shortens") is True:
         job = replace(job, max_tokens=min(job.max_tokens, longest - job.prompt_tokens))
     elif job.max_tokens < 1:
         raise JobRejected(EndCode.INVALID_VALUE, f"max_tokens={job.max_tokens} is less than 1", "max_tokens")

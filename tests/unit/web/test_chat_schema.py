@@ -65,6 +65,39 @@ def test_a_field_that_does_not_affect_the_answer_is_accepted_and_ignored(field: 
 
 
 @pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"n": 1, "tools": [], "echo": False, "seed": None}, ()),
+        ({"verbosity": "medium"}, ("verbosity",)),
+        ({"verbosity": "low", "user": "me", "store": True}, ("verbosity", "user", "store")),
+        ({"copilot_cache_control": {"type": "ephemeral"}}, ("copilot_cache_control",)),
+        ({"messages": [HI[0] | {"copilot_cache_control": {"type": "ephemeral"}}]}, ("messages.copilot_cache_control",)),
+        ({"messages": [HI[0] | {"cache_control": {}}, HI[0] | {"cache_control": {}}]}, ("messages.cache_control",)),
+        ({"stream": True, "stream_options": {"include_obfuscation": False}}, ("stream_options.include_obfuscation",)),
+        ({"client_metadata": {"a": "b"}}, ("client_metadata",)),
+    ],
+)
+def test_fields_without_effect_are_named(fields: dict[str, Any], names: tuple[str, ...]) -> None:
+    assert chat(**fields).ignored == names
+
+
+def test_what_one_body_ignores_is_not_named_with_the_next() -> None:
+    with pytest.raises(ApiError):
+        chat(user="me", colour="red")
+    assert chat().ignored == ()
+
+
+@pytest.mark.parametrize("level", ["loud", "", 3, ["low"], {"level": "low"}])
+def test_a_verbosity_that_is_none_is_refused(level: Any) -> None:
+    assert error_of(verbosity=level).param == "verbosity"
+
+
+def test_an_answer_of_another_server_may_come_back_with_its_reasoning() -> None:
+    said = {"role": "assistant", "content": "x", "reasoning_details": [{}], "reasoning_opaque": "e", "refusal": None}
+    assert chat(messages=[*HI, said, *HI]).payload()["messages"][1] == {"role": "assistant", "content": "x"}
+
+
+@pytest.mark.parametrize(
     ("message", "param"),
     [
         ({"role": "function", "content": "x"}, "messages[1].role"),

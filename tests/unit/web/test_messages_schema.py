@@ -16,6 +16,18 @@ TOOL: dict[str, Any] = {"name": "f", "description": "what", "input_schema": SCHE
 FUNCTION = {"type": "function", "function": {"name": "f", "description": "what", "parameters": SCHEMA}}
 USE: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"city": "Köln"}}
 CALL = {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": '{"city":"Köln"}'}}
+SEARCH: dict[str, Any] = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+SEARCH_CHOICE = {"type": "tool", "name": "web_search"}
+CLEAR: dict[str, Any] = {"type": "clear_thinking_20251015", "keep": "all"}
+CONTINUE = {"type": "continue", "previous_message_id": "msg_1"}
+PAPER: dict[str, Any] = {
+    "type": "document",
+    "title": "Notes",
+    "context": "of May",
+    "source": {"type": "text", "media_type": "text/plain", "data": "It rains."},
+}
+LINKED = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
+PLACE = "messages[0].content[0]"
 PNG: dict[str, Any] = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 
 
@@ -123,6 +135,48 @@ def test_what_clients_send_beside_the_fields_that_count_changes_nothing() -> Non
 
 
 @pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({}, ()),
+        ({"metadata": None, "mcp_servers": [], "context_management": None}, ()),
+        ({"context_management": {}}, ("context_management",)),
+        ({"context_management": {"edits": [CLEAR, CLEAR | {"keep": {"type": "all"}}]}}, ("context_management",)),
+        ({"thread": {"type": "create"}}, ("thread",)),
+        ({"diagnostics": {"previous_message_id": "msg_1"}, "speed": "fast"}, ("diagnostics", "speed")),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, ("thinking.budget_tokens",)),
+        ({"system": [text("be brief", cache_control={"type": "ephemeral"})]}, ("cache_control",)),
+        ({"tools": [TOOL, SEARCH, SEARCH | {"name": "again"}]}, ("tools.web_search",)),
+        ({"tools": [{"type": "code_execution_20250825", "name": "code_execution"}]}, ("tools.code_execution",)),
+    ],
+)
+def test_fields_that_cannot_change_the_answer_are_accepted_and_named(
+    fields: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    asked = body(seed=1, **fields)
+    assert asked.ignored == names
+    told = {name: given for name, given in asked.own_chat().payload().items() if name != "chat_template_kwargs"}
+    tools = {"tools": [TOOL]} if TOOL in fields.get("tools", []) else {}
+    assert told == payload(**tools, seed=1, system=fields.get("system"))
+
+
+def test_a_request_may_have_as_many_tools_as_agents_have() -> None:
+    tools = [TOOL | {"name": f"f{number}"} for number in range(MAX_TOOLS)]
+    assert len(payload(tools=tools)["tools"]) == MAX_TOOLS >= 150
+
+
+def test_a_document_that_is_a_text_is_part_of_the_message() -> None:
+    parts = {"type": "document", "source": {"type": "content", "content": [text("sun"), text("ny")]}}
+    asked = user(text("Read: "), PAPER, parts | {"citations": None}, text("Well?"))
+    read = "Notes\n\nof May\n\nIt rains.\n\n"
+    assert payload(messages=[asked])["messages"][0]["content"] == f"Read: {read}sunny\n\nWell?"
+    told = payload(messages=[HI, assistant(USE), user(result([text("see "), PAPER]))])["messages"]
+    assert told[-1]["content"] == f"see {read}"
+    whole = {"type": "document", "source": {"type": "content", "content": "sunny"}}
+    assert payload(messages=[user(whole)])["messages"][0]["content"] == "sunny\n\n"
+    assert body(messages=[asked]).forwarded_chat().payload()["messages"][0]["content"].endswith("Well?")
+
+
+@pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"chat_template_kwargs": {"enable_thinking": True}}),
@@ -168,7 +222,33 @@ def test_thinking_effort_and_format_reach_the_template_and_the_grammar(
         ({"messages": [HI, assistant(text("Once"))]}, "unsupported_parameter", "messages"),
         ({"system": 3}, "invalid_value", "system"),
         ({"system": [PNG]}, "unsupported_parameter", "system[0].type"),
-        ({"tools": [TOOL | {"type": "web_search_20250305"}]}, "unsupported_parameter", "tools[0].type"),
+        ({"tools": [TOOL | {"type": "bash_20250124"}]}, "unsupported_parameter", "tools[0].type"),
+        ({"tools": [SEARCH], "tool_choice": {"type": "any"}}, "invalid_value", "tool_choice.type"),
+        ({"tools": [SEARCH, TOOL], "tool_choice": SEARCH_CHOICE}, "invalid_value", "tool_choice.name"),
+        (
+            {"messages": [user(PAPER | {"source": {"type": "text", "data": 3}})]},
+            "invalid_value",
+            f"{PLACE}.source.data",
+        ),
+        (
+            {"messages": [user(PAPER | {"source": PAPER["source"] | {"media_type": "text/html"}})]},
+            "unsupported_parameter",
+            f"{PLACE}.source.media_type",
+        ),
+        ({"messages": [user(LINKED)]}, "unsupported_parameter", f"{PLACE}.source.type"),
+        ({"context_management": {"edits": 3}}, "invalid_value", "context_management.edits"),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            "unsupported_parameter",
+            "context_management.edits[0].type",
+        ),
+        (
+            {"context_management": {"edits": [CLEAR | {"keep": {"type": "thinking_turns", "value": 1}}]}},
+            "unsupported_parameter",
+            "context_management.edits[0].keep",
+        ),
+        ({"thread": {"type": "fork"}}, "invalid_value", "thread.type"),
+        ({"thread": CONTINUE}, "thread_not_found", "thread.previous_message_id"),
         ({"tools": [TOOL | {"name": "a b"}]}, "invalid_value", "tools[0].name"),
         ({"tools": [{"name": "f"}]}, "invalid_value", "tools[0].input_schema"),
         ({"tools": [TOOL | {"input_schema": {"type": "array"}}]}, "invalid_value", "tools[0].input_schema.type"),

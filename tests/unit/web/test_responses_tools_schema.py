@@ -1,8 +1,9 @@
 """Tests of the input items of `/v1/responses`: calls and their results become messages of a chat."""
 
 import pytest
+from pydantic import ValidationError
 
-from web.http.api_errors import ApiError
+from web.http.api_errors import ApiError, field_errors, invalid_value
 from web.openai.responses_tools import ResponsesWithTools
 from web.openai.tools_schema import MAX_TOOLS
 
@@ -13,8 +14,154 @@ def a_call(number=0):
     return {"type": "function_call", "call_id": f"c{number}", "name": "look", "arguments": "{}"}
 
 
+def body(**fields):
+    return ResponsesWithTools.model_validate({"model": "m", "input": [HI]} | fields)
+
+
 def messages_of(*items):
-    return ResponsesWithTools.model_validate({"model": "m", "input": [*items]}).payload()["messages"]
+    return body(input=[*items]).payload()["messages"]
+
+
+def a_function(name, **more):
+    return {"type": "function", "name": name} | more
+
+
+def shown(*names):
+    """The functions as the model sees them."""
+    return [{"type": "function", "function": {"name": name}} for name in names]
+
+
+def a_namespace(name, *functions):
+    return {"type": "namespace", "name": name, "description": "what", "tools": [*functions]}
+
+
+AGENTS = a_namespace("agents", a_function("spawn"), a_function("stop"))
+ROBOTS = a_namespace("robots", a_function("stop"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({}, ()),
+        ({"context_management": [], "truncation": "disabled", "include": []}, ()),
+        ({"client_metadata": {"a": "b"}, "max_tool_calls": 5}, ("client_metadata", "max_tool_calls")),
+        ({"text": {"verbosity": "low"}}, ("text.verbosity",)),
+        ({"text": {"verbosity": "high", "format": {"type": "text"}}}, ("text.verbosity",)),
+        ({"include": ["reasoning.encrypted_content", "web_search_call.action.sources"]}, ("include",)),
+        (
+            {"reasoning": {"effort": "low", "summary": "auto", "context": "all_turns"}},
+            ("reasoning.summary", "reasoning.context"),
+        ),
+        ({"input": [HI | {"cache_control": {}}]}, ("messages.cache_control",)),
+        ({"tools": [{"type": "web_search", "external_web_access": False}]}, ("tools.web_search",)),
+        (
+            {"tools": [{"type": "web_search_preview_2025_03_11"}, {"type": "mcp", "server_label": "x"}]},
+            ("tools.web_search_preview", "tools.mcp"),
+        ),
+    ],
+)
+def test_fields_that_cannot_change_the_answer_are_accepted_and_named(fields, names):
+    asked = body(**fields)
+    assert asked.ignored == names
+    assert not asked.payload().keys() & {"tools", "response_format", *fields} - {"input"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "names"),
+    [
+        ([AGENTS], ["spawn", "stop"]),
+        ([AGENTS, a_function("look"), {"type": "web_search"}], ["spawn", "stop", "look"]),
+        ([AGENTS, ROBOTS], ["spawn", "agents__stop", "robots__stop"]),
+        ([AGENTS, a_function("stop")], ["spawn", "agents__stop", "stop"]),
+        ([a_namespace("n" * 60, a_function("stop")), a_function("stop")], [f"{'n' * 58}__stop", "stop"]),
+        ([a_namespace("mcp.one", a_function("f")), a_function("f")], ["mcp_one__f", "f"]),
+        ([a_namespace("empty")], None),
+    ],
+)
+def test_functions_in_namespaces_are_functions_like_all_others(tools, names):
+    assert body(tools=tools).payload().get("tools") == (shown(*names) if names else None)
+
+
+@pytest.mark.parametrize(
+    ("choice", "fields"),
+    [
+        (a_function("spawn"), {"tool_choice": shown("spawn")[0]}),
+        (a_function("stop"), {"tool_choice": shown("stop")[0]}),
+        (a_function("stop", namespace="agents"), {"tool_choice": shown("agents__stop")[0]}),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [a_function("spawn")]}, {"tools": shown("spawn")}),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "required",
+                "tools": [a_function("stop", namespace="agents"), {"type": "web_search"}],
+            },
+            {"tools": shown("agents__stop"), "tool_choice": "required"},
+        ),
+    ],
+)
+def test_a_choice_may_name_functions_in_namespaces_and_some_of_the_tools(choice, fields):
+    tools = [AGENTS, a_function("stop"), {"type": "web_search"}]
+    given = body(tools=tools, tool_choice=choice).payload()
+    assert {"tools": shown("spawn", "agents__stop", "stop")} | fields == {
+        name: given[name] for name in ("tools", "tool_choice") if name in given
+    }
+
+
+def test_a_call_of_a_function_in_a_namespace_comes_back_under_the_name_that_the_model_has_seen():
+    calls = [a_call(0) | {"name": "stop", "namespace": "agents"}, a_call(1) | {"name": "stop", "namespace": None}]
+    gone = a_call(2) | {"name": "look", "namespace": "gone"}
+    told = body(input=[HI, *calls, gone], tools=[AGENTS, a_function("stop")]).payload()["messages"][1]
+    assert [call["function"]["name"] for call in told["tool_calls"]] == ["agents__stop", "stop", "look"]
+    assert all(call.keys() == {"id", "type", "function"} for call in told["tool_calls"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "invalid_value", "tool_choice"),
+        (
+            {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+            "unsupported_parameter",
+            "tool_choice.type",
+        ),
+        (
+            {
+                "tools": [AGENTS, {"type": "web_search"}],
+                "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
+            },
+            "invalid_value",
+            "tool_choice",
+        ),
+        ({"tools": [{"type": "local_shell"}]}, "unsupported_parameter", "tools[0].type"),
+        ({"tools": [{"type": "web_searches"}]}, "unsupported_parameter", "tools[0].type"),
+        (
+            {"tools": [a_namespace("n", {"type": "custom", "name": "f"})]},
+            "unsupported_parameter",
+            "tools[0].tools[0].type",
+        ),
+        ({"tools": [a_namespace("n", a_function("a b"))]}, "invalid_value", "tools[0].tools[0].name"),
+        ({"tools": [a_namespace("", a_function("f"))]}, "invalid_value", "tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": "f"}]}, "invalid_value", "tools[0].tools"),
+        ({"tools": [a_namespace("n", a_function("f"), a_function("f"))]}, "invalid_value", "tools"),
+        ({"tools": [AGENTS] * (MAX_TOOLS // 2 + 1)}, "invalid_value", "tools"),
+        ({"tools": [AGENTS, ROBOTS], "tool_choice": a_function("stop")}, "invalid_value", "tool_choice.function.name"),
+        (
+            {"tools": [AGENTS], "tool_choice": a_function("spawn", namespace=3)},
+            "invalid_value",
+            "tool_choice.namespace",
+        ),
+        ({"tools": [AGENTS], "tool_choice": {"type": "function"}}, "invalid_value", "tool_choice.name"),
+        ({"context_management": [{"type": "compaction"}]}, "unsupported_parameter", "context_management"),
+        ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
+        ({"reasoning": {"context": "some"}}, "", "reasoning.context"),
+    ],
+)
+def test_what_would_change_the_answer_and_cannot_be_served_is_refused_by_name(fields, code, param):
+    with pytest.raises((ApiError, ValidationError)) as caught:
+        body(**fields)
+    error = caught.value
+    found = error if isinstance(error, ApiError) else invalid_value(field_errors(error))
+    assert (found.code, found.param) == (code or "invalid_value", param)
 
 
 def test_calls_that_follow_a_message_of_the_assistant_are_part_of_it():

@@ -14,6 +14,15 @@ NAMED = {"type": "function", "function": {"name": "f"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
+OTHER = {"type": "function", "function": {"name": "g"}}
+
+
+def allowed(mode: str, *names: Any) -> dict[str, Any]:
+    """The choice of some of the tools."""
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
 def payload(**body: Any) -> dict[str, Any]:
     return ChatWithTools.model_validate({"messages": [HI]} | body).payload()
 
@@ -27,6 +36,12 @@ def payload(**body: Any) -> dict[str, Any]:
         ({"tools": [TOOL], "tool_choice": NAMED}, {"tools": [TOOL], "tool_choice": NAMED}),
         ({"tools": [TOOL], "parallel_tool_calls": False}, {"tools": [TOOL], "parallel_tool_calls": False}),
         ({"tools": [TOOL], "tool_choice": "none"}, {}),
+        ({"tools": [TOOL, OTHER], "tool_choice": allowed("auto", "g")}, {"tools": [OTHER]}),
+        ({"tools": [TOOL, OTHER], "tool_choice": allowed("auto", "g", "f")}, {"tools": [TOOL, OTHER]}),
+        (
+            {"tools": [TOOL, OTHER], "tool_choice": allowed("required", "f")},
+            {"tools": [TOOL], "tool_choice": "required"},
+        ),
         ({"tools": [], "tool_choice": "auto"}, {}),
         ({"tools": None, "tool_choice": None, "parallel_tool_calls": None}, {}),
     ],
@@ -86,7 +101,20 @@ def test_reasoning_of_the_assistant_is_kept_by_either_of_its_names() -> None:
             "unsupported_parameter",
             "tools[0].function.parameters",
         ),
-        ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "unsupported_parameter", "tool_choice.type"),
+        ({"tools": [TOOL], "tool_choice": {"type": "custom"}}, "unsupported_parameter", "tool_choice.type"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
+            "invalid_value",
+            "tool_choice.allowed_tools",
+        ),
+        ({"tools": [TOOL], "tool_choice": allowed("any", "f")}, "invalid_value", "tool_choice.allowed_tools.mode"),
+        ({"tools": [TOOL], "tool_choice": allowed("auto")}, "invalid_value", "tool_choice.allowed_tools.tools"),
+        ({"tools": [TOOL], "tool_choice": allowed("auto", "f", "g")}, "invalid_value", "tool_choice"),
+        (
+            {"tools": [TOOL], "tool_choice": allowed("auto", None)},
+            "invalid_value",
+            "tool_choice.allowed_tools.tools[0].function.name",
+        ),
         (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
             "invalid_value",

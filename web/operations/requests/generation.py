@@ -23,6 +23,8 @@ class GenerationRequest:
     max_tokens: int | None
     #: The value of max_tokens to assume if the request has none. It is reduced if it does not fit the context.
     default_max_tokens: int
+    #: Whether the answer may have fewer tokens than `max_tokens` if those do not fit the context.
+    shortens: bool = False
     metadata: dict[str, str] = field(default_factory=dict)
     #: The job is canceled if no client polls it for this long. If None, PENSTOCK_POLL_GRACE_MS applies.
     poll_grace_ms: int | None = None

@@ -89,7 +89,7 @@ def _job_in_pool(
     if generation.max_tokens is not None:
         # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
         # not written into the payload: without max_tokens, the engine shortens the answer to fit.
-        payload["max_tokens"] = generation.max_tokens
+        payload |= {"max_tokens": generation.max_tokens} | ({"shortens": True} if generation.shortens else {})
     return NewJob(
         id=generation.job_id,
         tenant=caller.tenant,
@@ -195,7 +195,8 @@ def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int)
     raises ApiError only if the request does not fit the context with any tokenizer.
     """
     min_prompt_tokens = cost.lower_bound(generation.payload, words=model.counts_words)
-    requested = generation.max_tokens if generation.max_tokens is not None else 1
+    wanted = generation.max_tokens
+    requested = 1 if wanted is None or generation.shortens else wanted
     if model.n_ctx is not None and min_prompt_tokens + requested > model.n_ctx:
         raise ApiError(
             "context_length_exceeded",
@@ -204,8 +205,12 @@ def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int)
             f"least {min_prompt_tokens} prompt tokens and max_tokens={requested}",
             param=_oversized_field(generation, min_prompt_tokens, model.n_ctx),
         )
-    if generation.max_tokens is not None:
-        return generation.max_tokens
+    if wanted is not None and (model.n_ctx is None or not generation.shortens):
+        return wanted
+    if wanted is not None and model.n_ctx is not None:
+        # Our engine counts the prompt and shortens the answer to fit. An upstream gets a length that should fit.
+        least = prompt_tokens if model.forwards else min_prompt_tokens
+        return max(1, min(wanted, model.n_ctx - least))
     room = model.n_ctx - prompt_tokens if model.n_ctx is not None else generation.default_max_tokens
     return max(1, min(generation.default_max_tokens, room))
 

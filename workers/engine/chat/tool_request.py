@@ -8,8 +8,8 @@ from typing import Any
 from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected
 
-#: The most tools of a request, as in OpenAI's API.
-MAX_TOOLS = 128
+#: The most tools of a request. The door has the same number (web/openai/tools_schema.py).
+MAX_TOOLS = 512
 #: OpenAI's rule for the name of a tool.
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 

@@ -74,6 +74,16 @@ def test_a_default_max_tokens_is_reduced_to_what_fits_the_context(a_sim):
     assert sim.ended["a"].usage.completion_tokens == 5
 
 
+@pytest.mark.parametrize("asked", [32_000, 8, 5, 4])
+def test_max_tokens_that_may_be_lowered_is_reduced_to_what_fits_the_context(a_sim, asked):
+    sim = a_sim(cells=50)
+    sim.submit("a", {"prompt": "word " * 45, "max_tokens": asked, "shortens": True})
+    sim.run_until_idle()
+    assert sim.ended["a"].usage.completion_tokens == min(asked, 5)
+    with pytest.raises(JobRejected, match="context length is 50 tokens"):
+        sim.submit("b", {"prompt": "word " * 50, "max_tokens": asked, "shortens": True})
+
+
 def test_max_tokens_zero_is_rejected(a_sim):
     with pytest.raises(JobRejected, match="max_tokens=0 is less than 1"):
         a_sim().submit("a", {"prompt": "a", "max_tokens": 0})
