@@ -74,6 +74,10 @@ class JobEngine(Protocol):
         """Return how many slots and cells are free for further jobs, and how many slots soon will be."""
         ...
 
+    def note_demand(self) -> None:
+        """Record that the door refuses requests for the model because of the load."""
+        ...
+
     def figures(self) -> dict[str, str | int | float]:
         """Return what only this kind of engine measures, for the heartbeat."""
         ...

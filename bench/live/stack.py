@@ -72,8 +72,10 @@ def penstock_up(environ: dict[str, str], port: int, engine: str = "llama", worke
 
 
 @contextmanager
-def served_process(arguments: list[str], environ: dict[str, str], port: int) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a Python module with its arguments for the length of a block, which begins when the port is ready."""
+def served_process(
+    arguments: list[str], environ: dict[str, str], port: int, ready: str = "/health/ready"
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a Python module with its arguments for the length of a block, which begins when `ready` answers."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -86,7 +88,7 @@ def served_process(arguments: list[str], environ: dict[str, str], port: int) -> 
                 stderr=output,
             )
         try:
-            _wait(port, "/health/ready", process, log)
+            _wait(port, ready, process, log)
             yield process
         finally:
             process.terminate()

@@ -61,7 +61,7 @@
 -- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
 -- USES kept offers generated_weight assess routes spending budget webhook
 -- RARELY enlist index_job change_set drop move_tier end_unchecked_tier predict shorten restore_service
--- RARELY unrecorded_service hint_for book_less
+-- RARELY unrecorded_service hint_for book_less depends_on_load
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
 -- RARELY choose_pool keep_route hold_amount ring webhook_bytes
 
@@ -173,6 +173,9 @@ if refusal then
   end
   if reason == 'deadline_unmeetable' and base_ms <= request.learned_ms then
     doubt_wait(request)
+  end
+  if depends_on_load(reason, infeasible) then
+    count('load_refusals|' .. request.slug)
   end
   count('yielded')
   count('refused|' .. label .. '|' .. reason)

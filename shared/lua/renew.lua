@@ -1,6 +1,6 @@
 -- renew: records a worker's heartbeat and extends the leases of exactly the jobs it names; returns those it has lost.
--- KEYS config leases books rows worker workers pool models rq_job rq_worker rq_workers rq_executions
---      rq_execution
+-- KEYS config leases books rows worker workers pool models stats rq_job rq_worker rq_workers
+--      rq_executions rq_execution
 -- ARGV
 --   worker text · the worker
 --   slug text · the worker's model: its name in the form used in store keys
@@ -13,7 +13,8 @@
 --   facts text · JSON object of plain values; names that begin with rq_ are written to RQ's record of the worker
 --   held rest · for each job that the worker holds: id, claim token, tokens generated so far, weighted tokens of CPU time
 -- ANSWERS renewed
---   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel
+--   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel;
+--            number of requests that the model's pool has refused because of its load
 -- KEEPS 1 8 9 12
 -- USES clock settings afford mark schema job live fleet lengths fastest books turns generated_weight stats progress
 -- USES preemption
@@ -145,4 +146,5 @@ if charges_all then
 end
 local system = redis.call('HMGET', k_config, 'draining', 'schema_oldest')
 local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or system[1] == '1' or is_outdated(system[2])
-return { 'renewed', drain and 1 or 0, known_to_rq and 0 or 1, lost, canceled }
+local refused = number(redis.call('HGET', k_stats, 'load_refusals|' .. slug), 0, 0)
+return { 'renewed', drain and 1 or 0, known_to_rq and 0 or 1, lost, canceled, refused }

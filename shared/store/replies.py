@@ -148,6 +148,8 @@ class Renewed:
     drain: bool
     #: Whether RQ has no record of this worker, so that the worker must register with RQ (again).
     unknown_to_rq: bool = False
+    #: How many requests for the worker's model were refused so far because of the load.
+    load_refusals: int = 0
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class Store(StoreReads):
         `progress` maps a job id to its progress; a job that is missing has none. If a job costs more than the estimate
         that its tenant was charged for at the claim, the store charges the tenant for the difference.
         """
-        _, (drain, unknown_to_rq, lost, canceled) = self._call(
+        _, (drain, unknown_to_rq, lost, canceled, refused) = self._call(
             "renew",
             worker=report.worker,
             slug=model_slug(report.model),
@@ -146,6 +146,7 @@ class Store(StoreReads):
             canceled=[decode.text(job_id) for job_id in canceled],
             drain=drain == 1,
             unknown_to_rq=unknown_to_rq == 1,
+            load_refusals=refused,
         )
 
     def append(

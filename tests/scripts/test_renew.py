@@ -19,6 +19,7 @@ from tests.support.builders import (
     heartbeat,
     pass_time,
     reconfigure,
+    refused,
     view_of,
 )
 
@@ -268,3 +269,23 @@ def test_the_pauses_that_workers_report_are_counted_once(store):
     assert pauses == {f"pauses|{MODEL}|kept": 10, f"pauses|{MODEL}|copied": 1, f"pauses|{MODEL}|recomputed": 4}
     store.client.hset(keys.worker("w1"), "pauses_kept", "spoiled")
     beat("w1", kept=8)
+
+
+@pytest.mark.parametrize("reason", ["inflight_full", "tenant_queue_full"])
+def test_a_heartbeat_tells_how_many_requests_the_pool_has_refused_because_of_its_load(store, settings, reason):
+    bounds = {"max_inflight": 2} if reason == "inflight_full" else {"max_queue_size": 2}
+    reconfigure(store, settings, **bounds)
+    assert heartbeat(store).load_refusals == 0
+    for _ in range(2):
+        admitted(store, a_job())
+    for _ in range(3):
+        assert refused(store, a_job()).reason == reason
+    assert heartbeat(store).load_refusals == 3
+    assert heartbeat(store, "w2", model="other").load_refusals == 0
+
+
+def test_a_refusal_that_does_not_depend_on_the_load_is_no_demand(store):
+    refused(store, a_job())
+    heartbeat(store, draining=True)
+    refused(store, a_job())
+    assert heartbeat(store).load_refusals == 0

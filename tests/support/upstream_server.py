@@ -7,6 +7,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Self
 
 from aiohttp import web
@@ -37,13 +38,16 @@ class UpstreamServer:
     The embedding of the input with the index i is [i, 0.5].
     """
 
-    def __init__(self, *, words: int = 3, key: str = "") -> None:
+    def __init__(self, *, words: int = 3, key: str = "", places: int = 0) -> None:
         self.words, self.key = words, key
         self.models = ["m"]
         self.behaviours: deque[Behaviour] = deque()
         self.retry_after = {"Retry-After": "0.3"}
         #: The time between two words, in seconds.
         self.word_s = 0.0
+        #: How many requests are answered at once; the others wait for a place. 0: no bound.
+        self.places = places
+        self._places = asyncio.Semaphore(places or 1)
         self.may_cut = threading.Event()
         self.may_cut.set()
         #: The bodies of the requests so far, and how many of them the client has closed before their end.
@@ -124,11 +128,12 @@ class UpstreamServer:
         behaviour = self.behaviours.popleft() if self.behaviours else "answer"
         self.open += 1
         try:
-            if isinstance(behaviour, list):
-                return await _send_choices(request, behaviour, _usage(9))
-            if isinstance(behaviour, dict):
-                return web.json_response({"choices": [behaviour], "usage": _usage(9)})
-            return await self._behave(behaviour, request, body)
+            async with self._places if self.places else nullcontext():
+                if isinstance(behaviour, list):
+                    return await _send_choices(request, behaviour, _usage(9))
+                if isinstance(behaviour, dict):
+                    return web.json_response({"choices": [behaviour], "usage": _usage(9)})
+                return await self._behave(behaviour, request, body)
         except (asyncio.CancelledError, ConnectionError):
             self.closed += 1
             raise
@@ -155,6 +160,7 @@ class UpstreamServer:
         if behaviour == "hang":
             await asyncio.sleep(60)
         if "input" in body:
+            await asyncio.sleep(self.word_s)
             return web.json_response(_embeddings(body, as_numbers=behaviour == "numbers"))
         if behaviour in _ORDERS:
             return await self._call_tools(request, _ORDERS[behaviour])

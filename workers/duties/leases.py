@@ -55,6 +55,8 @@ class Leases:
         self._on_unregistered = on_unregistered
         #: Whether the worker has been removed from the live workers because the engine's upstream is away.
         self._absent = False
+        #: The pool's refusals that the last heartbeat counted.
+        self._load_refusals: int | None = None
 
     def one_pass(self) -> float:
         """Send one heartbeat. Return the delay until the next pass in seconds. Raises StoreUnavailable.
@@ -79,6 +81,9 @@ class Leases:
             key = self._claimed_jobs.request_cancel(job_id)
             if key is not None:
                 self._engine.cancel(key)
+        if self._load_refusals is not None and renewed.load_refusals > self._load_refusals:
+            self._engine.note_demand()
+        self._load_refusals = renewed.load_refusals
         self._on_drain(renewed.drain)
         if renewed.unknown_to_rq:
             self._on_unregistered()

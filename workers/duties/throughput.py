@@ -42,6 +42,7 @@ class _Counters:
     """The engine's counters at a time when every slot was taken."""
 
     at_s: float
+    slots: int
     prompt_tokens: int
     completion_tokens: int
 
@@ -88,6 +89,8 @@ class Throughput:
         if prefill_tps > 0 and facts.decode_tps > 0:
             seconds = _INITIAL_MIX / prefill_tps + 1 / facts.decode_tps
             self._wtps, self._generated_tps = (_INITIAL_MIX + generated_weight) / seconds, 1 / seconds
+        #: The most slots with which the rates were measured or assumed. With more, each is assumed to be as fast.
+        self._measured_slots, self._is_assumed = 0, False
         #: Counters at the last heartbeat if every slot was taken then, otherwise None.
         self._last_full: _Counters | None = None
         self._prompt_bytes, self._prompt_tokens = 0.0, 0.0
@@ -121,28 +124,34 @@ class Throughput:
         because a worker with free slots computes less than it could.
         """
         stats = self._engine.stats
-        now = _Counters(self._clock.monotonic(), stats.prompt_tokens, stats.completion_tokens)
+        now = _Counters(self._clock.monotonic(), self._engine.slots, stats.prompt_tokens, stats.completion_tokens)
         before, self._last_full = self._last_full, now if full else None
         if full and before is not None and now.at_s > before.at_s:
             seconds = now.at_s - before.at_s
             generated_tps = (now.completion_tokens - before.completion_tokens) / seconds
             wtps = (now.prompt_tokens - before.prompt_tokens) / seconds + self._weight * generated_tps
-            # The first values are not smoothed. Both are smoothed alike, so that they stay values of the same time.
-            by = _SMOOTHING if self._wtps > 0 else 1.0
+            # The first values are not smoothed, nor those with more slots than before. Both are smoothed alike, so that
+            # they stay values of the same time.
+            slots = min(before.slots, now.slots)
+            is_first = self._wtps == 0 or self._is_assumed or slots > self._measured_slots
+            by = 1.0 if is_first else _SMOOTHING
+            self._measured_slots, self._is_assumed = max(slots, self._measured_slots), False
             self._wtps += (wtps - self._wtps) * by
             self._generated_tps += (generated_tps - self._generated_tps) * by
         elif self._wtps == 0 and self._prompt_token.mean_ms and self._output_token.mean_ms:
             # Nothing was calibrated. Until every slot has been taken for a while, each is assumed to be as fast as now.
             job_ms = _INITIAL_MIX * self._prompt_token.mean_ms + self._output_token.mean_ms
-            self._generated_tps = 1000 * self._engine.slots / job_ms
+            self._measured_slots, self._is_assumed = self._engine.slots, True
+            self._generated_tps = 1000 * self._measured_slots / job_ms
             self._wtps = (_INITIAL_MIX + self._weight) * self._generated_tps
         tokenizer = {}
         if self._prompt_bytes >= _MIN_BYTES:
             tokenizer["tokens_per_byte"] = round(self._prompt_tokens / self._prompt_bytes, 4)
         prompt_token_ms = self._prompt_token.mean_ms
+        more = max(1.0, self._engine.slots / self._measured_slots) if self._measured_slots else 1.0
         return {
-            "mu_wtps": round(self._wtps, 1),
-            "generated_tps": round(self._generated_tps, 2),
+            "mu_wtps": round(more * self._wtps, 1),
+            "generated_tps": round(more * self._generated_tps, 2),
             "prefill_tps": round(1000 / prompt_token_ms, 1) if prompt_token_ms > 0 else 0.0,
             "tpot_ms": round(self._output_token.mean_ms, 3),
             **tokenizer,

@@ -97,6 +97,9 @@ class Engine:
         """Return how many slots and cells are free, and how many slots soon will be. May be called from any thread."""
         return self._inbox.free_capacity()
 
+    def note_demand(self) -> None:
+        """Do nothing: the number of slots is fixed."""
+
     def figures(self) -> dict[str, str | int | float]:
         """Return the fitted step times, or nothing if slots share no steps. May be called from any thread."""
         return {**self._fit.figures(self.facts.slots)} if self.shares_steps else {}

@@ -4,14 +4,17 @@ A server has a number of slots, or of sequences that fit its memory. Fewer reque
 requests wait inside the server, where Penstock cannot order them, and tokens per second do not grow. So the best number
 is the smallest with which the server generates nearly as many tokens per second as with any other.
 
-The controller measures each number for a window of about 1.5 s, and only while all of it is in use. The score of a
-number is the tokens per second, less a third of the share of the requests that wait for their first tokens. It grows
-the number as long as twice as many score higher, and compares it with the next lower and with twice the number from
-time to time. If the upstream becomes faster or slower as a whole, all scores are scaled by what the current number
-shows, so that a slowdown does not look like a wrong number.
+At first, the controller doubles the number each time the added requests have begun, as long as first tokens come nearly
+as fast as with the first number. After that, it measures each number for a window of about 1.5 s, and only while all of
+it is in use. The score of a number is the tokens per second, less a third of the share of the requests that wait for
+their first tokens. The controller compares the best number with the next lower and with twice the number from time to
+time, and ends a trial of more requests as soon as they only wait. If the upstream becomes faster or slower as a whole,
+all scores are scaled by what the current number shows, so that a slowdown does not look like a wrong number.
 """
 
 from dataclasses import dataclass
+
+from workers.upstream.first_growth import FirstGrowth, Growth
 
 #: The first number, and the ratio of two adjacent levels: from the numbers of these levels one is chosen.
 _FIRST, _RATIO = 4, 2**0.5
@@ -21,13 +24,22 @@ _NEARLY = 0.93
 _WAITING_WEIGHT = 1 / 3
 #: A window is measured for at least this long, and then until it has this many tokens or has taken the longest time, s.
 _WINDOW_S, _WINDOW_TOKENS, _LONGEST_WINDOW_S = 1.5, 100, 5.0
+#: Requests whose tokens are counted only when they end, as embeddings, need a window with this many ends for each
+#: request at once, or a longer one: a window with few ends shows little.
+_WINDOW_ENDS, _LONGEST_WINDOW_OF_ENDS_S = 3, 20.0
 #: The shortest and the longest time until a new number has taken effect and its window begins, in seconds.
 _SETTLE_S, _LONGEST_SETTLE_S = 0.4, 5.0
 #: A window counts if all of the number was in use at some time, and this share of it on average: then the number was
 #: the limit, and not the demand. The rest allows for the time that a worker takes to claim the next job.
 _IN_USE = 0.7
-#: Scores are measured again after this time, in seconds.
-_FRESH_S = 20.0
+#: If the door refuses requests, a window with this share in use is followed by a higher number: the number may be why
+#: there are not more requests. So long after a refusal the door may still refuse, in seconds.
+_PARTLY_IN_USE, _DEMAND_S = 0.4, 3.0
+#: Scores are measured again after this time, and a number whose trial was ended after the second one, in seconds.
+_FRESH_S, _ENDED_TRIAL_S = 20.0, 60.0
+#: A trial of a higher number ends after this time, in seconds, if this share more of the requests waits for first
+#: tokens. With twice as many requests as slots, half of them do.
+_SHORTEST_TRIAL_S, _MORE_WAIT = 0.5, 0.3
 #: A score that differs from the last one by more than this factor says that the upstream's speed has changed.
 _SPEED_CHANGE = 1.33
 #: The weight of a new score of a number that was measured before.
@@ -42,10 +54,14 @@ _DECREASE, _ONE_DECREASE_S, _REFUSED_S = 0.7, 1.0, 30.0
 
 @dataclass
 class _Score:
-    """What was measured with one number: tokens per second, reduced for waiting requests, and when it was."""
+    """What was measured with one number: tokens per second, reduced for waiting requests, and when it was.
+
+    `waiting` is the share of the requests that waited for their first tokens.
+    """
 
     value: float
     at_s: float
+    waiting: float
 
 
 @dataclass
@@ -54,9 +70,15 @@ class _Window:
 
     began_s: float
     tokens_before: int
+    starts_before: int
     in_flight_s: float = 0.0
     waiting_s: float = 0.0
     most_in_flight: int = 0
+
+    @property
+    def waiting(self) -> float:
+        """The share of the requests that waited for their first tokens."""
+        return self.waiting_s / self.in_flight_s if self.in_flight_s else 0.0
 
 
 class Concurrency:
@@ -70,17 +92,23 @@ class Concurrency:
         self.limit = min(most, _FIRST if fixed is None else fixed)
         self._scores: dict[int, _Score] = {}
         self._best = self.limit
+        #: Number → when a trial of it was ended because the added requests only waited.
+        self._ended_trials: dict[int, float] = {}
         self._refused_from, self._refused_s = most + 1, float("-inf")
+        #: When the door last refused requests.
+        self._demanded_s = float("-inf")
         # What the last observation said.
         self._now_s, self._in_flight, self._waiting, self._tokens, self._starts = now_s, 0, 0, 0, 0
         self._changed_s, self._starts_at_change, self._raised_by = now_s, 0, 0
         self._window: _Window | None = None
+        #: None once the number has been measured.
+        self._first: FirstGrowth | None = FirstGrowth(now_s, self.limit)
 
     def observe(self, now_s: float, *, in_flight: int, waiting: int, tokens: int, starts: int) -> bool:
         """Record the present state: at each change, and from time to time. Return whether the limit was raised.
 
-        `waiting` is how many of the requests in flight have no token yet. `tokens` and `starts` count all tokens and
-        all first tokens so far.
+        `waiting` is how many of the requests in flight have no token yet, without those that have no first token.
+        `tokens` counts the tokens so far, and `starts` the first tokens or, if there are none, the answers.
         """
         if self._fixed:
             return False
@@ -91,7 +119,10 @@ class Concurrency:
             self._window.waiting_s += passed_s * self._waiting
         self._now_s, self._in_flight, self._waiting = now_s, in_flight, waiting
         self._tokens, self._starts = tokens, starts
-        if self._window is None:
+        if self._first is not None:
+            self._first.observe(now_s, in_flight=in_flight, waiting=waiting)
+            self._grow_at_first(self._first)
+        elif self._window is None:
             self._begin_if_settled()
         else:
             self._window.most_in_flight = max(self._window.most_in_flight, in_flight)
@@ -102,9 +133,34 @@ class Concurrency:
         """Record that the upstream refused a request because there were too many."""
         if self._fixed or now_s - self._refused_s < _ONE_DECREASE_S:
             return
-        self._refused_from, self._refused_s = self.limit, now_s
-        self._best = max(1, int(self.limit * _DECREASE))
+        # After a decrease, requests of the larger number may still run, and one of them may have been refused.
+        refused = max(self.limit, self._in_flight)
+        self._first, self._refused_from, self._refused_s = None, refused, now_s
+        # What was measured with so many says nothing about a server that refuses them.
+        self._scores = {level: score for level, score in self._scores.items() if level < refused}
+        self._best = min(self.limit, max(1, int(refused * _DECREASE)))
         self._move_to(self._best)
+
+    def note_demand(self, now_s: float) -> None:
+        """Record that the door has refused requests because of the load: there are more than it lets through."""
+        self._demanded_s = now_s
+
+    @property
+    def _is_demanded(self) -> bool:
+        return self._now_s - self._demanded_s <= _DEMAND_S
+
+    def _grow_at_first(self, first: FirstGrowth) -> None:
+        """Double the number while first tokens come fast. Then measure: the last number with which they did, first."""
+        growth = first.verdict(self.limit, self._starts, refuses=self._is_demanded)
+        if growth is Growth.GROW and self.limit < self._levels[-1]:
+            self._best = self.limit
+            self._move_to(self._higher())
+            first.note_limit(self._raised_by, self._starts)
+        elif growth is not Growth.WAIT:
+            self._first = None
+            if growth is Growth.SLOW:
+                self._move_to(self._best)
+            self._best = self.limit
 
     def _begin_if_settled(self) -> None:
         """Begin a window when the requests that the last change added have begun, or those that it removed are gone."""
@@ -115,27 +171,49 @@ class Concurrency:
             self._window = self._new_window()
 
     def _new_window(self) -> _Window:
-        return _Window(self._now_s, self._tokens, most_in_flight=self._in_flight)
+        return _Window(self._now_s, self._tokens, self._starts, most_in_flight=self._in_flight)
 
     def _end_if_measured(self, window: _Window) -> None:
         took_s = self._now_s - window.began_s
         tokens = self._tokens - window.tokens_before
-        if took_s < _WINDOW_S or (tokens < _WINDOW_TOKENS and took_s < _LONGEST_WINDOW_S):
-            return
-        self._window = self._new_window()
-        in_use = window.most_in_flight >= self.limit and window.in_flight_s >= _IN_USE * self.limit * took_s
-        if not in_use or tokens <= 0:
-            # Nothing can be learned while there are fewer requests than may run.
+        if self._only_waits(window, took_s):
+            # The larger number may look faster for so short a time, but it is not preferred.
+            self._ended_trials[self.limit] = self._now_s
             self._move_to(self._best)
             return
-        waiting = window.waiting_s / window.in_flight_s
-        self._note_score(tokens / took_s * (1 - _WAITING_WEIGHT * waiting))
-        self._move_to(self._next(waiting))
+        if not self._is_measured(window, took_s, tokens):
+            return
+        self._window = self._new_window()
+        in_use = window.in_flight_s / (self.limit * took_s)
+        if window.most_in_flight < self.limit or in_use < _IN_USE or tokens <= 0:
+            # Nothing can be learned while there are fewer requests than may run, unless the door refuses them.
+            if self._is_demanded and in_use >= _PARTLY_IN_USE and self.limit == self._best and tokens > 0:
+                self._best = self._higher() if self._may_try(self._higher()) else self._best
+            self._move_to(self._best)
+            return
+        self._note_score(tokens / took_s * (1 - _WAITING_WEIGHT * window.waiting), window.waiting)
+        self._move_to(self._next(window.waiting))
 
-    def _note_score(self, value: float) -> None:
+    def _only_waits(self, window: _Window, took_s: float) -> bool:
+        """Whether a trial of a higher number has added only requests that wait for their first tokens."""
+        best = self._scores.get(self._best)
+        if best is None or self.limit <= self._best or took_s < _SHORTEST_TRIAL_S:
+            return False
+        return window.waiting - best.waiting > _MORE_WAIT * (1 - best.waiting)
+
+    def _is_measured(self, window: _Window, took_s: float, tokens: int) -> bool:
+        ends = self._starts - window.starts_before
+        if ends and not window.waiting_s:
+            # No first token is awaited, so tokens are counted when requests end.
+            return (took_s >= _WINDOW_S and ends >= _WINDOW_ENDS * self.limit) or took_s >= _LONGEST_WINDOW_OF_ENDS_S
+        return took_s >= _WINDOW_S and (tokens >= _WINDOW_TOKENS or took_s >= _LONGEST_WINDOW_S)
+
+    def _note_score(self, value: float, waiting: float) -> None:
+        if self.limit >= self._refused_from:
+            self._refused_from = self._levels[-1] + 1
         known = self._scores.get(self.limit)
         if known is None:
-            self._scores[self.limit] = _Score(value, self._now_s)
+            self._scores[self.limit] = _Score(value, self._now_s, waiting)
             return
         change = value / known.value
         if 1 / _SPEED_CHANGE <= change <= _SPEED_CHANGE:
@@ -143,7 +221,8 @@ class Concurrency:
         else:
             for score in self._scores.values():
                 score.value, score.at_s = score.value * change, float("-inf")
-        known.value, known.at_s = value, self._now_s
+            self._ended_trials.clear()
+        known.value, known.at_s, known.waiting = value, self._now_s, waiting
 
     def _next(self, waiting: float) -> int:
         """Return the number to measure next: the best one after any other, and after that one that may be better.
@@ -154,17 +233,23 @@ class Concurrency:
         self._best = min(level for level, score in self._scores.items() if score.value >= _NEARLY * highest)
         if self.limit != self._best:
             return self._best
-        higher = next((level for level in self._levels if level >= 2 * self._best), self._levels[-1])
         # If many requests wait, the server may compute only the others at once.
         served = self._best * (1 - waiting)
         lower = [level for level in self._levels if level < max(self._best * _LOWER, min(self._best, 1.2 * served))]
-        candidates = [higher, *lower[-1:]]
+        candidates = [self._higher(), *lower[-1:]]
         if waiting > _MANY_WAIT:
             candidates.reverse()
         return next((level for level in candidates if self._may_try(level)), self._best)
 
+    def _higher(self) -> int:
+        """Return the higher number to try: twice the best one, but at most the number at which the upstream refused."""
+        most = min(self._levels[-1], max(self._best, self._refused_from))
+        return next((level for level in self._levels if 2 * self._best <= level < most), most)
+
     def _may_try(self, level: int) -> bool:
         if level >= self._refused_from and self._now_s - self._refused_s < _REFUSED_S:
+            return False
+        if self._now_s - self._ended_trials.get(level, float("-inf")) < _ENDED_TRIAL_S:
             return False
         known = self._scores.get(level)
         return known is None or self._now_s - known.at_s >= _FRESH_S

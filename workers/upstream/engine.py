@@ -74,8 +74,11 @@ class UpstreamEngine(Unpausable):
         # The attributes below are used by the event loop's thread only.
         self._runs: dict[str, Run] = {}
         self._awake = asyncio.Event()
-        #: How many jobs wait for the first part of their answers, and how many answers have begun so far.
+        #: How many jobs wait for the first part of their answers, and how many answers have begun so far. Embeddings
+        #: arrive at once and so are not waited for.
         self._waiting = self._starts = 0
+        #: The prompt tokens of the embeddings so far.
+        self._embedded_tokens = 0
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Build the upstream's request and estimate the prompt's tokens. Raises JobRejected. For any thread."""
@@ -112,6 +115,10 @@ class UpstreamEngine(Unpausable):
         """How many jobs may run at once now, or run already. May be called from any thread."""
         with self._lock:
             return max(self._concurrency.limit, len(self._reserved))
+
+    def note_demand(self) -> None:
+        """Record that the door refuses requests because of the load. May be called from any thread."""
+        self._post(lambda: self._concurrency.note_demand(self._clock.monotonic()))
 
     def figures(self) -> dict[str, str | int | float]:
         """Return what was learned about the sizes of prompts. May be called from any thread."""
@@ -163,7 +170,7 @@ class UpstreamEngine(Unpausable):
     def _start(self, job: Prepared) -> None:
         run = Run(job, job.prompt, job.prompt.new_answer(), self._clock.monotonic())
         self._runs[run.key] = run
-        self._waiting += 1
+        self._waiting += run.streams
         self._observe()
         run.task = asyncio.create_task(self._exchange(run))
         # The callback also runs for a task that was canceled before it began.
@@ -177,7 +184,8 @@ class UpstreamEngine(Unpausable):
 
     def _observe(self) -> None:
         """Tell the controller the present state, and the duties if more requests may run."""
-        now_s, tokens, starts = self._clock.monotonic(), self.stats.completion_tokens, self._starts
+        now_s, starts = self._clock.monotonic(), self._starts
+        tokens = self.stats.completion_tokens + self._embedded_tokens
         in_flight, waiting = len(self._runs), self._waiting
         if self._concurrency.observe(now_s, in_flight=in_flight, waiting=waiting, tokens=tokens, starts=starts):
             self._on_room()
@@ -202,7 +210,8 @@ class UpstreamEngine(Unpausable):
             self._on_room()
         if run.first_token_s is None:
             run.first_token_s = now_s
-            self._waiting, self._starts = self._waiting - 1, self._starts + 1
+            self._waiting, self._starts = self._waiting - run.streams, self._starts + 1
+            self._observe()
         self._count(run, run.answer.completion_tokens)
         self._move_limit(run)
         if text:
@@ -229,10 +238,11 @@ class UpstreamEngine(Unpausable):
         self._count(run, usage.completion_tokens)
         self.stats.prompt_tokens += usage.read_tokens - usage.cached_tokens
         self.stats.cached_tokens += usage.cached_tokens
+        self._embedded_tokens += 0 if run.streams else usage.read_tokens
         del self._runs[run.key]
         with self._lock:
             self._reserved.discard(run.key)
-        self._waiting -= run.first_token_s is None
+        self._waiting -= run.streams and run.first_token_s is None
         self._observe()
         stage = run.stage if ending.code else ""
         result = (run.answer.text, usage, str(ending.code), stage, ending.message, extra)

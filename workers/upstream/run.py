@@ -38,6 +38,11 @@ class Run:
         return self.job.spec.key.partition(":")[0]
 
     @property
+    def streams(self) -> bool:
+        """Whether the answer has a first token before its end. Embeddings arrive at once."""
+        return self.request.kind != "embeddings"
+
+    @property
     def stage(self) -> str:
         """The stage, as a value of `Stage`: `prefill` until the first part of the answer, then `decode`."""
         return "prefill" if self.first_token_s is None else "decode"

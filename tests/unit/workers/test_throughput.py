@@ -143,3 +143,25 @@ def test_an_engine_that_was_not_calibrated_has_rates_after_its_first_job(server_
     # A short prompt counts only while nothing better is known.
     throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=900, decode_ms=200))
     assert throughput.rates(full=False)["prefill_tps"] == 500.0
+
+
+@pytest.mark.parametrize("slots", [8, 16, 64])
+def test_with_more_slots_than_were_measured_each_is_assumed_to_be_as_fast(server_rates, slots):
+    throughput = server_rates
+    engine, clock = throughput._engine, throughput._clock
+    throughput.record_usage(Usage(prompt_tokens=100, completion_tokens=11, prefill_ms=100, decode_ms=100))
+    throughput.rates(full=True)
+    engine.stats.completion_tokens, engine.stats.prompt_tokens = 400, 1_000
+    clock.advance(1.0)
+    measured = throughput.rates(full=True)
+    assert measured["mu_wtps"] == pytest.approx(1_000 + 4 * 400)
+    engine._concurrency.limit = slots
+    assert throughput.rates(full=False)["mu_wtps"] == pytest.approx(slots / 4 * measured["mu_wtps"])
+    assert throughput.rates(full=False)["generated_tps"] == pytest.approx(slots / 4 * 400)
+    # The first measurement with so many counts as it is.
+    throughput.rates(full=True)
+    engine.stats.completion_tokens += 500
+    clock.advance(1.0)
+    assert throughput.rates(full=True)["mu_wtps"] == pytest.approx(2_000)
+    engine._concurrency.limit = 4
+    assert throughput.rates(full=False)["mu_wtps"] == pytest.approx(2_000)

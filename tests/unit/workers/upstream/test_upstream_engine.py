@@ -250,3 +250,44 @@ def test_the_sizes_of_prompts_are_learned_and_an_image_counts_by_itself(scene: U
     for number in range(4):
         scene.end(with_picture, key=f"{number}:p")
     assert 16 < scene.engine.figures()["tokens_per_attachment"] < 18  # type: ignore[operator]  # a number
+
+
+@pytest.mark.parametrize("payload", [{"input": ["a", "b"]}, {"prompt": "once"}, CHAT])
+def test_the_number_of_requests_at_once_grows_with_embeddings_as_with_texts(
+    server: UpstreamServer, scenes: list[UpstreamScene], payload: Any
+) -> None:
+    server.word_s = 0.02
+    scene = UpstreamScene(server.url, PENSTOCK_MAX_BATCH_SIZE="16")
+    scenes.append(scene)
+    scene.wait_until_open()
+    sent = 0
+
+    def has_grown() -> bool:
+        nonlocal sent
+        for _ in range(scene.engine.free_capacity().slots):
+            scene.submit(payload, key=f"{sent}:t")
+            sent += 1
+        return scene.engine.slots > 4
+
+    wait_for(has_grown, "a number of requests above the first one")
+
+
+def test_refusals_of_the_door_raise_a_number_that_is_not_all_in_use(
+    server: UpstreamServer, scenes: list[UpstreamScene]
+) -> None:
+    server.word_s = 0.02
+    scene = UpstreamScene(server.url, PENSTOCK_MAX_BATCH_SIZE="16")
+    scenes.append(scene)
+    scene.wait_until_open()
+    sent = 0
+
+    def has_grown() -> bool:
+        nonlocal sent
+        ended = sum(isinstance(event, Ended) for event in scene.events)
+        for _ in range(2 - (sent - ended)):
+            scene.submit(key=f"{sent}:t")
+            sent += 1
+        scene.engine.note_demand()
+        return scene.engine.slots > 4
+
+    wait_for(has_grown, "a number of requests above the first one")
