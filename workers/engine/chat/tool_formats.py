@@ -300,15 +300,6 @@ MINIMAX = ToolFormat(
     end="\n</minimax:tool_call>",
     parameters=Parameters('<parameter name="', '">', "</parameter>\n"),
 )
-MINICPM = ToolFormat(
-    "minicpm",
-    begin='<function name="',
-    before="",
-    between='">',
-    after="</function>",
-    again='\n<function name="',
-    parameters=Parameters('<param name="', '">', "</param>"),
-)
 #: gpt-oss. The channel may also come after the name of the tool, and the type of the arguments may be missing.
 HARMONY = ToolFormat(
     "harmony",
@@ -344,5 +335,4 @@ ALL = (
     QWEN_CODER,
     SEED,
     MINIMAX,
-    MINICPM,
 )

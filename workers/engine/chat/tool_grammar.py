@@ -51,9 +51,9 @@ def tool_constraint(
         return Constraint("tools", "\n".join(rules), writer.marks)
     calls = _calls(form, writer, request, tools)
     anyone = " | ".join(f"tool_{i}" for i in range(len(tools)))
-    space = '"\\n"? ' if form.again.startswith("\n") else ""
-    again = space + _terms(writer, form.again.removeprefix("\n"))
-    more = f" ({again} call)*" if form.again and request.several else ""
+    # Each alternative is one lexeme as far as the form's end, which may begin with the same characters.
+    again = " | ".join(_terms(writer, text) for text in dict.fromkeys((form.again, form.again.removeprefix("\n"))))
+    more = f" (({again}) call)*" if form.again and request.several else ""
     body = f"calls: {_terms(writer, form.before)} call{more} {writer.terms(form.end)}"
     if request.required:
         start = [f"start: {writer.terms(form.begin)} calls"]

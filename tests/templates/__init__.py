@@ -1,0 +1,1 @@
+"""Checks of the chat templates of real models, which come with llama.cpp's source."""
