@@ -2,7 +2,8 @@
 
 A pass that fails because the store is unavailable is retried with a growing delay. A pass that fails because of a bug
 is logged and retried as well, because the running jobs matter more than a clean exit. The process ends only if
-MAX_FAULTS passes in a row fail because of a bug.
+MAX_FAULTS passes in a row fail because of a bug, and only if the worker's own jobs depend on the duty. Any other duty
+is then retried rarely: what fails in the store fails in every worker, and no restart mends it.
 """
 
 import threading
@@ -21,6 +22,8 @@ FIRST_RETRY_S, MAX_RETRY_S = 0.05, 0.5
 
 #: How many passes in a row may fail because of a bug. At the longest retry delay, this takes about 10 s.
 MAX_FAULTS = 20
+#: Delay between retries of a duty on which no job of this worker depends, after MAX_FAULTS faults, in seconds.
+RARE_RETRY_S = 30.0
 
 
 class DutyWork(Protocol):
@@ -37,9 +40,12 @@ class DutyWork(Protocol):
 class Duty:
     """Runs the passes of one duty on one thread until stopped."""
 
-    def __init__(self, work: DutyWork, on_failure: Callable[[str], None], wake: threading.Event | None = None) -> None:
-        """Create a duty that calls `on_failure` with the duty's name after MAX_FAULTS faults in a row.
+    def __init__(
+        self, work: DutyWork, on_failure: Callable[[str], None] | None, wake: threading.Event | None = None
+    ) -> None:
+        """Create a duty that calls `on_failure` with the duty's name after MAX_FAULTS faults in a row, and then ends.
 
+        If `on_failure` is None, no job of this worker depends on the duty, and its passes are retried without end.
         Setting the event `wake` starts the next pass at once. If `wake` is None, the duty creates an event of its own.
         """
         self.work = work
@@ -95,9 +101,12 @@ class Duty:
         except Exception:  # a bug does not end the duty: see the module docstring
             self._faults += 1
             log.exception("duty.fault", duty=self.work.name, in_a_row=self._faults)
-            if self._faults >= MAX_FAULTS:
-                self._stopping.set()
-                self._on_failure(self.work.name)
+            if self._faults < MAX_FAULTS:
+                return self._next_retry(), False
+            if self._on_failure is None:
+                return RARE_RETRY_S, False
+            self._stopping.set()
+            self._on_failure(self.work.name)
             return self._next_retry(), False
         if self._retry_s != FIRST_RETRY_S and self._faults == 0:
             log.info("store.back", duty=self.work.name)

@@ -1,11 +1,13 @@
 """RQ's record of this worker, so that `rq info` and the dashboard list it with its state and its heartbeats.
 
 RQ's own code writes and removes this record. The renew script updates the record's heartbeat and state when it renews
-the leases. RQ's work loop, dequeue and signal handlers are never used: with several queues, RQ pops a job before any
-worker has leased the job, so that a crash at that moment loses the job.
+the leases. The record is for people who read it: a worker without one serves all the same. RQ's work loop, dequeue and
+signal handlers are never used: with several queues, RQ pops a job before any worker has leased the job, so that a crash
+at that moment loses the job.
 """
 
 import os
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +18,12 @@ from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
 
 from shared.errors import StoreUnavailable
+from shared.log import LimitedEvent
 from shared.store.redis_errors import store_faults
 
 log = structlog.get_logger()
+
+_UNREGISTERED = LimitedEvent("rq.unregistered", interval_s=60.0)
 
 
 class RqWorker(BaseWorker):
@@ -38,10 +43,18 @@ class RqWorker(BaseWorker):
         return connection
 
     def register_birth(self) -> None:
-        """Write RQ's record of this worker. Called if the renew script found none. Raises StoreUnavailable."""
-        with store_faults(self.connection):
-            self.ip_address = str(self.connection.client_info().get("addr", "unknown"))
-            super().register_birth()  # type: ignore[no-untyped-call]  # RQ is only partly typed
+        """Write RQ's record of this worker. Called if the renew script found none. Raises StoreUnavailable.
+
+        Any other fault is only logged.
+        """
+        try:
+            with store_faults(self.connection):
+                self.ip_address = _own_address(self.connection)
+                super().register_birth()  # type: ignore[no-untyped-call]  # RQ is only partly typed
+        except StoreUnavailable:
+            raise
+        except Exception as fault:  # noqa: BLE001 - the leases' thread calls this, and leases matter more than a record
+            _UNREGISTERED.log("error", worker=self.name, exc_info=fault)
 
     def register_death(self) -> None:
         """Remove this worker from RQ's list. If the store does not answer, the record's TTL removes it."""
@@ -50,7 +63,7 @@ class RqWorker(BaseWorker):
         try:
             with store_faults(self.connection):
                 super().register_death()  # type: ignore[no-untyped-call]  # RQ is only partly typed
-        except StoreUnavailable as error:
+        except Exception as error:  # noqa: BLE001 - the worker has ended, and the record's TTL removes it
             log.warning("rq.death_untold", worker=self.name, error=str(error))
 
     def work(self, *_args: Any, **_options: Any) -> bool:
@@ -59,3 +72,16 @@ class RqWorker(BaseWorker):
             return self._serve()
         finally:
             self.register_death()
+
+
+def _own_address(client: redis.Redis) -> str:
+    """Return the address of a connection as the store sees it; "unknown" if the store does not say.
+
+    redis-py's own parser of this answer raises an error if the path of a socket contains a space or a `=`.
+    """
+    try:
+        answer: Any = client.execute_command("CLIENT", "INFO")
+    except redis.ResponseError:  # the store allows this user no CLIENT command
+        return "unknown"
+    found = re.search(rb"(?:\A| )addr=(.*?) (?:laddr|fd)=", answer if isinstance(answer, bytes) else b"", re.DOTALL)
+    return found[1].decode(errors="replace") if found else "unknown"

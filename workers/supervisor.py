@@ -25,6 +25,7 @@ from shared.store.store import Store
 from workers.duties.audit import Audit
 from workers.duties.claimed_jobs import claim_key
 from workers.duties.doorbell import Doorbell
+from workers.duties.endings import encodable
 from workers.duties.heartbeat import Heartbeat
 from workers.duties.job_loop import JobLoop
 from workers.duties.leases import Leases
@@ -54,6 +55,8 @@ _STOP_S = 6.0
 #: One stop request can reach this process twice: from the terminal (Ctrl-C) or a service manager, which signal every
 #: process of the group, and from the parent (`penstock up`). Signals less than this time apart are one request.
 _SAME_REQUEST_S = 1.0
+#: How much of the reason for its end a worker leaves in the store, in characters.
+_MAX_WHY = 200
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ class Supervisor:
         self._worker = heartbeat.worker
         self._notices: SimpleQueue[_Notice] = SimpleQueue()
         self._exit = ExitCode.DRAINED
+        #: Why the worker ends, unless it was asked to.
+        self._fault = ""
         #: Whether a call to the store failed while the worker was stopping. If so, no further call is made.
         self._store_away = False
         self._engine_stop = threading.Event()
@@ -85,17 +90,18 @@ class Supervisor:
         self._rq = RqWorker(self._worker, store.client, self._serve)
         #: Starts first, because no job is claimed before the first heartbeat is answered. Stops last, to renew leases.
         self._leases = Duty(self._make_leases(), self._duty_failed)
-        #: All duties, in the order in which they are started.
+        #: All duties, in the order in which they are started. Those that serve all workers, or only observe, do not end
+        #: the process if they fail.
         self._duties = [
             self._leases,
-            *(Duty(work(store), self._duty_failed) for work in (Reaper, Reconciler, Sweeper)),
+            *(Duty(work(store), on_failure=None) for work in (Reaper, Reconciler, Sweeper)),
             # The job loop starts before the doorbell, which wakes the job loop.
             Duty(job_loop, self._duty_failed, job_loop.wake),
             Duty(self._make_doorbell(), self._duty_failed),
             # These duties start last, because they observe the others.
             Duty(self._make_watchdog(), self._duty_failed),
-            Duty(LoadLog(self._engine, self._claimed_jobs, clock), self._duty_failed),
-            Duty(Audit(store, self._claimed_jobs, clock), self._duty_failed),
+            Duty(LoadLog(self._engine, self._claimed_jobs, clock), on_failure=None),
+            Duty(Audit(store, self._claimed_jobs, clock), on_failure=None),
         ]
 
     def _make_leases(self) -> Leases:
@@ -147,14 +153,17 @@ class Supervisor:
         if notice.signal:
             self._drain(notice.signal)
         else:
-            self._exit = notice.code
-            log.error("worker.ending", why=notice.why, exit=int(notice.code))
+            self._end_by(notice)
             if notice.code is ExitCode.CONFIG_LOST:
                 self._claimer.closed = True
                 self._release_held()
         self._stop()
         self._check_late_faults()
         return True
+
+    def _end_by(self, notice: _Notice) -> None:
+        self._exit, self._fault = notice.code, encodable(notice.why)[:_MAX_WHY]
+        log.error("worker.ending", why=notice.why, exit=int(notice.code))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         # SimpleQueue.put is reentrant, so a signal handler may interrupt it and call it again; a lock would deadlock.
@@ -210,8 +219,7 @@ class Supervisor:
             if notice is None:
                 continue
             if notice.code is not ExitCode.DRAINED:
-                self._exit = notice.code
-                log.error("worker.ending", why=notice.why, exit=int(notice.code))
+                self._end_by(notice)
                 return
             if self._clock.monotonic() - began_s > _SAME_REQUEST_S:
                 log.warning(
@@ -262,8 +270,7 @@ class Supervisor:
         """Set the exit code from a fault that occurred after the main thread had stopped waiting for notices."""
         while (notice := self._next_notice(0)) is not None:
             if notice.code is not ExitCode.DRAINED and self._exit is ExitCode.DRAINED:
-                self._exit = notice.code
-                log.error("worker.ending", why=notice.why, exit=int(notice.code))
+                self._end_by(notice)
 
     def _busy(self) -> bool:
         return self._engine.free_capacity().slots < self._engine.slots
@@ -284,7 +291,7 @@ class Supervisor:
         self._engine_thread.join(_STOP_S)
         # Admission must stop counting this worker's slots. If the store cannot be reached now, the slots are counted
         # until five seconds after the last heartbeat.
-        self._call_store(lambda: self._store.farewell(self._worker, self._heartbeat.model))
+        self._call_store(lambda: self._store.farewell(self._worker, self._heartbeat.model, fault=self._fault))
         self._rq.skip_deregistration = self._store_away
         log.info("worker.stopped", exit=int(self._exit))
 

@@ -3,11 +3,15 @@
 -- ARGV
 --   worker text · the worker that stops; it must hold no jobs
 --   slug text · the worker's model: its name in the form used in store keys
+--   fault text · why the worker ends, '' if it was asked to stop or comes back when its upstream does
 -- ANSWERS gone
 -- KEEPS 9 12
--- USES clock afford mark fleet lengths fastest
+-- USES clock afford mark fleet lengths fastest crashes
 -- RARELY leaves_to wake_worker
 
+if fault ~= '' then
+  note_crash(slug, worker, now_ms, fault)
+end
 redis.call('ZREM', k_workers, worker)
 redis.call('ZREM', k_pool .. slug, worker)
 redis.call('DEL', k_worker .. worker, k_bell .. worker, k_rq_executions(worker))

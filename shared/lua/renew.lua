@@ -71,6 +71,7 @@ local known_to_rq = redis.call('EXISTS', rq_key) == 1
 count_reported(worker_key)
 redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
   'cells_free', cells_free, 'draining', draining, 'beat_ms', now_ms)
+redis.call('HSETNX', worker_key, 'since_ms', now_ms)
 for name, value in pairs(reported) do
   local rq_name = string.match(name, '^rq_(.+)$')
   -- Pass numbers to Redis as numbers: tostring would round them to 14 digits.

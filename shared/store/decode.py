@@ -22,7 +22,7 @@ _MAX_INFLIGHT = 10_000_000
 
 _WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
 _CLAIM_INTERNAL = {"claim_id", "claim_ids", "claim_resume", "claim_pause", "asks_by_ms", "crowded"}
-_WORKER_INTERNAL = _CLAIM_INTERNAL | {"suspect", "drain_asked"}
+_WORKER_INTERNAL = _CLAIM_INTERNAL | {"suspect", "drain_asked", "since_ms"}
 
 
 def text(raw: Any) -> str:
@@ -206,10 +206,10 @@ def snapshot(answer: list[Any]) -> Snapshot:
 
 def overview(answer: list[Any]) -> Overview:
     """Decode the answer of the overview script."""
-    inflight, set_bound, workers, raw_slots, places, draining = answer
+    inflight, set_bound, workers, raw_slots, places, draining, none_lasts = answer
     slots = integer(text(raw_slots))
     max_inflight = _max_inflight(text(set_bound), slots, integer(text(places)))
-    return Overview(inflight, max_inflight, workers, slots, draining=draining == 1)
+    return Overview(inflight, max_inflight, workers, slots, draining=draining == 1, workers_restart=none_lasts == 1)
 
 
 def _max_inflight(setting: str | None, live_slots: int, live_places: int) -> int:

@@ -199,6 +199,11 @@ def pool(model: str) -> str:
     return _key("pool", model)
 
 
+def crashes(model: str) -> str:
+    """Return the key of the HASH with a model slug's workers that ended by a fault or fell silent lately."""
+    return _key("crashes", model)
+
+
 def models() -> str:
     """Return the key of the ZSET of served model names, ordered by last heartbeat."""
     return _key("models")

@@ -278,6 +278,8 @@ class Overview:
     workers: int
     slots: int
     draining: bool
+    #: Whether the live workers that do not drain are new, in pools whose workers restart again and again.
+    workers_restart: bool = False
 
 
 @dataclass(frozen=True)

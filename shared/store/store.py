@@ -243,9 +243,12 @@ class Store(StoreReads):
         """
         return CancelAnswer(self._call("cancel", id=job_id, tenant=tenant or "", code=code, offer=offer)[0])
 
-    def farewell(self, worker: str, model: str) -> None:
-        """Unregister a worker that is stopping and holds no jobs, so that it is no longer among the live workers."""
-        self._call("farewell", worker=worker, slug=model_slug(model))
+    def farewell(self, worker: str, model: str, *, fault: str = "") -> None:
+        """Unregister a worker that is stopping and holds no jobs, so that it is no longer among the live workers.
+
+        `fault` says why it ends, unless it was asked to.
+        """
+        self._call("farewell", worker=worker, slug=model_slug(model), fault=fault)
 
     def release(self, worker: str, held: Sequence[ClaimRef], *, counts_as_attempt: bool = False) -> int:
         """Give jobs back before their leases end, as in a drain. Return how many of them were put back into a queue.

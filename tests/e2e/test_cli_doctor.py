@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shared.settings.secret_values import without_password
 from shared.store.store import Store
+from tests.support.builders import MODEL, advance_clock, heartbeat
 from tests.support.program import program
 
 
@@ -32,3 +33,15 @@ def test_doctor_fails_if_the_folder_for_files_cannot_be_used(store: Store, store
     assert f"PENSTOCK_FILES_DIR={str(files_dir)!r} cannot be used" in done.stderr
     files_dir.mkdir()
     assert penstock.with_env(PENSTOCK_FILES_DIR=str(files_dir))("doctor").returncode == 0
+
+
+def test_doctor_fails_if_workers_end_by_faults_again_and_again(store: Store, store_url: str, tmp_path: Path) -> None:
+    penstock = program(tmp_path, REDIS_URL=store_url)
+    for worker in ("w1", "w2", "w3"):
+        heartbeat(store, worker)
+        advance_clock(store, 3_000)
+        store.farewell(worker, MODEL, fault="the duty leases failed too often")
+    done = penstock("doctor")
+    assert done.returncode == 1
+    assert f"workers of pool {MODEL} restart again and again: 3 have ended" in done.stderr
+    assert "the duty leases failed too often" in done.stderr

@@ -15,6 +15,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
+from tests.support.builders import MODEL, advance_clock, heartbeat
 from tests.support.door import a_door, admitted_job, fault, refused, serve, submit
 from web.api import response_models
 from web.runtime.admin_key import load_admin_key
@@ -202,6 +203,18 @@ def test_the_readiness_check_says_why_the_door_is_not_ready(store: Store, settin
     serve(store)
     response = a_door(store, settings).get("/health/ready")
     assert response.status_code == 200
+    response_models.Ready.model_validate(response.get_json())
+
+
+def test_a_door_whose_workers_restart_again_and_again_is_not_ready(store: Store, settings: Settings) -> None:
+    for worker in ("w1", "w2", "w3"):
+        heartbeat(store, worker)
+        advance_clock(store, 3_000)
+        store.farewell(worker, MODEL, fault="the duty leases failed too often")
+    heartbeat(store, "w4")
+    response = a_door(store, settings).get("/health/ready")
+    assert response.status_code == 503
+    assert response.get_json() == {"status": "not_ready", "reason": "workers_restart", "workers": 1}
     response_models.Ready.model_validate(response.get_json())
 
 

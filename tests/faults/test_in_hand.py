@@ -10,6 +10,7 @@ from tests.faults.test_pauses import check_answer, computing, with_a_paused_job
 from tests.support.one_worker import MODEL, WORKER, FlakyStore, OneWorker, admit_job, make_worker, state_and_attempts
 from tests.support.processes import wait_for
 from workers.duties.heartbeat import Heartbeat
+from workers.duty import MAX_FAULTS
 from workers.engine.events import Ended
 from workers.engine.sequence import SequenceState
 from workers.exit_codes import ExitCode
@@ -108,6 +109,16 @@ def a_supervisor(worker: OneWorker) -> Supervisor:
         heartbeat,
         clock=worker.clock,
     )
+
+
+def test_only_duties_on_which_the_workers_own_jobs_depend_can_end_the_process(flaky):
+    supervisor = a_supervisor(make_worker(flaky))
+    for duty in supervisor._duties:
+        duty.work.one_pass = lambda: 1 / 0
+        for _ in range(MAX_FAULTS):
+            duty.guarded_pass()
+    names = {duty.work.name for duty in supervisor._duties if duty._stopping.is_set()}
+    assert names == {"leases", "job_loop", "doorbell", "watchdog"}
 
 
 def test_an_operators_drain_releases_a_prefetched_job(flaky):

@@ -56,7 +56,7 @@ class _EarlyEnd:
     def _look(self) -> bool:
         """Return whether the job is queued, and no live worker claims jobs."""
         try:
-            if read_readiness(self._context).reason is None:
+            if read_readiness(self._context).jobs_start:
                 return False
             # Read after the workers: one that drains now may have claimed the job until then.
             return refresh_job(self._context, self._view).state is JobState.QUEUED

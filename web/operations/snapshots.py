@@ -50,16 +50,26 @@ class Readiness:
         status = "ready" if self.reason is None else "not_ready"
         return {"status": status, "reason": self.reason, "workers": self.workers}
 
+    @property
+    def jobs_start(self) -> bool:
+        """Whether workers claim jobs, even if they may not live long enough to end them."""
+        return self.reason in {None, "workers_restart"}
+
 
 def read_readiness(context: DoorContext) -> Readiness:
-    """Return whether a worker is live, and neither the system nor every live worker drains. Raises StoreUnavailable.
+    """Return whether a worker is live that claims jobs and does not restart again and again. Raises StoreUnavailable.
 
     The answer is up to a second old, because anybody may ask for it as often as they like.
     """
     overview = context.readiness.get()
-    return Readiness(
-        "no_worker" if overview.workers == 0 else "draining" if overview.draining else None, overview.workers
-    )
+    reason = None
+    if overview.workers == 0:
+        reason = "no_worker"
+    elif overview.draining:
+        reason = "draining"
+    elif overview.workers_restart:
+        reason = "workers_restart"
+    return Readiness(reason, overview.workers)
 
 
 def can_no_job_end(context: DoorContext) -> bool:
@@ -67,7 +77,7 @@ def can_no_job_end(context: DoorContext) -> bool:
 
     Raises StoreUnavailable.
     """
-    if read_readiness(context).reason is None:
+    if read_readiness(context).jobs_start:
         return False
     client = context.store.client
     with store_faults(client):

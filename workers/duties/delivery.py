@@ -223,7 +223,7 @@ class Delivery:
         if pool is None:
             return False
         self._forget(held_job.key)
-        self.record_usage(ending.usage)
+        self._learn(ending.id, ending.usage)
         self._spans.ended(held_job, ending.usage, "escalated")
         log.info("job.escalated", job=ending.id, why=why, pool=pool, completion_tokens=ending.usage.completion_tokens)
         return True
@@ -233,13 +233,19 @@ class Delivery:
             # The job's record is broken. Retries would delay the ends of other jobs, so its lease is left to expire.
             log.error("job.settle_fault", job=ending.id, error=str(answer))
         elif answer.answer in {SettleAnswer.SETTLED, SettleAnswer.ALREADY}:
-            self.record_usage(held_job.own_usage(ending.usage))
+            self._learn(ending.id, held_job.own_usage(ending.usage))
             outcome = answer.outcome or ending.outcome
             self._spans.ended(held_job, ending.usage, outcome.value, ending.code)
             self._log_end(held_job, ending, outcome)
         else:
             self._spans.ended(held_job, ending.usage, answer.answer.value)
             log.info("job.settle_refused", job=ending.id, answer=answer.answer.value, attempt=held_job.claimed.attempt)
+
+    def _learn(self, job_id: str, usage: Usage) -> None:
+        try:
+            self.record_usage(usage)
+        except Exception:  # only statistics: the other ends must be written regardless
+            log.exception("job.learn_fault", job=job_id)
 
     def _keep_usage(self, key: str, usage: Usage) -> None:
         """Keep the token counts of a job that this worker cannot settle, until they are reported to the store."""

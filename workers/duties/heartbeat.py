@@ -7,10 +7,14 @@ import socket
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from shared.log import LimitedEvent
 from shared.store.replies import HeartbeatReport
 from workers.duties.claimed_jobs import ClaimedJobs
+from workers.duties.endings import encodable
 from workers.duties.throughput import Throughput
 from workers.job_engine import JobEngine
+
+_UNMEASURED = LimitedEvent("heartbeat.unmeasured", interval_s=60.0)
 
 #: Packages whose versions are reported, because they may explain why two workers behave differently.
 _PACKAGES = ("penstock", "llama-cpp-python", "rq", "redis")
@@ -72,7 +76,6 @@ class Heartbeat:
             "idle_slot_steps": self.idle_slot_steps(),
             "rq_state": "busy" if busy else "idle",
         }
-        rates = self.throughput.rates(full=busy >= self._engine.slots)
         return HeartbeatReport(
             worker=self.worker,
             model=self.model,
@@ -81,9 +84,17 @@ class Heartbeat:
             slots_busy=busy,
             cells=self._engine.facts.cells,
             cells_free=free.cells,
-            facts=self._fixed | changing | rates | self._engine.figures(),
+            facts=self._fixed | changing | self._measured(full=busy >= self._engine.slots),
             draining=self.draining,
         )
+
+    def _measured(self, *, full: bool) -> dict[str, str | int | float]:
+        """Return the measured rates; nothing if measuring fails. The store then keeps those of earlier heartbeats."""
+        try:
+            return {**self.throughput.rates(full=full), **self._engine.figures()}
+        except Exception as fault:  # noqa: BLE001 - a heartbeat also renews leases, for which no rates are needed
+            _UNMEASURED.log("error", exc_info=fault)
+            return {}
 
     def metrics(self) -> dict[str, tuple[str, str, float]]:
         """Return the worker's metrics as {name: (counter or gauge, help text, value)}."""
@@ -162,6 +173,8 @@ def _fixed_facts(engine: JobEngine) -> dict[str, str | int | float]:
     for name in ("model", "slots", "cells"):
         del facts[name]  # HeartbeatReport has fields of its own for these
     facts |= {"host": socket.gethostname(), "pid": os.getpid(), "can_pause": int(engine.can_pause)}
+    # The names of hosts, devices and files can have bytes that are not UTF-8.
+    facts = {name: encodable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
     for package in _PACKAGES:
         try:
             facts[f"version_{package}"] = version(package)

@@ -32,8 +32,8 @@ def doctor(
 ) -> None:
     """Check every invariant on the live store.
 
-    Exit with 0 if all hold. Exit with 1 if one is broken, if the store's own settings could lose jobs, or if the
-    folder for files cannot be used. With --repair, the check follows the repair.
+    Exit with 0 if all hold. Exit with 1 if one is broken, if the store's own settings could lose jobs, if the folder
+    for files cannot be used, or if workers end by faults again and again. With --repair, the check follows the repair.
     """
     from shared.accounts.admin_actions import local_actor, record
     from shared.audit.invariants import INVARIANTS, find_breaches
@@ -56,14 +56,14 @@ def doctor(
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
     has_no_folder, about_files = files_notes(client, load_settings(state_dir))
-    where = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}"]
-    about_store = [*fitness, *_advice(snapshot), *_untold(client), *about_files]
-    notes = [*where, *about_store, *_spoiled(client), *skew_notes(client)]
+    has_faults, about_workers = _restarts(client)
+    notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_workers]
+    notes += [*_advice(snapshot), *_untold(client), *about_files, *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
     }
-    broken = unfit or has_no_folder or any(by_number.values())
+    broken = unfit or has_no_folder or has_faults or any(by_number.values())
     if json:
         rows = [
             {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}
@@ -116,6 +116,14 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
         return False, check_fitness(client)
     except (StoreUnfit, SchemaConflict) as error:
         return True, [str(error)]
+
+
+def _restarts(client: "redis.Redis") -> tuple[bool, list[str]]:
+    """Return whether workers end by faults again and again, and a note about each pool whose workers restart often."""
+    from shared.store.crashes import find_restart_loops
+
+    loops = find_restart_loops(client)
+    return any(loop.has_fault for loop in loops), [loop.sentence() for loop in loops]
 
 
 def _untold(client: "redis.Redis") -> list[str]:

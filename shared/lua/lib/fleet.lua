@@ -1,7 +1,7 @@
 -- fleet: keeps the sums of the live workers' slots and rates, and what follows from them, of each pool and of all pools.
 -- KEYS config live counted pool worker books
 -- KEEPS 12
--- USES clock live_places generated_weight
+-- USES clock live_places generated_weight crashes
 
 -- What a live worker adds to the sums is stored as its *part*, in the hash `counted`. A heartbeat adds the difference
 -- between the worker's new part and its stored one. Farewell subtracts the stored part; so do renew, reap and farewell
@@ -154,6 +154,10 @@ local function retire_silent(now_ms)
     return
   end
   for i = 1, #silent do
+    local part, beat_ms = parse_part(stored_part(silent[i])), redis.call('ZSCORE', k_live, silent[i])
+    if part then
+      note_crash(part[1], silent[i], number(beat_ms, now_ms, 0, now_ms), 'without a farewell')
+    end
     discount(silent[i])
   end
 end
@@ -165,6 +169,9 @@ local function count_worker(name, slug, slots, now_ms)
     unpack(redis.call('HMGET', k_worker .. name, 'mu_wtps', 'prefill_tps', 'tpot_ms', 'generated_tps',
       'fit_generated_weight')))
   local before, text = parse_part(stored), format_part(after)
+  if not before then
+    forget_crash(slug, name)
+  end
   if not before and redis.call('EXISTS', k_counted) == 0 then
     -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
     -- version that did not store parts.

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.errors import StoreUnavailable
-from workers.duty import FIRST_RETRY_S, MAX_FAULTS, MAX_RETRY_S, Duty
+from workers.duty import FIRST_RETRY_S, MAX_FAULTS, MAX_RETRY_S, RARE_RETRY_S, Duty
 
 
 class Work:
@@ -118,3 +118,15 @@ def test_a_duty_whose_every_pass_fails_reports_its_death_and_stops(dead_duties):
         duty.guarded_pass()
     assert dead_duties == ["work"]
     assert duty._stopping.is_set()
+
+
+def test_a_duty_on_which_no_job_depends_is_retried_rarely_and_ends_nothing(dead_duties):
+    work = Work(fault=KeyError("a fault"))
+    duty = Duty(work, on_failure=None)
+    rests = [duty.guarded_pass() for _ in range(3 * MAX_FAULTS)]
+    assert set(rests[MAX_FAULTS:]) == {(RARE_RETRY_S, False)}
+    assert not duty._stopping.is_set()
+    work.fault = None
+    assert duty.guarded_pass() == (0.0, True)
+    work.fault = KeyError("another")
+    assert duty.guarded_pass() == (FIRST_RETRY_S, False)

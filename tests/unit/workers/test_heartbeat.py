@@ -1,6 +1,7 @@
 """Tests of the step times in a heartbeat, which a worker reports if its sequences share each step."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared.clock import ManualClock
 from tests.support.lockstep import CALL_MS, ROW_MS, TOKEN_MS, Lockstep, lockstep_engine
@@ -38,3 +39,28 @@ def test_a_heartbeat_reports_no_step_times_if_each_slot_runs_at_its_own_pace():
     clock = ManualClock()
     engine = Engine(SimBackend(slots=2, cells=100, n_ctx=100, clock=clock), EngineSettings(), print, clock)
     assert not [name for name in _heartbeat(engine, clock).report().facts if name.startswith("fit_")]
+
+
+class Unmeasurable(Throughput):
+    """Rates that cannot be computed."""
+
+    def rates(self, *, full: bool) -> dict[str, str | int | float]:
+        raise ZeroDivisionError(full)
+
+
+def test_a_heartbeat_without_rates_is_sent_all_the_same_because_it_renews_leases():
+    clock = ManualClock()
+    engine = Engine(SimBackend(slots=2, cells=100, n_ctx=100, clock=clock), EngineSettings(), print, clock)
+    heartbeat = Heartbeat("w1", ["m"], engine, ClaimedJobs(), Unmeasurable(engine, 4, clock), lambda: 0)
+    with capture_logs() as logs:
+        report = heartbeat.report()
+    assert (report.slots, "mu_wtps" in report.facts) == (2, False)
+    assert [entry["event"] for entry in logs] == ["heartbeat.unmeasured"]
+
+
+def test_a_host_whose_name_is_not_utf_8_can_be_reported(monkeypatch):
+    monkeypatch.setattr("workers.duties.heartbeat.socket.gethostname", lambda: "gr\udcfcn")
+    clock = ManualClock()
+    engine = Engine(SimBackend(slots=2, cells=100, n_ctx=100, clock=clock), EngineSettings(), print, clock)
+    facts = _heartbeat(engine, clock).report().facts
+    assert facts["host"] == "gr?n"

@@ -1,0 +1,28 @@
+"""Tests that `penstock up` serves in folders whose names have spaces and signs, where the path is part of addresses."""
+
+from pathlib import Path
+
+import pytest
+from rq import Worker
+from rq.serializers import JSONSerializer
+
+from shared.store.connection import open_client
+from shared.store.embedded import find_url
+from tests.support.processes import wait_for
+from tests.support.up import Up
+
+
+@pytest.mark.parametrize("folder", ["home of=mine", "a  b = c"])
+def test_a_job_takes_one_attempt_whatever_the_name_of_the_state_folder(tmp_path: Path, folder: str) -> None:
+    (tmp_path / folder).mkdir()
+    with Up(tmp_path / folder / "state", PENSTOCK_LEASE_MS="1000") as up:
+        up.serving()
+        client = open_client(find_url(up.state), name="penstock-test")
+        job_id = up.submit(300)
+        up.wait_until_running(job_id)
+        wait_for(lambda: Worker.all(connection=client, serializer=JSONSerializer), "the worker to be registered")
+        ended = up.job(job_id, wait_ms=20_000)
+        assert (ended["status"], ended["attempts"]) == ("succeeded", 1)
+        assert up.ask("GET", "/health/ready")[0] == 200
+        assert "duty.fault" not in up.err
+        client.close()
