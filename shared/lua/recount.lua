@@ -135,18 +135,24 @@ local function make_agree(id, job)
   end
 end
 
-local running, pools = redis.call('ZRANGE', k_leases, 0, MAX_EXAMINED), { [slug] = { running = 0, paused = 0, rows = {} } }
+local function no_figures()
+  return { running = 0, paused = 0, running_mwt = 0, running_tokens = 0, rows = {} }
+end
+
+local running, pools = redis.call('ZRANGE', k_leases, 0, MAX_EXAMINED), { [slug] = no_figures() }
 is_complete = is_complete and #running <= MAX_EXAMINED
 for i = 1, #slugs do
-  pools[slugs[i]] = { running = 0, paused = 0, rows = {} }
+  pools[slugs[i]] = no_figures()
 end
 
 -- Adds a running job to the figures of its pool.
 local function count_in_pool(job)
-  local pool = pools[job[6]] or { running = 0, paused = 0, rows = {} }
+  local pool = pools[job[6]] or no_figures()
   local is_paused, group = natural(job[11]) > 0, group_in(job[10])
   pools[job[6]], pool.running = pool, pool.running + 1
   pool.paused = pool.paused + (is_paused and 1 or 0)
+  pool.running_mwt = pool.running_mwt + natural(job[5])
+  pool.running_tokens = pool.running_tokens + (is_paused and 0 or natural(job[3]) + natural(job[4]))
   for _, owner in ipairs({ job[2], not is_paused and group ~= '' and group or nil }) do
     for _, of_batch in ipairs({ '', priority_in(job[12]) == -1 and 'b' or nil }) do
       local field = (is_paused and 'p' or 'c') .. of_batch .. '|' .. owner
@@ -177,9 +183,9 @@ if is_complete then
     keep_key(k_kept .. tenant, 86400000)
     repairs = repairs + 1
   end
-  -- Correct each pool's numbers of running and of paused jobs: a pool whose number is too high is never considered idle.
+  -- Correct what each pool counts of its running jobs: a pool whose number is too high is never considered idle.
   for pool, figures in pairs(pools) do
-    for _, name in ipairs({ 'running', 'paused' }) do
+    for _, name in ipairs({ 'running', 'paused', 'running_mwt', 'running_tokens' }) do
       if number(redis.call('HGET', k_books .. pool, name) or '0') ~= figures[name] then
         redis.call('HSET', k_books .. pool, name, figures[name])
         repairs = repairs + 1

@@ -117,7 +117,7 @@ if reported.can_pause == 1 then
 end
 note_fastest(slug, worker, draining == 0)
 if redis.call('EXISTS', k_leases) == 0 then
-  redis.call('HSET', k_books .. slug, 'running', 0, 'paused', 0)
+  redis.call('HSET', k_books .. slug, 'running', 0, 'running_mwt', 0, 'running_tokens', 0, 'paused', 0)
   redis.call('DEL', k_rows .. slug)
 end
 

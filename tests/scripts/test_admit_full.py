@@ -125,9 +125,10 @@ def test_the_wait_for_a_slot_counts_against_the_deadline_when_all_slots_are_take
     admitted(pool, a_job(deadline_ms=1_800))
 
 
-def test_with_a_free_slot_and_no_queued_jobs_the_whole_time_to_the_deadline_may_be_used(store):
+def test_with_a_slot_left_by_the_queued_jobs_the_whole_time_to_the_deadline_may_be_used(store):
     heartbeat(store)
-    admitted(store, a_job(deadline_ms=420))
+    for _ in range(4):
+        admitted(store, a_job(deadline_ms=420))
     assert refused(store, a_job(deadline_ms=420)).reason == "deadline_unmeetable"
 
 

@@ -16,6 +16,14 @@ def heartbeat(store, model=MODEL, worker="w1", **rates):
     store.renew(a_heartbeat(worker, slots=4, model=model, facts=rates), [])
 
 
+def busy_pool(store, model=MODEL, worker="w1", **rates):
+    """Let jobs of another tenant take all slots of a pool: what fits into free slots is not bounded."""
+    heartbeat(store, model, worker, **rates)
+    for _ in range(4):
+        admitted(store, a_job("filler", model=model))
+    assert len(store.claim(worker, f"filling {model}", model, room=4, cells_free=4_096)) == 4
+
+
 def work(tenant: str, wt: int, **overrides):
     """Return a job that costs `wt` weighted tokens."""
     return a_job(tenant, cost_mwt=1_000 * wt, **overrides)
@@ -32,7 +40,7 @@ def test_a_large_max_tokens_that_answers_do_not_use_refuses_nobody(store, settin
 
 def test_with_known_rates_a_tenant_may_queue_what_the_pool_can_do_in_the_longest_wait(store, settings):
     reconfigure(store, settings, admission="bounds")
-    heartbeat(store, **RATES)
+    busy_pool(store, **RATES)
     admitted(store, work("blue", 7_000))
     answer = refused(store, work("blue", 1_001))
     assert (answer.reason, answer.limit) == (Refusal.TENANT_TOKENS_FULL, "tenant_waiting_work")
@@ -43,7 +51,7 @@ def test_with_known_rates_a_tenant_may_queue_what_the_pool_can_do_in_the_longest
 
 def test_the_retry_hint_is_the_time_in_which_the_tenants_share_does_the_excess(store, settings):
     reconfigure(store, settings, admission="bounds")
-    heartbeat(store, **RATES)
+    busy_pool(store, **RATES)
     admitted(store, work("green", 100))
     admitted(store, work("blue", 8_000))
     # 3,000 too many for a tenant that gets half of 1,000 a second.
@@ -60,8 +68,8 @@ def test_running_jobs_are_not_counted(store, settings):
 
 def test_each_pool_has_a_bound_of_its_own(store, settings):
     reconfigure(store, settings, admission="bounds")
-    heartbeat(store, **RATES)
-    heartbeat(store, "n", "w2", **(RATES | {"mu_wtps": 100}))
+    busy_pool(store, **RATES)
+    busy_pool(store, "n", "w2", **(RATES | {"mu_wtps": 100}))
     admitted(store, work("blue", 8_000))
     admitted(store, work("blue", 700, model="n"))
     assert refused(store, work("blue", 101, model="n")).max == 800
@@ -69,7 +77,7 @@ def test_each_pool_has_a_bound_of_its_own(store, settings):
 
 def test_a_slow_pool_still_queues_two_mean_jobs_of_each_tenant(store, settings):
     reconfigure(store, settings, admission="bounds")
-    heartbeat(store, **(RATES | {"mu_wtps": 1}))
+    busy_pool(store, **(RATES | {"mu_wtps": 1}))
     store.client.hset(keys.books(MODEL), "mean_mwt", 300_000)
     for tenant in ("a", "b"):
         admitted(store, work(tenant, 300))
@@ -80,7 +88,7 @@ def test_a_slow_pool_still_queues_two_mean_jobs_of_each_tenant(store, settings):
 def test_a_heavy_tenant_may_queue_its_part_of_two_mean_jobs_of_each_tenant(store, settings):
     Tenants(store.client).set("heavy", TenantPolicy(weight=3))
     reconfigure(store, settings, admission="bounds")
-    heartbeat(store, **(RATES | {"mu_wtps": 1}))
+    busy_pool(store, **(RATES | {"mu_wtps": 1}))
     store.client.hset(keys.books(MODEL), "mean_mwt", 300_000)
     admitted(store, work("light", 1))
     admitted(store, work("heavy", 1))
@@ -89,7 +97,7 @@ def test_a_heavy_tenant_may_queue_its_part_of_two_mean_jobs_of_each_tenant(store
 
 
 def test_in_full_admission_the_tenants_share_is_the_only_bound_on_its_work(store):
-    heartbeat(store, **RATES)
+    busy_pool(store, **RATES)
     admitted(store, work("blue", 7_000))
     assert refused(store, work("blue", 2_000)).reason is Refusal.TENANT_SHARE_FULL
 
@@ -99,7 +107,7 @@ def test_without_rates_a_tenant_may_queue_as_much_work_as_its_bound_on_jobs_allo
     store, settings, admission
 ):
     reconfigure(store, settings, admission=admission)
-    heartbeat(store)
+    busy_pool(store)
     store.client.hset(keys.books(MODEL), "mean_mwt", 10_000_000)
     admitted(store, work("blue", 150_000))
     answer = refused(store, work("blue", 10_001))
@@ -108,7 +116,7 @@ def test_without_rates_a_tenant_may_queue_as_much_work_as_its_bound_on_jobs_allo
 
 
 def test_without_rates_small_mean_jobs_leave_room_for_large_ones(store):
-    heartbeat(store)
+    busy_pool(store)
     store.client.hset(keys.books(MODEL), "mean_mwt", 5_000)
     admitted(store, work("blue", 60_000))
     assert refused(store, work("blue", 5_537)).max == 65_536
@@ -139,6 +147,6 @@ def test_a_number_in_a_policy_still_bounds_the_requested_tokens(store):
 def test_a_setting_that_another_program_spoiled_counts_as_auto(store, settings, stored):
     reconfigure(store, settings, admission="bounds")
     store.client.hset(keys.config(), "max_queue_tokens", stored)
-    heartbeat(store, **RATES)
+    busy_pool(store, **RATES)
     admitted(store, work("blue", 8_000))
     assert refused(store, work("blue", 1)).limit == "tenant_waiting_work"

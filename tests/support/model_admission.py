@@ -12,7 +12,7 @@ from tests.support.model_budgets import check_budgets
 from tests.support.model_bytes import check_bytes
 from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms, score_of
 from tests.support.model_lengths import MIN_ANSWERS, Lengths
-from tests.support.model_places import LIVE_MS, check_inflight
+from tests.support.model_places import LIVE_MS, check_inflight, live_workers
 from tests.support.model_records import ModelJob
 from tests.support.model_slots import SlotView, is_contested, slot_view
 from tests.support.model_tiers import SHORTEST_ANSWER
@@ -57,6 +57,8 @@ class AdmissionView:
         self.own_here = [other for other in waiting if model_turns.unit_of(model, other.tenant, job.slug) == self.unit]
         self.own_mwt = float(sum(other.cost_mwt for other in self.own_here))
         self.pool_mwt = float(sum(other.cost_mwt for other in waiting))
+        #: The work of the running jobs, paused ones included.
+        self.running_mwt = sum(o.cost_mwt for o in left if o.state == "running" and o.slug == job.slug)
         # The queued work that is no batch work. All of it goes before a batch job.
         self.main_mwt = float(sum(other.cost_mwt for other in waiting if other.priority >= 0))
         owners = set(model_turns.active(model, job.slug))
@@ -65,7 +67,7 @@ class AdmissionView:
         self.weight = model.weights_milli.get(self.unit, 1_000)
         self.weights = sum(model.weights_milli.get(owner, 1_000) for owner in owners | {self.unit})
         running = sum(other.state == "running" and other.slug == job.slug for other in left)
-        self.idle = not owners and running < self.pool.slots
+        self.idle = self._fits_at_once(owners) if owners else running < self.pool.slots
         self.is_probe = not (owners or running) and model.now_ms - self.pool.succeeded_ms > 60_000
         job.weight_milli = self.pool.generated_weight.in_force
         if job.cost_mwt < 0:
@@ -76,6 +78,18 @@ class AdmissionView:
         self.margin = 1 if self.idle else model.margin
         self.tiered = model.degradation and model.full and self.rates is not None
         self.tier = self.pool.tiers.in_force(model.now_ms, work_waits=self.main_mwt > 0) if self.tiered else 0
+
+    def _fits_at_once(self, owners: set[str]) -> bool:
+        """Return whether slots and cells are left when each queued job of these owners has its own."""
+        model, slug = self.model, self.job.slug
+        here = [other for other in model.inflight() if other.slug == slug]
+        queued = [other for other in here if other.state == "queued"]
+        before = [other for other in queued if model_turns.unit_of(model, other.tenant, slug) in owners]
+        computing = [other for other in here if other.state == "running" and not other.paused_since_ms]
+        cells = sum(worker.cells for worker in live_workers(model, slug))
+        tokens = sum(other.tokens for other in (*before, *computing, self.job))
+        jobs = sum(other.state == "running" or other.priority >= 0 for other in self.left if other.slug == slug)
+        return (self.pool_inflight if self.is_batch else jobs) < self.pool.slots and tokens <= cells
 
     @cached_property
     def slots(self) -> SlotView | None:
@@ -132,17 +146,25 @@ class AdmissionView:
         if self.idle:
             return 0.0
         if self.slots is not None:
-            return self.slots.wait_ms(self.waiting_here)
+            return min(self.most_ms(rates), self.slots.wait_ms(self.waiting_here))
         others = self.main_mwt if self.is_batch else 0
         before = min(self.pool_mwt, others + self.own_mwt * self.weights / self.weight)
-        return before / rates.mu_wtps + (self.pool.run_ms or 0) / max(1, self.pool.slots)
+        return min(self.most_ms(rates), before / rates.mu_wtps + self.slot_ms())
+
+    def slot_ms(self) -> float:
+        """Return the mean time until one of the taken slots becomes free."""
+        return (self.pool.run_ms or 0) / max(1, self.pool.slots)
+
+    def most_ms(self, rates: Rates) -> float:
+        """Return the ms in which the pool does all work that is queued or running: no wait is predicted to be longer."""
+        return self.pool_mwt / rates.mu_wtps + max(self.running_mwt / rates.mu_wtps, self.slot_ms())
 
     def longest_wait_ms(self, rates: Rates) -> float:
         """Return the wait that leaves time for a long answer, or three tenths of what a median answer leaves."""
         if self.under_share() or (self.job.degrade and self.tier):
             return math.inf
         long_ms = self.prompt_ms(rates) + self.expected("p90") * rates.tpot_ms
-        long_ms += self.slots.paused_ms(long_ms) if self.slots is not None else 0
+        long_ms += self.paused_ms(rates, long_ms)
         in_ms = self.job.deadline_ms - self.model.now_ms
         return max(in_ms - long_ms, 0.3 * (self.allowed_ms() - self.own_ms(rates)))
 
@@ -165,16 +187,20 @@ class AdmissionView:
 
     def whole_finish_ms(self, rates: Rates) -> float:
         """Return the predicted end of an answer that is not cut."""
-        return self.wait_ms(rates) + self.whole_ms(rates) + self.paused_ms(rates)
+        return self.wait_ms(rates) + self.whole_ms(rates) + self.paused_ms(rates, self.whole_ms(rates))
 
-    def paused_ms(self, rates: Rates) -> float:
-        return self.slots.paused_ms(self.whole_ms(rates)) if self.slots is not None else 0.0
+    def paused_ms(self, rates: Rates, compute_ms: float) -> float:
+        """Return for how long a job that computes for this time is paused: no longer than its wait leaves of the work."""
+        if self.slots is None:
+            return 0.0
+        return min(self.slots.paused_ms(compute_ms), self.most_ms(rates) - self.wait_ms(rates))
 
     def finish_ms(self, rates: Rates) -> float:
         return self.allowed_ms() if self.shortened(rates) else self.whole_finish_ms(rates)
 
     def eta_ms(self, rates: Rates) -> float:
-        eta_ms = predicted_wait_ms(self, rates) + self.whole_ms(rates) + self.paused_ms(rates)
+        whole_ms = self.whole_ms(rates)
+        eta_ms = predicted_wait_ms(self, rates) + whole_ms + self.paused_ms(rates, whole_ms)
         return min(eta_ms, self.allowed_ms()) if self.shortened(rates) else eta_ms
 
     def own_ms(self, rates: Rates) -> float:
@@ -184,10 +210,9 @@ class AdmissionView:
 
 
 def check_worker(view: AdmissionView) -> str | None:
-    model = view.model
-    if not any(w.slug == view.job.slug and model.now_ms - w.heartbeat_ms <= LIVE_MS for w in model.workers.values()):
+    if not live_workers(view.model, view.job.slug):
         return "no_worker"
-    return "draining" if model.draining else None
+    return "draining" if view.model.draining else None
 
 
 def check_rates(view: AdmissionView) -> str | None:
@@ -220,7 +245,7 @@ def check_lists(view: AdmissionView) -> str | None:
         job for job in view.left if job.state == "queued" and view.model.turns.group(job.tenant, job.slug) == view.unit
     ]
     is_auto = view.model.max_waiting_tokens is None
-    too_much = is_auto and view.own_mwt > 0 and view.own_mwt + view.job.cost_mwt > max_work_mwt(view)
+    too_much = is_auto and not view.idle and view.own_mwt > 0 and view.own_mwt + view.job.cost_mwt > max_work_mwt(view)
     refusal = check_list(view, view.mine) or (check_list(view, of_group) if view.unit != view.job.tenant else None)
     return refusal or ("tenant_tokens_full" if too_much else None)
 
@@ -234,7 +259,12 @@ def check_list(view: AdmissionView, mine: list[ModelJob]) -> str | None:
 
 
 def check_share(view: AdmissionView) -> str | None:
-    """Allow half as much from tier 1 on; at tier 2, no more for a tenant with more than its share queued."""
+    """Allow half as much from tier 1 on; at tier 2, no more for a tenant with more than its share queued.
+
+    What fits into the free slots at once is not bounded.
+    """
+    if view.idle:
+        return None
     share = view.weight / view.weights
     bound_mwt = (0.5 if view.tier else 1) * share * (view.backlog_bound_mwt - view.pool_mwt)
     if view.tier == HIGHEST_TIER and not view.under_share():
@@ -244,7 +274,8 @@ def check_share(view: AdmissionView) -> str | None:
 
 def check_backlog(view: AdmissionView) -> str | None:
     """Refuse tenants with no queued jobs; the others already fail the check of their share."""
-    return "backlog_full" if view.pool_mwt > 1.25 * view.backlog_bound_mwt else None
+    is_full = not view.idle and view.pool_mwt > 1.25 * view.backlog_bound_mwt
+    return "backlog_full" if is_full else None
 
 
 def check_deadline(view: AdmissionView) -> str | None:

@@ -99,9 +99,9 @@ def formula_ms(view: "AdmissionView", rates: "Rates") -> float:
     if view.idle:
         return 0.0
     if view.slots is not None:
-        return view.slots.wait_ms(rank_of(view, rates))
-    slot_ms = (view.pool.run_ms or 0) / max(1, view.pool.slots)
-    return work_before(view, rank_of(view, rates)) / rates.mu_wtps + slot_ms
+        return min(view.most_ms(rates), view.slots.wait_ms(rank_of(view, rates)))
+    wait_ms = work_before(view, rank_of(view, rates)) / rates.mu_wtps + view.slot_ms()
+    return min(view.most_ms(rates), wait_ms)
 
 
 def predicted_wait_ms(view: "AdmissionView", rates: "Rates") -> float:
@@ -109,7 +109,7 @@ def predicted_wait_ms(view: "AdmissionView", rates: "Rates") -> float:
     if view.idle:
         return 0.0
     learned = math.exp(view.pool.learned[class_of(view, rates)] / 1_000)
-    return max(0, (formula_ms(view, rates) + FLOOR_MS) * learned - FLOOR_MS)
+    return max(0, min(view.most_ms(rates), (formula_ms(view, rates) + FLOOR_MS) * learned - FLOOR_MS))
 
 
 def note_wait(model: "Model", job: ModelJob) -> int:

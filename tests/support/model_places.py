@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.support.model import Model
     from tests.support.model_admission import AdmissionView
+    from tests.support.model_records import ModelWorker
 
 LIVE_MS = 5_000
+
+
+def live_workers(model: "Model", slug: str) -> list["ModelWorker"]:
+    return [w for w in model.workers.values() if w.slug == slug and model.now_ms - w.heartbeat_ms <= LIVE_MS]
 
 
 def live_pools(model: "Model") -> set[str]:

@@ -102,6 +102,17 @@ local function usual_lengths(request)
     length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], max_tokens, candidates)
 end
 
+-- Returns the mean time until one of the pool's slots, which are all taken, becomes free.
+local function slot_ms_of(request)
+  return (request.run_ms or 0) / math.max(1, request.slots)
+end
+
+-- Returns the ms in which the pool does all work that is queued or running: no wait is predicted to be longer, whatever was
+-- learned. If running jobs take longer than their costs say, it is at least the mean time until a slot is free.
+local function longest_wait_ms(request)
+  return request.pool_mwt / request.mu + math.max(request.running_mwt / request.mu, slot_ms_of(request))
+end
+
 -- Returns the wait of a job before which `rank` queued jobs of its tenant start, the wait that admission assumes at least,
 -- and whether the job gets a slot of its tenant's share that others have.
 local function waits_of(request, rank, own_jobs)
@@ -112,7 +123,7 @@ local function waits_of(request, rank, own_jobs)
     local wait_ms, is_early = slot_wait_ms(request.slot_view, rank)
     return wait_ms, slot_wait_ms(request.slot_view, own_jobs), is_early
   end
-  local slot_ms = (request.run_ms or 0) / math.max(1, request.slots)
+  local slot_ms = slot_ms_of(request)
   return work_before(request, rank) / request.mu + slot_ms,
     slot_ms + math.min(request.pool_mwt, (request.is_batch and request.main_mwt or 0)
       + request.tenant_mwt * request.total_weight_milli / request.weight_milli) / request.mu, false
@@ -131,18 +142,25 @@ local function predict(request)
     k_order .. request.tenant .. '.' .. request.slug, '-inf',
     '(' .. whole(order_score(request.priority, now_us + 1000 * latest_in_ms)))) or 0
   local formula_ms, share_wait_ms, is_early = waits_of(request, rank, own_jobs)
+  local most_ms = longest_wait_ms(request)
+  formula_ms, share_wait_ms = math.min(most_ms, formula_ms), math.min(most_ms, share_wait_ms)
   local class = class_of(request, rank, latest_in_ms, is_early)
   local learned = redis.call('HMGET', k_books .. request.slug, 'wait|' .. class, 'early|' .. class, 'late|' .. class)
   local wait_ms = request.idle and 0
-    or math.max(0, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS)
-  local paused_ms = request.slot_view and paused_ms_of(request.slot_view, request.compute_ms) or 0
+    or math.max(0, math.min(most_ms, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS))
+  -- While the job is paused, others do work for which it would otherwise have waited before it started.
+  local longest_pause_ms = most_ms - math.max(wait_ms, share_wait_ms)
+  local function pause_ms_of(compute_ms)
+    return request.slot_view and math.min(longest_pause_ms, paused_ms_of(request.slot_view, compute_ms)) or 0
+  end
+  local paused_ms = pause_ms_of(request.compute_ms)
   local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
   request.eta_ms = wait_ms + request.compute_ms + paused_ms
   request.start_ms = math.max(wait_ms, share_wait_ms) + prompt_ms
   request.finish_ms = math.max(wait_ms, share_wait_ms) + request.compute_ms + paused_ms
   local short_tokens, long_tokens = usual_lengths(request)
   request.long_ms = prompt_ms + long_tokens * request.tpot_ms
-  request.long_ms = request.long_ms + (request.slot_view and paused_ms_of(request.slot_view, request.long_ms) or 0)
+  request.long_ms = request.long_ms + pause_ms_of(request.long_ms)
   request.learned_class, request.learned_ms = class, wait_ms - math.max(formula_ms, share_wait_ms)
   local early_ms = (SHORT_WAIT * wait_ms + prompt_ms + short_tokens * request.tpot_ms) * factor_of(learned[2])
   local late_ms = (LONG_WAIT * wait_ms + request.long_ms) * factor_of(learned[3])

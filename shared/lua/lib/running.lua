@@ -4,8 +4,10 @@
 -- USES clock job books rows turns
 -- A tenant with a paused job wants a slot as much as one with a queued job, so it is in its active set.
 
--- Adds to the number of the rows in which a job's tenant, and the group in which the job was claimed, compute.
+-- Adds to the number of the rows in which a job's tenant, and the group in which the job was claimed, compute; and to the
+-- tokens for which the pool's computing jobs have KV cells.
 local function count_rows(job, by)
+  book(job.slug, 'running_tokens', by * (job.prompt_tokens + job.max_tokens))
   for _, owner in ipairs({ job.tenant, job.group ~= '' and job.group or nil }) do
     count_row(job.slug, 'c', owner, by)
     if job.priority < 0 then
@@ -27,6 +29,7 @@ end
 local function begin_running(job)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'running', 1)
   book(job.slug, 'running', 1)
+  book(job.slug, 'running_mwt', job.cost_mwt)
   count_rows(job, 1)
 end
 
@@ -63,6 +66,7 @@ end
 local function end_running(job)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'running', -1)
   book(job.slug, 'running', -1)
+  book(job.slug, 'running_mwt', -job.cost_mwt)
   if job.paused_since_ms > 0 then
     end_pause(job)
   else

@@ -1,7 +1,7 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
 -- USES clock settings schema books drain places groups turns lengths tier eta kept room work generated_weight spending
--- USES priority budget
+-- USES priority budget capacity
 
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
@@ -44,7 +44,7 @@ local function look(request)
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
     'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro',
     'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35',
-    'drained_ms')
+    'drained_ms', 'running_tokens', 'running_mwt')
   local is_batch = request.is_batch
   local active = is_batch and owners_with_jobs(request.slug, '') or redis.call('ZCARD', k_active .. request.slug)
   request.draining = draining == '1' or is_outdated(schema_oldest)
@@ -83,11 +83,12 @@ local function look(request)
 
   request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
   request.drained_ms = number(pool_fields[25], nil, 0, now_ms)
+  request.running_tokens, request.running_mwt = number(pool_fields[26], 0, 0), number(pool_fields[27], 0, 0)
   local pool_mwt = number(pool_fields[3], 0, 0)
   request.main_mwt = counted_work(false, pool_mwt, number(pool_fields[21], 0, 0))
   request.pool_mwt, request.live_slots = is_batch and pool_mwt or request.main_mwt, live_slots
   request.pool_inflight = math.min(request.inflight, request.running + number(pool_fields[14], 0, 0))
-  request.idle = active == 0 and request.running < request.slots
+  request.owners_before = active
   request.is_probe = active == 0 and request.running == 0
     and now_ms - number(pool_fields[15], 0, 0, now_ms) > UNPROVEN_MS
   -- The sum of the weights of all tenants with queued jobs that count, this tenant included.
@@ -118,7 +119,7 @@ local function look(request)
   -- job for each tenant with queued jobs.
   request.max_backlog_mwt = math.max(request.max_wait_ms * request.mu, 2 * active * request.mean_mwt)
   request.max_work_mwt = not (request.group or request).max_waiting_tokens and max_work_of(request, active) or nil
-  request.margin = request.idle and 1 or margin
+  request.busy_margin = margin
   -- The pool has a tier only while its rates are known. The caller then sets `request.tier`: admit updates the stored
   -- tier, quote only reads it.
   request.degradation_on = degradation == 'on' and request.full_admission
@@ -200,7 +201,8 @@ local function check_lists(request)
   local refusal = check_list(request, request, 'tenant_')
     or request.group and check_list(request, request.group, 'group_') or nil
   local work_mwt = request.tenant_mwt + request.cost_mwt
-  if not refusal and request.max_work_mwt and request.tenant_mwt > 0 and work_mwt > request.max_work_mwt then
+  if not refusal and not request.idle and request.max_work_mwt and request.tenant_mwt > 0
+    and work_mwt > request.max_work_mwt then
     return { 'tenant_tokens_full', 'tenant_waiting_work', math.floor(request.tenant_mwt / 1000),
       math.floor(request.max_work_mwt / 1000), drain_ms(request, work_mwt - request.max_work_mwt, true) }
   end
@@ -279,6 +281,8 @@ end
 -- and bound of the quantity that was checked; the ms until a retry makes sense; and 1 if even an empty system could not
 -- meet the deadline.
 local function verdict(request)
+  request.idle = fits_at_once(request)
+  request.margin = request.idle and 1 or request.busy_margin
   request.compute_ms = request.has_rates and compute_ms_of(request) or -1
   local refusal = check_private(request) or check_worker(request) or check_all_rates(request) or check_budget(request)
     or check_token_budgets(request) or check_inflight(request) or check_lists(request) or check_bytes(request)
@@ -288,7 +292,8 @@ local function verdict(request)
       shorten(request)
     end
     if request.full_admission then
-      refusal = check_share(request) or check_backlog(request) or check_deadline(request)
+      -- What fits into the free slots takes nothing from others, so no share of the queue bounds it.
+      refusal = not request.idle and (check_share(request) or check_backlog(request)) or check_deadline(request)
     end
   end
   return refusal or check_room(request)
