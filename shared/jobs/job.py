@@ -59,6 +59,8 @@ class NewJob:
     start_within_ms: int | None = None
     #: Whether the client itself named `start_within_ms`.
     start_named: bool = False
+    #: Up to which deadline the store may extend deadlines that the client did not name; 0 if it named one.
+    longest_deadline_ms: int = 0
     poll_grace_ms: int | None = None
     #: Deduplication id for refusals: if a proxy repeats a refused request, the refusal is counted only once. If None,
     #: the job's id is used.
@@ -105,7 +107,11 @@ class NewJob:
     def client_arguments(self) -> dict[str, str | int]:
         """The arguments of the script admit that say who the client is and what it was told before."""
         told: dict[str, str | int] = {"ticket_id": self.ticket_id, "ticket_ms": self.ticket_ms}
-        return key_arguments(self.key_id, self.key_bounds) | told | {"start_named": int(self.start_named)}
+        named: dict[str, str | int] = {
+            "start_named": int(self.start_named),
+            "longest_in_ms": self.longest_deadline_ms,
+        }
+        return key_arguments(self.key_id, self.key_bounds) | told | named
 
     @property
     def candidates(self) -> int:

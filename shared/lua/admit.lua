@@ -16,6 +16,7 @@
 --   poll_grace_ms int · the job is canceled as abandoned if it is not polled for this long, 0 for never
 --   patience_from text · where the deadline came from, which the job's JSON shows; `default` if the client named none
 --   start_named int · 1 if the client itself named the start deadline
+--   longest_in_ms int · ms to which a deadline that the client did not name may be extended; 0 if it named one
 --   idem_digest text · digest of the Idempotency-Key, '' for none
 --   body_digest text · digest of the body, by which a repeat of the request is recognised; '' if it must not be
 --   attempt int · how many times the client has already sent this request
@@ -63,7 +64,7 @@
 -- RARELY enlist index_job change_set drop move_tier end_unchecked_tier predict shorten restore_service
 -- RARELY unrecorded_service hint_for book_less depends_on_load
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
--- RARELY choose_pool keep_route hold_amount ring webhook_bytes
+-- RARELY choose_pool keep_route hold_amount ring webhook_bytes fits_after_queued
 
 local queue = tenant .. '.' .. slug
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
@@ -131,7 +132,7 @@ local function make_request(pool)
     priority = priority, is_batch = priority < 0,
     max_tokens = pool.max_tokens, candidates = candidates, cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms,
     start_within_ms = start_within_ms, degrade = degrade, is_private = private == 1,
-    deadline_named = patience_from ~= 'default', start_named = start_named == 1,
+    deadline_named = patience_from ~= 'default', start_named = start_named == 1, longest_in_ms = longest_in_ms,
     latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil,
     key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
   request.fixed_bytes = record_bytes(#metadata, #form + #callback_url,
@@ -190,6 +191,7 @@ if superseded then
 end
 -- Compute the latest start from which the job is predicted to end by its deadline. It is the job's sort key in the
 -- queue and never changes.
+deadline_in_ms, start_within_ms = request.deadline_in_ms, request.start_within_ms
 if latest_in_ms < 0 then
   latest_in_ms = request.has_rates and math.max(0, math.floor(deadline_in_ms - request.compute_ms)) or deadline_in_ms
 end

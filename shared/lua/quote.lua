@@ -9,6 +9,8 @@
 --   candidates int · how many answers share them
 --   deadline_in_ms int · ms from now to the deadline
 --   start_within_ms int · ms from now to the start deadline, 0 for none
+--   start_named int · 1 if the client itself named the start deadline
+--   longest_in_ms int · ms to which a deadline that the client did not name may be extended; 0 if it named one
 --   degrade int · 1 if the answer may be shortened under overload
 --   private int · 1 if the job may run only in pools marked as local
 --   key_id text · id of the client's API key if the key has bounds of its own, else ''
@@ -30,7 +32,7 @@
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 6
 -- USES clock books lengths verdict tier kept room routes spending
--- RARELY shorten check_room choose_pool
+-- RARELY shorten check_room choose_pool fits_after_queued
 
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
 if routing and redis.call('HGET', k_routes, routing.name) ~= routing.text then
@@ -42,6 +44,7 @@ local function make_request(pool)
   local request = { tenant = tenant, slug = pool.slug, prompt_tokens = pool.prompt_tokens, max_tokens = pool.max_tokens,
     candidates = candidates, cost_mwt = -1, priority = priority, is_batch = priority < 0, is_private = private == 1,
     deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
+    start_named = start_named == 1, longest_in_ms = longest_in_ms,
     key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting), place = pool.place }
   request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + pool.answer_bytes
   return request

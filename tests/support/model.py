@@ -8,7 +8,7 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from tests.support.model_admission import LIVE_MS, AdmissionView, apply_admission, verdict
+from tests.support.model_admission import AdmissionView, apply_admission, verdict
 from tests.support.model_books import Pool, Rate
 from tests.support.model_budgets import Budgets
 from tests.support.model_bytes import erase_result, keep_ended
@@ -16,7 +16,7 @@ from tests.support.model_claim import Claiming, HeldJob, Told, resume, told_agai
 from tests.support.model_eta import doubt_wait, note_wait
 from tests.support.model_hold import Hold
 from tests.support.model_lengths import Lengths
-from tests.support.model_places import count_workers
+from tests.support.model_places import LIVE_MS, count_workers
 from tests.support.model_records import ModelJob, ModelWorker
 from tests.support.model_tiers import cut
 from tests.support.model_turns import Turns, charge, charge_of, follow_service, join

@@ -12,7 +12,7 @@ from tests.support.model_budgets import check_budgets
 from tests.support.model_bytes import check_bytes
 from tests.support.model_eta import class_of, formula_ms, predicted_wait_ms, score_of
 from tests.support.model_lengths import MIN_ANSWERS, Lengths
-from tests.support.model_places import LIVE_MS, check_inflight, live_workers
+from tests.support.model_places import check_inflight, live_workers
 from tests.support.model_records import ModelJob
 from tests.support.model_slots import SlotView, is_contested, slot_view
 from tests.support.model_tiers import SHORTEST_ANSWER
@@ -156,7 +156,7 @@ class AdmissionView:
         return (self.pool.run_ms or 0) / max(1, self.pool.slots)
 
     def most_ms(self, rates: Rates) -> float:
-        """Return the ms in which the pool does all work that is queued or running: no wait is predicted to be longer."""
+        """Return the ms in which the pool does all queued and running work: no wait is predicted to be longer."""
         return self.pool_mwt / rates.mu_wtps + max(self.running_mwt / rates.mu_wtps, self.slot_ms())
 
     def longest_wait_ms(self, rates: Rates) -> float:
@@ -190,7 +190,7 @@ class AdmissionView:
         return self.wait_ms(rates) + self.whole_ms(rates) + self.paused_ms(rates, self.whole_ms(rates))
 
     def paused_ms(self, rates: Rates, compute_ms: float) -> float:
-        """Return for how long a job that computes for this time is paused: no longer than its wait leaves of the work."""
+        """Return for how long a job that computes for this time is paused, at most what its wait leaves of all work."""
         if self.slots is None:
             return 0.0
         return min(self.slots.paused_ms(compute_ms), self.most_ms(rates) - self.wait_ms(rates))

@@ -1,6 +1,6 @@
 """Determine the deadline of a request from its body, its headers or the defaults; pure functions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from werkzeug.datastructures import Headers
@@ -29,6 +29,12 @@ class RequestDeadline:
     #: The start deadline: the time until the first token, in ms; None if the request has no start deadline.
     start_within_ms: int | None = None
     start_source: Literal["body", "default"] = "body"
+    #: If the client named no deadline: to what a slow pool may extend the defaults; else 0.
+    longest_ms: int = 0
+
+    def as_admitted(self, deadline_ms: int) -> "RequestDeadline":
+        """Return this deadline with the length that the admitted job has, if the client named none."""
+        return replace(self, deadline_ms=deadline_ms) if self.longest_ms else self
 
     def passes_before(self, retry_after_ms: int, answer_ms: int) -> bool:
         """Return whether a retry would be too late for the deadline or the start deadline that the client named.
@@ -78,12 +84,14 @@ def _default_deadline(
     """Return the deadline of a request that names no deadline in its body or in X-Deadline-Ms."""
     if mode == "stream":
         if start_within_ms is None:
-            return RequestDeadline(longest, "default", min(settings.default_start_ms, longest), "default")
-        return RequestDeadline(longest, "default", start_within_ms)
+            start_ms = min(settings.default_start_ms, longest)
+            return RequestDeadline(longest, "default", start_ms, "default", longest_ms=longest)
+        return RequestDeadline(longest, "default", start_within_ms, longest_ms=longest)
     timeout_ms = _client_timeout_ms(headers) if mode == "hold" else None
     if timeout_ms is not None:
         return RequestDeadline(min(timeout_ms, longest), "header", start_within_ms)
-    return RequestDeadline(min(settings.default_deadline_ms, longest), "default", start_within_ms)
+    default_ms = min(settings.default_deadline_ms, longest)
+    return RequestDeadline(default_ms, "default", start_within_ms, longest_ms=longest)
 
 
 def _client_timeout_ms(headers: Headers) -> int | None:

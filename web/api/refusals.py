@@ -26,7 +26,8 @@ _MESSAGES = {
     Refusal.TENANT_BYTES_FULL: "the jobs and results of tenant {tenant!r} take {value} of {max} bytes",
     Refusal.TENANT_SHARE_FULL: "tenant {tenant!r} has more than its share of the waiting work",
     Refusal.BACKLOG_FULL: "the waiting work would take the workers longer than the longest allowed wait",
-    Refusal.DEADLINE_UNMEETABLE: "the answer would not be ready before the deadline",
+    Refusal.DEADLINE_UNMEETABLE: "the answer would not be ready before the deadline: it is predicted to take "
+    "{value} ms, and deadline_ms allows {max}",
     Refusal.RATE_LIMITED: "tenant {tenant!r} has used up its rate ({value} of {max})",
     Refusal.BUDGET_EXHAUSTED: "the jobs of {model!r} have cost {value} of {max} millionths today, and this job could "
     "exceed that",
@@ -56,6 +57,16 @@ _DUE_MESSAGES = {
     f"tenant_waiting_and_due_{unit}": f"tenant {{tenant!r}} has {{value}} {unit} waiting or due from clients that were "
     "told when to come back, and may have {max}"
     for unit in ("jobs", "tokens")
+}
+#: The message if a job would have its first token too late.
+_START_MESSAGES = {
+    "predicted_start_ms": "the answer would not begin before the start deadline: its first token is predicted after "
+    "{value} ms, and start_within_ms allows {max}"
+}
+#: What a client can change if even an idle system could not meet the deadline, by the limit.
+_WAYS_OUT = {
+    "predicted_ms": "name a longer deadline_ms or fewer max_tokens",
+    "predicted_start_ms": "name a longer start_within_ms or shorten the prompt",
 }
 #: What a client should do. By all of these except the first, it must not retry automatically, although a new request
 #: may be admitted later.
@@ -106,7 +117,8 @@ def to_yield(
     if _exceeds_whole_budget(refused):
         return _yield(status, reason, message, None, limits)
     if refused.hopeless:
-        why = "" if reason is Refusal.NO_SUITABLE_POOL else ", not even on an idle system"
+        way_out = _WAYS_OUT.get(refused.limit)
+        why = f", not even on an idle system; {way_out}" if way_out else ""
         return _yield(status, reason, f"{message}{why}", None, limits)
     hint_ms = refused.retry_hint_ms
     too_late = deadline is not None and deadline.passes_before(hint_ms, refused.answer_ms or 0)
@@ -185,7 +197,7 @@ def _exceeds_whole_budget(refused: Refused) -> bool:
 
 def _message(refused: Refused, tenant: str, model: str) -> str:
     messages = _WHOLE_BUDGET_MESSAGES if _exceeds_whole_budget(refused) else _BUDGET_MESSAGES
-    message = (messages | _DUE_MESSAGES).get(refused.limit, _MESSAGES[refused.reason])
+    message = (messages | _DUE_MESSAGES | _START_MESSAGES).get(refused.limit, _MESSAGES[refused.reason])
     return message.format(
         tenant=tenant,
         model=model,

@@ -149,6 +149,8 @@ def _quote_once(context: DoorContext, generation: GenerationRequest, job: NewJob
             deadline_ms=job.deadline_ms,
             priority=job.priority,
             start_within_ms=job.start_within_ms or 0,
+            start_named=job.start_named,
+            longest_deadline_ms=job.longest_deadline_ms,
             degrade=job.degrade,
             private=job.private,
             key_id=job.key_id,

@@ -86,6 +86,8 @@ def _serve(
         private=body.private,
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
+    if not isinstance(verdict, Yield):
+        deadline = deadline.as_admitted(verdict.view.deadline_ms)
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     else:

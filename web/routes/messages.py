@@ -62,6 +62,8 @@ def create(body: MessagesBody) -> Response:
     deadline = read_deadline(context, caller, chat, "stream" if body.stream else "hold")
     generation = _as_message(generation_request(context, chat, "chat", deadline))
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
+    if not isinstance(verdict, Yield):
+        deadline = deadline.as_admitted(verdict.view.deadline_ms)
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.stream:

@@ -114,6 +114,8 @@ def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) ->
     deadline = read_deadline(context, caller, body, "stream" if body.stream else "hold")
     generation = generation_request(context, body, kind, deadline)
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
+    if not isinstance(verdict, Yield):
+        deadline = deadline.as_admitted(verdict.view.deadline_ms)
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.stream:

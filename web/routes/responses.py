@@ -68,6 +68,8 @@ def create(body: ResponsesWithTools) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
     verdict = _offer(context, caller, body, deadline)
+    if not isinstance(verdict, Yield):
+        deadline = deadline.as_admitted(verdict.view.deadline_ms)
     if isinstance(verdict, Yield):
         response = yield_response(verdict)
     elif body.background:

@@ -4,12 +4,12 @@
 
 -- At most this many workers, and this many owners with queued jobs, are looked at. If there are more, the others are taken
 -- to be like those.
-local MAX_LOOKED_AT = 64
+local MAX_SUMMED = 64
 
 -- Returns the KV cells of the pool's live workers.
 local function cells_of_pool(slug)
   local key, oldest_ms, cells = k_pool .. slug, now_ms - LIVE_MS, 0
-  local names = redis.call('ZRANGEBYSCORE', key, oldest_ms, '+inf', 'LIMIT', 0, MAX_LOOKED_AT)
+  local names = redis.call('ZRANGEBYSCORE', key, oldest_ms, '+inf', 'LIMIT', 0, MAX_SUMMED)
   for i = 1, #names do
     cells = cells + number(redis.call('HGET', k_worker .. names[i], 'cells'), 0, 0)
   end
@@ -19,7 +19,7 @@ end
 -- Returns how many jobs that are no batch jobs the owners in a set have queued in a pool, and the tokens of all their queued
 -- jobs: of the prompts and of the longest answers.
 local function queued_in(slug, set)
-  local owners, jobs, tokens = redis.call('ZRANGE', set, 0, MAX_LOOKED_AT - 1), 0, 0
+  local owners, jobs, tokens = redis.call('ZRANGE', set, 0, MAX_SUMMED - 1), 0, 0
   for i = 1, #owners do
     local own = redis.call('HMGET', k_tenant .. owners[i], 'n|' .. slug, 'bn|' .. slug, 't|' .. slug)
     jobs = jobs + counted_work(false, number(own[1], 0, 0), number(own[2], 0, 0))
@@ -29,13 +29,9 @@ local function queued_in(slug, set)
   return jobs * times, tokens * times
 end
 
--- Whether each job that is queued before the request's job, and then this, can have a free slot and KV cells. If nothing is
--- queued before it, only the slot counts: a job that is too large for the free cells is then the first that gets some.
-local function fits_at_once(request)
+-- Whether each job that is queued before the request's job, and then this, can have a free slot and KV cells.
+local function fits_after_queued(request)
   local slug = request.slug
-  if request.owners_before == 0 or request.running >= request.slots then
-    return request.running < request.slots
-  end
   local jobs, tokens = queued_in(slug, k_active .. slug)
   if request.is_batch then
     local _, batch_tokens = queued_in(slug, k_batch .. slug)
@@ -45,4 +41,10 @@ local function fits_at_once(request)
   end
   return request.running + jobs < request.slots
     and request.running_tokens + tokens + request.prompt_tokens + request.max_tokens <= cells_of_pool(slug)
+end
+
+-- Whether the request's job gets a free slot at once. If nothing is queued before it, only the slot counts: a job that is too
+-- large for the free cells is then the first that gets some.
+local function fits_at_once(request)
+  return request.running < request.slots and (request.owners_before == 0 or fits_after_queued(request))
 end

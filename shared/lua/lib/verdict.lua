@@ -243,6 +243,27 @@ local function check_backlog(request)
   end
 end
 
+-- A deadline that the client did not name allows for this many times the predicted time to compute the answer, and a start
+-- deadline for as many times that of the prompt: a slow pool would otherwise refuse what nobody asked to be quick.
+local DEFAULT_TIMES = 2
+
+local function prompt_ms_of(request)
+  return 1000 * request.prompt_tokens / request.prefill_tps
+end
+
+-- Extends the deadlines that the client did not name.
+local function extend_defaults(request)
+  if not request.has_rates or request.longest_in_ms == 0 then
+    return
+  end
+  local longest_ms = math.min(request.longest_in_ms, math.ceil(DEFAULT_TIMES * request.compute_ms))
+  request.deadline_in_ms = math.max(request.deadline_in_ms, longest_ms)
+  if request.start_within_ms > 0 and not request.start_named then
+    local start_ms = math.min(request.deadline_in_ms, math.ceil(DEFAULT_TIMES * prompt_ms_of(request)))
+    request.start_within_ms = math.max(request.start_within_ms, start_ms)
+  end
+end
+
 -- The jobs of a pool correct its rates. Rates that were measured while the machine was short of time could refuse every
 -- job, and would then never be corrected, so a job that the pool can probe its rates with is not refused.
 local function check_deadline(request)
@@ -250,7 +271,7 @@ local function check_deadline(request)
     return nil
   end
   local most, start_most = request.margin * request.deadline_in_ms, request.margin * request.start_within_ms
-  local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
+  local prompt_ms = prompt_ms_of(request)
   local wait_ms, ends_ms, excess_ms = request.start_ms - prompt_ms, request.finish_ms, request.finish_ms - most
   -- An answer that is cut fits the time that is left. A tenant within its share is not refused for a risk that is due to
   -- the work of others.
@@ -265,15 +286,17 @@ local function check_deadline(request)
     end
     excess_ms = math.max(excess_ms, waits_too_long_ms)
   end
-  if request.start_within_ms > 0 then
-    excess_ms = math.max(excess_ms, request.start_ms - start_most)
-  end
-  if excess_ms > 0 then
-    -- If even an empty system could not meet the deadline, a retry cannot succeed.
-    local infeasible = (request.compute_ms > request.deadline_in_ms
-      or request.start_within_ms > 0 and prompt_ms > request.start_within_ms) and 1 or 0
-    return { 'deadline_unmeetable', 'predicted_ms', math.floor(ends_ms), math.floor(most), excess_ms,
-      infeasible }
+  local start_excess_ms = request.start_within_ms > 0 and request.start_ms - start_most or -1
+  -- If even an empty system could not meet the deadline, a retry cannot succeed.
+  local ends_never = request.compute_ms > request.deadline_in_ms
+  local starts_never = request.start_within_ms > 0 and prompt_ms > request.start_within_ms
+  local infeasible = (ends_never or starts_never) and 1 or 0
+  if excess_ms > 0 and (ends_never or not starts_never) then
+    return { 'deadline_unmeetable', 'predicted_ms', math.floor(ends_ms), math.floor(most),
+      math.max(excess_ms, start_excess_ms), infeasible }
+  elseif start_excess_ms > 0 then
+    return { 'deadline_unmeetable', 'predicted_start_ms', math.floor(request.start_ms), math.floor(start_most),
+      math.max(excess_ms, start_excess_ms), infeasible }
   end
 end
 
@@ -284,6 +307,7 @@ local function verdict(request)
   request.idle = fits_at_once(request)
   request.margin = request.idle and 1 or request.busy_margin
   request.compute_ms = request.has_rates and compute_ms_of(request) or -1
+  extend_defaults(request)
   local refusal = check_private(request) or check_worker(request) or check_all_rates(request) or check_budget(request)
     or check_token_budgets(request) or check_inflight(request) or check_lists(request) or check_bytes(request)
   if not refusal and request.has_rates then

@@ -20,7 +20,7 @@ def resolve(settings: Settings, mode: AnswerMode = "poll", **overrides: Any) -> 
 def test_the_body_comes_before_the_header_and_the_header_before_the_default(settings: Settings) -> None:
     assert resolve(settings, named_ms=5, headers={"X-Deadline-Ms": "6"}) == RequestDeadline(5, "body")
     assert resolve(settings, headers={"X-Deadline-Ms": "6"}) == RequestDeadline(6, "header")
-    assert resolve(settings) == RequestDeadline(120_000, "default")
+    assert resolve(settings) == RequestDeadline(120_000, "default", longest_ms=600_000)
 
 
 def test_a_deadline_above_the_maximum_is_refused_by_name(settings: Settings) -> None:
@@ -41,7 +41,7 @@ def test_an_invalid_deadline_header_is_refused_by_name(settings: Settings, text:
 def test_a_policy_lowers_the_maximum_deadline_and_the_default_with_it(settings: Settings) -> None:
     policy = TenantPolicy(max_deadline_ms=1_000)
     assert isinstance(resolve(settings, named_ms=1_001, policy=policy), FieldError)
-    assert resolve(settings, policy=policy) == RequestDeadline(1_000, "default")
+    assert resolve(settings, policy=policy) == RequestDeadline(1_000, "default", longest_ms=1_000)
 
 
 def test_a_policy_does_not_raise_the_system_s_maximum_deadline(settings: Settings) -> None:
@@ -67,19 +67,25 @@ def test_the_client_s_read_timeout_comes_before_its_total_timeout(settings: Sett
 
 @pytest.mark.parametrize("text", ["600", "600.0", "None", "", "nan", "-3", "1e9"])
 def test_a_client_timeout_that_is_the_package_s_default_or_invalid_is_ignored(settings: Settings, text: str) -> None:
-    assert resolve(settings, "hold", headers={"x-stainless-timeout": text}) == RequestDeadline(120_000, "default")
+    assert resolve(settings, "hold", headers={"x-stainless-timeout": text}) == RequestDeadline(
+        120_000, "default", longest_ms=600_000
+    )
 
 
 def test_the_client_s_timeout_is_ignored_for_a_job_that_is_polled(settings: Settings) -> None:
-    assert resolve(settings, headers={"x-stainless-timeout": "10"}) == RequestDeadline(120_000, "default")
+    assert resolve(settings, headers={"x-stainless-timeout": "10"}) == RequestDeadline(
+        120_000, "default", longest_ms=600_000
+    )
 
 
 def test_a_stream_gets_a_default_start_deadline_and_the_maximum_as_its_deadline(settings: Settings) -> None:
-    assert resolve(settings, "stream") == RequestDeadline(600_000, "default", 30_000, "default")
+    assert resolve(settings, "stream") == RequestDeadline(600_000, "default", 30_000, "default", longest_ms=600_000)
     assert resolve(settings, "stream", named_ms=7_000) == RequestDeadline(7_000, "body", None)
-    assert resolve(settings, "stream", start_within_ms=50) == RequestDeadline(600_000, "default", 50)
+    assert resolve(settings, "stream", start_within_ms=50) == RequestDeadline(
+        600_000, "default", 50, longest_ms=600_000
+    )
     short = replace(settings, max_deadline_ms=10_000, default_deadline_ms=10_000)
-    assert resolve(short, "stream") == RequestDeadline(10_000, "default", 10_000, "default")
+    assert resolve(short, "stream") == RequestDeadline(10_000, "default", 10_000, "default", longest_ms=10_000)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +102,11 @@ def test_a_stream_gets_a_default_start_deadline_and_the_maximum_as_its_deadline(
 )
 def test_only_a_deadline_that_the_client_named_can_pass_before_a_retry(deadline: RequestDeadline, passes: bool) -> None:
     assert deadline.passes_before(8_000, 2_001) is passes
+
+
+def test_only_defaults_are_extended_to_what_the_admitted_job_has(settings: Settings) -> None:
+    default, named = resolve(settings, "hold"), resolve(settings, "hold", named_ms=5_000)
+    assert isinstance(default, RequestDeadline)
+    assert isinstance(named, RequestDeadline)
+    assert default.as_admitted(180_000).deadline_ms == 180_000
+    assert named.as_admitted(180_000) == named

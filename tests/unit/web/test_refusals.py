@@ -83,6 +83,24 @@ def test_a_job_that_even_an_idle_system_could_not_answer_in_time_gets_no_retry_h
     assert "retry" not in answer.body["error"]["message"]
 
 
+@pytest.mark.parametrize("hopeless", [True, False])
+@pytest.mark.parametrize(
+    ("limit", "named", "other"),
+    [("predicted_ms", "deadline_ms", "start_within_ms"), ("predicted_start_ms", "start_within_ms", "deadline_ms")],
+)
+def test_a_refusal_names_the_deadline_that_would_be_missed_and_what_the_client_can_change(
+    limit: str, named: str, other: str, *, hopeless: bool
+) -> None:
+    refused = replace(
+        FULL, reason=Refusal.DEADLINE_UNMEETABLE, limit=limit, value=41_000, max=24_000, hopeless=hopeless
+    )
+    message = to_yield(refused, tenant="b", model="m").body["error"]["message"]
+    assert "41000 ms" in message
+    assert f"{named} allows 24000" in message
+    assert other not in message
+    assert (f"name a longer {named}" in message) == hopeless
+
+
 def test_a_yield_whose_retry_would_miss_the_deadline_says_when_to_send_a_new_request() -> None:
     refused = replace(FULL, retry_hint_ms=8_000, answer_ms=2_500)
     answer = to_yield(refused, tenant="b", model="m", deadline=RequestDeadline(10_000, "body"))

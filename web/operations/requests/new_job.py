@@ -102,6 +102,7 @@ def _job_in_pool(
         priority=generation.priority,
         start_within_ms=generation.deadline.start_within_ms,
         start_named=generation.deadline.start_within_ms is not None and generation.deadline.start_source == "body",
+        longest_deadline_ms=generation.deadline.longest_ms,
         # The grace is at least three times the longest poll interval, so that a client that obeys `poll_after_ms` never
         # loses its job.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
