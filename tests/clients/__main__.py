@@ -1,151 +1,131 @@
-"""`make clients`: run the checks of every client package against a real door and model, and print a table.
+"""`make clients`: run the checks of every client package against real doors and models, and print a table.
 
-Each package is installed from its own lock file into a virtual environment of its own, since some exclude each other.
+Each package for Python is installed from its own lock file into an environment of its own, since some exclude each
+other. The models are the demo model, a small instruction model from a package, and, for coding agents, a server behind
+Penstock that calls their tools.
 """
 
 import argparse
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.support.processes import ROOT, wait_for
-from tests.support.served import Served, random_model_served
+from gguf import PoolingType
 
-FOLDER = Path(__file__).parent
-#: Where the packages are installed; a stamp holds the lock file that was installed last.
-INSTALLED = ROOT / ".venv" / "clients"
-#: The name of each client's script and lock file, and what is locked: its package, and what that needs undeclared.
-PACKAGES = {
-    "langchain": "langchain-openai",
-    "instructor": "instructor",
-    "pydantic_ai": "pydantic-ai-slim[openai]",
-    "llama_index": "llama-index-llms-openai-like",
-    "openai_agents": "openai-agents",
-    "llm": "llm",
-    "litellm": "litellm mcp",
-}
-NODE = "node"
-#: A package that is not installed here, because its PyTorch takes several gigabytes.
-GUIDELLM = "guidellm"
-_TIMEOUT_S = 600
+from tests.clients.calling_server import calling_server
+from tests.clients.installed import CODING, GUIDELLM, NODE, PYTHON, command_of, script_of, smollm2
+from tests.support.bert import write_bert
+from tests.support.processes import Stage, wait_for
+from tests.support.served import Served
+from workers.demo import demo_model_path
+
+#: The models, and the clients that run against each unless `--only` names others.
+DEMO, SMOLLM2, CALLER = "demo", "smollm2", "caller"
+MODELS = {DEMO: [*PYTHON, *NODE, *CODING], SMOLLM2: [*PYTHON, *NODE, *CODING], CALLER: list(CODING)}
+_SECRET = "heliotrope"
+_TIMEOUT_S = 900
 
 Results = list[dict[str, str | None]]
 
 
 def main() -> None:
-    """Run the chosen clients; exit with 1 if a check failed."""
+    """Run the chosen clients against the chosen models; exit with 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
-    parser.add_argument("--only", default=",".join([*PACKAGES, NODE]), help="names of clients, comma-separated")
-    parser.add_argument("--list", action="store_true", help="print each client and what is locked for it")
+    parser.add_argument("--only", default="", help="names of clients, comma-separated")
+    parser.add_argument("--models", default=",".join(MODELS), help=f"some of {', '.join(MODELS)}, comma-separated")
+    parser.add_argument("--list", action="store_true", help="print each client for Python and what is locked for it")
     parser.add_argument("--guidellm", metavar="PYTHON", help="a Python in whose environment guidellm is installed")
     options = parser.parse_args()
     if options.list:
-        print("\n".join(f"{name} {packages}" for name, packages in PACKAGES.items()))
+        print("\n".join(f"{name} {packages}" for name, packages in PYTHON.items()))
         return
     only = [name for name in options.only.split(",") if name]
-    with _serving() as served:
-        environ = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-        environ |= {
-            "OPENAI_BASE_URL": f"{served.url}/v1",
-            "OPENAI_API_KEY": "any",
-            "CHECKED_MODEL": served.http.get("/v1/models").json()["data"][0]["id"],
-            "OPENAI_AGENTS_DISABLE_TRACING": "1",
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        }
-        print(f"penstock {version('penstock')}\n\n| client | check | result |\n|---|---|---|", flush=True)
-        failed = sum([_print_rows(name, _checked(name, environ)) for name in only])
-        if options.guidellm is not None:
-            failed += _print_rows(GUIDELLM, _checked(GUIDELLM, environ, options.guidellm))
+    print(f"penstock {version('penstock')}\n\n| model | client | check | result |\n|---|---|---|---|", flush=True)
+    failed = 0
+    for model in options.models.split(","):
+        with _serving(model) as environ:
+            for name in [name for name in MODELS[model] if not only or name in only]:
+                failed += _print_rows(model, name, _checked(name, environ))
+            if options.guidellm is not None and model == DEMO:
+                command = [options.guidellm, script_of(f"{GUIDELLM}_client")]
+                failed += _print_rows(model, GUIDELLM, _run(command, environ))
     if options.guidellm is None:
-        print(f"| {GUIDELLM} | | not run: it installs PyTorch; --guidellm names a Python that has both |")
+        print(f"| | {GUIDELLM} | | not run: it installs PyTorch; --guidellm names a Python that has both |")
     sys.exit(failed > 0)
 
 
 @contextmanager
-def _serving() -> Iterator[Served]:
-    """Run a door with a worker for a tiny model with random weights, until the context ends."""
+def _serving(model: str) -> Iterator[dict[str, str]]:
+    """Run a door with a worker for the model, and yield the environment of the checks, until the context ends."""
     with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        served = stack.enter_context(random_model_served(Path(folder), PENSTOCK_AUTH="open"))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        checked = {"CHECKED_LIMIT_S": "300"}
+        settings = {"PENSTOCK_ENGINE": "llama"}
+        settings["PENSTOCK_MODEL"] = str(smollm2() if model == SMOLLM2 else demo_model_path())
+        if model == CALLER:
+            file = folder / "notes.txt"
+            file.write_text(f"The color of the day is {_SECRET}.\n")
+            url = stack.enter_context(calling_server(str(file)))
+            settings |= {"PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_URL": url, "PENSTOCK_UPSTREAM_MODEL": CALLER}
+            checked |= {"CHECKED_FILE": str(file), "CHECKED_SECRET": _SECRET}
+        stage = stack.enter_context(Stage(folder, PENSTOCK_AUTH="open"))
+        stage.worker(**settings)
+        ranker = folder / "ranker.gguf"
+        write_bert(ranker, pooling=PoolingType.RANK)
+        stage.worker(PENSTOCK_ENGINE="llama", PENSTOCK_MODEL=str(ranker))
+        served = stack.enter_context(Served(stage))
         wait_for(lambda: served.http.get("/health/ready").is_success, "the door to be ready")
-        yield served
+        listed = {one["id"] for one in served.http.get("/v1/models").json()["data"]}
+        (name,) = listed - {"ranker"}
+        environ = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+        environ |= checked | {
+            "OPENAI_BASE_URL": f"{served.url}/v1",
+            "OPENAI_API_KEY": "any",
+            "CHECKED_MODEL": name,
+            "CHECKED_RANKER": "ranker",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+            "HAYSTACK_TELEMETRY_ENABLED": "False",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+        yield environ
         # When it ends, the stage prints its logs for pytest to show.
         with redirect_stdout(io.StringIO()):
             stack.close()
 
 
-def _checked(name: str, environ: dict[str, str], python: str | None = None) -> Results:
-    """Run the checks of one client, with `python` if its package is installed there already."""
+def _checked(name: str, environ: dict[str, str]) -> Results:
+    """Install a client and run its checks."""
     print(f"# {name}", file=sys.stderr, flush=True)
     try:
-        command = [python, _script(name)] if python else _node() if name == NODE else _python(name)
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        command = command_of(name)
     except (OSError, subprocess.CalledProcessError) as error:
         return [{"check": "installation", "error": str(error)}]
+    return _run(command, environ)
+
+
+def _run(command: list[str], environ: dict[str, str]) -> Results:
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [{"check": "the script", "error": str(error)}]
     if done.returncode:
         return [{"check": "the script", "error": done.stderr[-2_000:]}]
     results: Results = json.loads(done.stdout.splitlines()[-1])
     return results
 
 
-def _python(name: str) -> list[str]:
-    """Install the client's packages, if its lock file has changed, and return the command that runs its checks."""
-    lock, home = ROOT / "requirements" / "clients" / f"{name}.txt", INSTALLED / name
-    python = home / "bin" / "python"
-
-    def install() -> None:
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        _run_pip(python, "install", "--require-hashes", "--no-deps", "-r", str(lock))
-
-    _once(lock, home, install)
-    return [str(python), _script(name)]
-
-
-def _script(name: str) -> str:
-    return str(FOLDER / "scripts" / f"{name}_client.py")
-
-
-def _run_pip(python: Path, *arguments: str) -> None:
-    quietly = ["--quiet", "--disable-pip-version-check"]
-    subprocess.run([str(python), "-m", "pip", *arguments, *quietly], check=True, stderr=subprocess.DEVNULL)
-
-
-def _node() -> list[str]:
-    """Install the packages for Node and return the command. Raises OSError if Node is not installed."""
-    node, npm, home = shutil.which("node"), shutil.which("npm"), INSTALLED / NODE
-    if node is None or npm is None:
-        raise OSError("node and npm are required")
-
-    def install() -> None:
-        shutil.copytree(FOLDER / NODE, home)
-        subprocess.run([npm, "ci", "--no-audit", "--no-fund"], cwd=home, check=True, capture_output=True)
-
-    _once(FOLDER / NODE / "package-lock.json", home, install)
-    shutil.copy(FOLDER / NODE / "openai_client.mjs", home)
-    return [node, str(home / "openai_client.mjs")]
-
-
-def _once(lock: Path, home: Path, install: Callable[[], None]) -> None:
-    stamp = home / "installed.lock"
-    if not stamp.exists() or stamp.read_text() != lock.read_text():
-        shutil.rmtree(home, ignore_errors=True)
-        install()
-        stamp.write_text(lock.read_text())
-
-
-def _print_rows(name: str, found: Results) -> int:
+def _print_rows(model: str, name: str, found: Results) -> int:
     """Print the rows of one client, and return how many of its checks failed."""
     for one in found:
-        error = one["error"]
-        print(f"| {name} | {one['check']} | {'works' if error is None else ' '.join(error.split())} |", flush=True)
+        result = "works" if one["error"] is None else " ".join(one["error"].split())
+        print(f"| {model} | {name} | {one['check']} | {result} |", flush=True)
     return sum(one["error"] is not None for one in found)
 
 

@@ -6,24 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.__main__ import FOLDER, NODE, PACKAGES
+from tests.clients.installed import CODING, FOLDER, NODE, PYTHON, locked_versions
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_a_client_has_a_script_and_a_lock_file_and_the_page_names_the_locked_version(name: str) -> None:
+@pytest.mark.parametrize("name", [*PYTHON, *NODE, *CODING])
+def test_the_page_names_the_locked_version_of_a_client(name: str) -> None:
+    assert re.search(rf"(?<![\w.]){re.escape(locked_versions()[name])}(?![\w.]*\d)", PAGE)
+
+
+@pytest.mark.parametrize("name", PYTHON)
+def test_a_client_for_python_has_a_script(name: str) -> None:
     assert (FOLDER / "scripts" / f"{name}_client.py").is_file()
-    package = PACKAGES[name].split()[0].partition("[")[0]
-    locked = re.search(
-        rf"^{package}==(\S+)", (ROOT / "requirements" / "clients" / f"{name}.txt").read_text(), re.MULTILINE
-    )
-    assert locked is not None
-    assert re.search(rf"(?<![\w.]){re.escape(locked[1])}(?![\w.]*\d)", PAGE), f"{package} {locked[1]}"
 
 
-def test_the_page_names_the_locked_version_of_the_package_for_node() -> None:
-    lock = json.loads((FOLDER / NODE / "package-lock.json").read_text())
-    assert f"Node {lock['packages']['node_modules/openai']['version']} " in PAGE
-    assert "resolved" not in lock["packages"]["node_modules/openai"]
+@pytest.mark.parametrize("name", NODE)
+def test_a_client_for_node_has_a_script(name: str) -> None:
+    assert (FOLDER / "node" / f"{name.removesuffix('_node')}_client.mjs").is_file()
+
+
+@pytest.mark.parametrize("folder", ["node", "coding"])
+def test_the_lock_files_for_node_name_no_registry(folder: str) -> None:
+    packages = json.loads((FOLDER / folder / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert not any("resolved" in package for package in packages.values())

@@ -1,20 +1,13 @@
 // The openai package for Node: chats, streams, the loop of calls and results, plain and streamed, and responses.
 import assert from "node:assert";
 import OpenAI from "openai";
+import { isCity, model, parameters, run } from "./check.mjs";
 
 const client = new OpenAI();
-const model = process.env.CHECKED_MODEL;
 const hello = { model, messages: [{ role: "user", content: "hello" }], max_tokens: 200, temperature: 0 };
-const parameters = {
-  type: "object",
-  properties: { city: { enum: ["Paris", "Rome", "Oslo"] } },
-  required: ["city"],
-  additionalProperties: false,
-};
 const tools = [{ type: "function", function: { name: "weather", description: "The weather.", parameters } }];
-const isCity = (text) => parameters.properties.city.enum.includes(JSON.parse(text).city);
 
-const checks = {
+await run({
   async chat() {
     assert((await client.chat.completions.create(hello)).choices[0].message.content);
   },
@@ -60,15 +53,4 @@ const checks = {
     const answer = await client.responses.create({ model, input: "hello", tools: flat, tool_choice: "required" });
     assert(isCity(answer.output.find((item) => item.type === "function_call").arguments));
   },
-};
-
-const results = [];
-for (const [check, run] of Object.entries(checks)) {
-  try {
-    await run();
-    results.push({ check, error: null });
-  } catch (error) {
-    results.push({ check, error: String(error).slice(0, 600) });
-  }
-}
-console.log(`\n${JSON.stringify(results)}`);
+});
