@@ -37,6 +37,8 @@ _IGNORED = frozenset(
         *vllm_sampling.IGNORED,
     }
 )
+#: Names that Mistral's API has for fields of OpenAI's.
+_SYNONYMS = {"random_seed": "seed"}
 #: Fields that are accepted only with these values, which are hints that no model here can follow, and are ignored.
 VERBOSITIES = ("low", "medium", "high")
 _HINTS: dict[str, tuple[str, ...]] = {"verbosity": VERBOSITIES}
@@ -81,7 +83,9 @@ def supported_fields(
     """
     accepted_values = _HINTS | _NEUTRAL | dict(more_neutral)
     kept = {}
-    for name, given in value.items():
+    for named, given in value.items():
+        synonym = _SYNONYMS.get(named, named)
+        name = named if synonym in value else synonym
         if name in known and given is not None:
             kept[name] = without_nulls(name, given)
         elif given is None:

@@ -192,7 +192,9 @@ def read_choice(value: Any) -> Any:
 
 
 def read_chosen_word(value: Any) -> Any:
-    """Return a choice that is no object. Raises ApiError."""
+    """Return a choice that is no object; Mistral's API says `any` for `required`. Raises ApiError."""
+    if value == "any":
+        return "required"
     if value is None or value in ("auto", "none", "required"):
         return value
     raise _invalid("tool_choice", value, "'auto', 'none', 'required' or a function")

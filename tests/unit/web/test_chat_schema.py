@@ -87,6 +87,14 @@ def test_what_one_body_ignores_is_not_named_with_the_next() -> None:
     assert chat().ignored == ()
 
 
+def test_the_seed_may_have_its_name_in_mistrals_api() -> None:
+    assert chat(random_seed=7).payload() == chat(seed=7).payload()
+
+
+def test_two_names_of_one_field_are_refused() -> None:
+    assert error_of(random_seed=7, seed=7).param == "random_seed"
+
+
 @pytest.mark.parametrize("level", ["loud", "", 3, ["low"], {"level": "low"}])
 def test_a_verbosity_that_is_none_is_refused(level: Any) -> None:
     assert error_of(verbosity=level).param == "verbosity"

@@ -33,6 +33,7 @@ def payload(**body: Any) -> dict[str, Any]:
         ({"tools": [TOOL]}, {"tools": [TOOL]}),
         ({"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": True}, {"tools": [TOOL]}),
         ({"tools": [TOOL], "tool_choice": "required"}, {"tools": [TOOL], "tool_choice": "required"}),
+        ({"tools": [TOOL], "tool_choice": "any"}, {"tools": [TOOL], "tool_choice": "required"}),
         ({"tools": [TOOL], "tool_choice": NAMED}, {"tools": [TOOL], "tool_choice": NAMED}),
         ({"tools": [TOOL], "parallel_tool_calls": False}, {"tools": [TOOL], "parallel_tool_calls": False}),
         ({"tools": [TOOL], "tool_choice": "none"}, {}),
