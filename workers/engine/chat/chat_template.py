@@ -126,17 +126,26 @@ class ChatTemplate:
     def _first_refused(self, messages: list[Message], tools: Tools, variables: Mapping[str, Any]) -> int:
         """Return the index of the message at the end of the shortest beginning that the template does not accept.
 
-        What follows a refused message is taken to be refused with it, so that few beginnings have to be rendered.
+        What follows a refused message is taken to be refused with it, so that few beginnings have to be rendered. They
+        are rendered without the tools, unless the template refuses the messages only because of these.
         """
+        if tools and not self._accepts(messages, (), variables):
+            tools = ()
         accepted, refused = 0, len(messages)
         while refused - accepted > 1:
             middle = (accepted + refused) // 2
-            try:
-                self._first_accepted(messages[:middle], tools, variables)
+            if self._accepts(messages[:middle], tools, variables):
                 accepted = middle
-            except Exception:  # noqa: BLE001 - the template is untrusted and may raise anything
+            else:
                 refused = middle
         return refused - 1
+
+    def _accepts(self, messages: list[Message], tools: Tools, variables: Mapping[str, Any]) -> bool:
+        try:
+            self._first_accepted(messages, tools, variables)
+        except Exception:  # noqa: BLE001 - the template is untrusted and may raise anything
+            return False
+        return True
 
     def _rendered(self, messages: list[Message], tools: Tools, variables: Mapping[str, Any]) -> str:
         more = {**self._unset, **variables, **({"tools": list(tools)} if tools else {})}

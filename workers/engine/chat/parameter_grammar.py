@@ -19,6 +19,8 @@ _OF_OBJECTS = ANNOTATIONS | {"type", "properties", "required", "additionalProper
 _OF_OBJECTS |= {"$schema", "$id", "x-guidance"}
 #: A longer text is JSON, because a pattern that counts characters grows with their number.
 _MAX_LENGTH = 1000
+#: How many characters the values of one tool may have. Each parameter with a reference repeats all definitions.
+_MAX_CHARACTERS = 200_000
 #: The name of an argument that the schema does not list.
 _OTHER = "[a-zA-Z0-9_.-]{1,64}"
 
@@ -45,17 +47,18 @@ def parameter_rules(
     """Return the rule `name` for the arguments of a tool, and those that it needs.
 
     `tool` is the tool's name with its schema, and `texts` are the parameters that are written as texts. Raises
-    JobRejected if the schema cannot be divided into parameters.
+    JobRejected if the schema cannot be divided into parameters, or if they are too long together.
     """
     schema = _resolved(tool[1])
     more = sorted(schema.keys() - _OF_OBJECTS)
     if more:
         raise unusable(f"the keyword {more[0]} is not supported for this model", Subject(_of(tool[0]), "tools"))
-    properties = dict(schema.get("properties") or {})
+    properties = {key: each for key, each in (schema.get("properties") or {}).items() if each is not False}
     required = [key for key in schema.get("required") or () if isinstance(key, str)]
     properties |= {key: {} for key in required if key not in properties}
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     order, rules = [], []
+    n_characters = 0
     for i, (key, each) in enumerate(properties.items()):
         rule = f"{name}_{i}"
         if key in texts:
@@ -65,6 +68,9 @@ def parameter_rules(
             value = f"{_json(each, shared, with_space)} {writer.terms(form.after)}"
         rules.append(f"{rule}: {writer.terms(form.before + key + form.between)} {value}")
         order.append(rule if key in required else f"{rule}?")
+        n_characters += len(value)
+        if n_characters > _MAX_CHARACTERS:
+            raise unusable("its parameters share too many definitions for this model", Subject(_of(tool[0]), "tools"))
     others = schema.get("additionalProperties", False)
     if others is not False:
         known = "".join(f" & ~{_quoted(key)}" for key in properties)

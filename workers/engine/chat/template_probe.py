@@ -1,6 +1,7 @@
 """Finds out what a chat template does with tools, by rendering conversations with made-up names."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -37,6 +38,8 @@ _TOOLS = [
         },
     }
 ]
+#: Marks before a call at the beginning of an answer: the templates of Llama 4 show some around an empty text.
+_MARKS = re.compile(r"(\s|<\|[^|<>]*\|>)*")
 #: Whether arguments are given as a text, and whether their values are.
 _ARGUMENT_KINDS = ((False, False), (True, False), (False, True))
 #: Ids of calls: of any length, and of nine letters and digits.
@@ -168,7 +171,7 @@ def _read(form: ToolFormat, shown: str) -> AnswerParts:
         harmony = HarmonyReader({mark: mark for mark in MARKS}, calls=True)
         return read_parts(harmony.feed(shown) + harmony.finish())
     reader = CallReader(form, {_TOOL: {_TEXT}})
-    begin = shown if form.only_first else shown[max(0, shown.find(form.begin)) :]
+    begin = _MARKS.sub("", shown, count=1) if form.only_first else shown[max(0, shown.find(form.begin)) :]
     return read_parts(reader.feed(begin) + reader.finish())
 
 

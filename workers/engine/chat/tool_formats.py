@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from workers.engine.chat.harmony import CHANNEL, CONSTRAIN, END_CALL, MESSAGE, START
@@ -116,6 +116,14 @@ HERMES = ToolFormat(
     after="}\n</tool_call>",
     again='\n<tool_call>\n{"name": "',
 )
+HERMES_COMPACT = ToolFormat(
+    "hermes-compact",
+    begin="<tool_call>",
+    before='{"name": "',
+    between='", "arguments": ',
+    after="}</tool_call>",
+    again='\n<tool_call>{"name": "',
+)
 LLAMA3 = ToolFormat(
     "llama3", begin='{"name": "', before="", between='", "parameters": ', after="}", again="", only_first=True
 )
@@ -130,6 +138,8 @@ MISTRAL = ToolFormat(
     again=', {"name": "',
     end="]",
 )
+#: Mistral's first models that call tools.
+MISTRAL_SPACED = replace(MISTRAL, name="mistral-spaced", before=' [{"name": "')
 #: Mistral's models since tokenizer version 11.
 MISTRAL_ID = ToolFormat(
     "mistral-id",
@@ -153,6 +163,15 @@ APRIEL = ToolFormat(
     after="}",
     again=', {"name": "',
     end="]</tool_calls>",
+)
+JAMBA = ToolFormat(
+    "jamba",
+    begin="<tool_calls>",
+    before='[\n    {"name": "',
+    between='", "arguments": ',
+    after="}",
+    again=',\n    {"name": "',
+    end="\n]</tool_calls>",
 )
 NEMOTRON = ToolFormat(
     "nemotron",
@@ -313,11 +332,14 @@ HARMONY = ToolFormat(
 #: The forms whose calls workers/engine/chat/call_reader.py reads.
 ALL = (
     HERMES,
+    HERMES_COMPACT,
     LLAMA3,
     MISTRAL,
+    MISTRAL_SPACED,
     MISTRAL_ID,
     MISTRAL_ARGS,
     APRIEL,
+    JAMBA,
     NEMOTRON,
     MINIMAX_M1,
     GIGACHAT,

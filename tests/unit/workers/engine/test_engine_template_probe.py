@@ -99,6 +99,13 @@ def test_templates_that_share_their_marks_are_told_apart_by_what_they_render(for
     assert (template.tool_format, template.shows_tools) == (form, True)
 
 
+@pytest.mark.parametrize("before", ["", "\n", "<|python_start|><|python_end|>", "<|start|>\n"])
+def test_marks_may_precede_a_call_that_counts_only_at_the_beginning_of_an_answer(before):
+    shown = before + '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
+    assert ChatTemplate(showing(shown), bos="", eos="").tool_format is LLAMA3
+    assert ChatTemplate(showing("Call: " + shown), bos="", eos="").tool_format is not LLAMA3
+
+
 @pytest.mark.parametrize("content", [None, "", []])
 @pytest.mark.parametrize(
     ("condition", "turn"),
@@ -149,9 +156,19 @@ def test_tools_are_explained_before_the_users_first_words_where_there_is_no_syst
     assert "<user>You may call functions" in told
 
 
-def test_a_system_message_that_the_client_wrote_is_not_moved():
+@pytest.mark.parametrize("condition", ["m.role == 'system'", "messages[0].role == 'system'"])
+def test_a_system_message_that_the_client_wrote_is_not_moved(condition):
+    source = ALTERNATING.replace("m.role == 'system'", condition, 1)
     with pytest.raises(JobRejected, match=r"messages: \[0\]: .*System role not supported"):
-        prompt(ALTERNATING, [{"role": "system", "content": "Be kind."}, ASKED], [WEATHER])
+        prompt(source, [{"role": "system", "content": "Be kind."}, ASKED], [WEATHER])
+
+
+def test_objects_in_arguments_are_json_where_the_template_would_show_them_in_pythons_notation():
+    source = template_of(QWEN_CODER).replace("value if value is string else value | tojson", "value")
+    given = {"city": "Paris", "where": {"lat": [1, None], "near": True}}
+    text = prompt(source, [ASKED, *called(call(arguments=json.dumps(given)))])
+    assert "<parameter=city>\nParis\n</parameter>" in text
+    assert f"<parameter=where>\n{json.dumps(given['where'])}\n</parameter>" in text
 
 
 @pytest.mark.parametrize("n_calls", [1, 2, 3])
