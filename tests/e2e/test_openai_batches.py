@@ -160,6 +160,26 @@ def test_lines_can_be_completions_and_requests_for_embeddings(client: OpenAI) ->
     assert (line["response"]["status_code"], line["error"]["code"]) == (400, "unsupported_parameter")
 
 
+def test_lines_can_be_responses_that_continue_others(client: OpenAI) -> None:
+    first = client.responses.create(model="sim", input="one two", max_output_tokens=5)
+    bodies: list[dict[str, object]] = [
+        {"input": "one two", "max_output_tokens": 5},
+        {"input": "three", "max_output_tokens": 5, "previous_response_id": first.id},
+        {"input": [{"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "three"}]},
+        {"input": "one two", "background": True},
+        {"input": "one two", "max_output_tokens": 0},
+    ]
+    lines = [a_line(number, url="/v1/responses", body=body | {"model": "sim"}) for number, body in enumerate(bodies)]
+    batch = ended(client, begin(client, lines, endpoint="/v1/responses"))
+    answers = [line["response"]["body"] for line in results(client, batch.output_file_id)]
+    assert [answer["object"] for answer in answers] == ["response"] * 3
+    assert [answer["usage"]["input_tokens"] for answer in answers] == [2, 8, 6]
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(answers[0]["id"])
+    errors = [line["response"]["body"]["error"]["param"] for line in results(client, batch.error_file_id)]
+    assert errors == ["background", "max_output_tokens"]
+
+
 def test_a_batch_of_another_tenant_is_not_found(client: OpenAI) -> None:
     batch = begin(client, [a_line(0)])
     other = client.with_options(default_headers={"X-Tenant": "other"})

@@ -16,7 +16,7 @@ from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import MODEL, a_job, admitted, heartbeat, reconfigure
 from tests.support.door import a_door, fault, refused, restart_with_another_answer, run_next, serve, settle, worker
-from web.api import response_models
+from web.api import list_models, response_models
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -211,7 +211,7 @@ def test_a_refusal_has_the_same_body_as_on_other_routes(client: FlaskClient, sto
 def test_only_live_models_are_listed(client: FlaskClient, store: Store) -> None:
     serve(store, "w2", model="org/other")
     body = client.get("/v1/models").get_json()
-    response_models.ModelList.model_validate(body)
+    list_models.ModelList.model_validate(body)
     assert [model["id"] for model in body["data"]] == ["m", "org/other"]
     assert client.get("/v1/models/org/other").get_json()["id"] == "org/other"
     fault(client.get("/v1/models/nope"), 404, "model_not_found", "model")

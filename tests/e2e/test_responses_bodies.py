@@ -34,7 +34,7 @@ def client(store: Store, settings: Settings) -> FlaskClient:
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"max_tokens": 5}, "max_tokens"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"type": "computer_call", "id": "cc_1"}]}, "input[0].type"),
     ],
 )
 def test_an_unsupported_field_is_400_and_named(client: FlaskClient, fields: dict[str, Any], param: str) -> None:

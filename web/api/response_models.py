@@ -247,22 +247,6 @@ class Quote(ResponseModel):
     routed: Routed | None = Field(default=None, description="present if a pool of the named route would admit the job")
 
 
-class Model(ResponseModel):
-    """A model, identified by its served name or by an alias."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
-class ModelList(ResponseModel):
-    """The live models that the tenant may use."""
-
-    object: Literal["list"]
-    data: list[Model]
-
-
 class Ready(ResponseModel):
     """Whether a job could be admitted now."""
 
@@ -393,8 +377,6 @@ ALL: tuple[type[ResponseModel], ...] = (
     Quote,
     OwnQueue,
     UsageReport,
-    ModelList,
-    Model,
     Ready,
     Health,
     Completion,

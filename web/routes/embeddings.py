@@ -50,6 +50,8 @@ def embeddings(body: EmbeddingsBody) -> Response:
     )
 
 
+@bp.post("/rerank")
+@bp.post("/v2/rerank")
 @bp.post("/v1/rerank")
 @bp.input(RerankBody, arg_name="body")
 @bp.doc(

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
@@ -22,6 +23,7 @@ from web.openai.chat_schema import ChatBody, CompletionBody
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
 from web.operations.admission import offer
+from web.operations.batches.batch_json import list_json
 from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
 from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
@@ -47,9 +49,12 @@ _MODEL_CREATED = int(time.time())
 @bp.get("/v1/models")
 @bp.doc(summary="List live models", responses={200: "The models that this tenant may use"})
 def models() -> Response:
-    """Return the names and aliases of all live models that this tenant may use, and the routes to them."""
+    """Return the names and aliases of all live models that this tenant may use, and the routes to them.
+
+    The objects have the fields of OpenAI's API and of Anthropic's.
+    """
     names = current_context().pools.visible_names(current_caller().policy)
-    return json_response({"object": "list", "data": [_model_json(name) for name in names]})
+    return json_response(list_json([_model_json(name) for name in names], has_more=False))
 
 
 @bp.get("/v1/models/<path:name>")
@@ -212,5 +217,7 @@ def _error_frame(problem: ApiError) -> str:
     return data_frame(error_response(problem).body)
 
 
-def _model_json(name: str) -> dict[str, str | int]:
-    return {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"}
+def _model_json(name: str) -> dict[str, Any]:
+    created_at = datetime.fromtimestamp(_MODEL_CREATED, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    of_anthropic = {"type": "model", "display_name": name, "created_at": created_at}
+    return {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"} | of_anthropic

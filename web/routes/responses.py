@@ -1,26 +1,28 @@
 """`/v1/responses`: create, read, follow and cancel responses; each is one job, admitted like all other jobs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import wraps
+from typing import Any, cast
 
 from apiflask import APIBlueprint
-from flask import Response, request
+from flask import Response, g, request
 
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
-from web.api.digests import body_digest, given_fields
-from web.api.escalation import checks_of
 from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
 from web.http import shutdown
-from web.http.api_errors import ApiError, FieldError, invalid_value
-from web.http.request import retry_attempt, return_ticket
+from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.http.request import DoorRequest, retry_attempt, return_ticket
 from web.http.telemetry import traceparent
 from web.openai.accepted_fields import unsupported
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
 from web.openai.responses_schema import check_include
 from web.openai.responses_tools import ResponsesWithTools
 from web.operations.admission import AdmittedJob, offer
+from web.operations.batches.batch_json import list_json
 from web.operations.callers import Caller
 from web.operations.cancel_on_disconnect import (
     cancel_unless_stopping,
@@ -40,18 +42,40 @@ from web.operations.requests.conversations import (
     find_response,
     forget_unstored,
 )
-from web.operations.requests.generation import GenerationRequest
+from web.operations.requests.item_references import items_of_input, with_referenced_items
+from web.operations.requests.openai_requests import response_request
 from web.operations.responses import json_response, problem_response, yield_response
 from web.operations.responses_events import ResponseEvents, TextDiverged
 from web.operations.sse import stream_response, with_comments
+from web.routes.batches.page_arguments import oldest_first, page_after, page_limit
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
+from web.runtime.model_pools import FoundRoute
 
 bp = APIBlueprint("responses", __name__, tag="OpenAI")
 
+#: How many items of an input a page has by default and at most, as in OpenAI's API.
+_INPUT_PAGE, _MAX_INPUT_PAGE = 20, 100
+
+
+def _with_references(view: Callable[..., Response]) -> Callable[..., Response]:
+    """Replace references to items in the body before the decorated view validates it."""
+
+    @wraps(view)
+    def serve(**arguments: Any) -> Response:
+        # Closed as soon as the job is offered, or here.
+        with ExitStack() as g.references:
+            door_request = cast("DoorRequest", request)
+            value, tenant = door_request.get_json(), current_caller().tenant
+            door_request.replace_json(with_referenced_items(current_context(), tenant, value, g.references))
+            return view(**arguments)
+
+    return serve
+
 
 @bp.post("/v1/responses")
+@_with_references
 @bp.input(ResponsesWithTools, arg_name="body")
 @bp.doc(
     summary="Create a response, plain, streaming or in the background",
@@ -109,6 +133,53 @@ def read(response_id: str) -> Response:
     return _reader_stream(context, view, after) if stream else _view_response(view)
 
 
+@bp.get("/v1/responses/<response_id>/input_items")
+@bp.doc(
+    summary="List the input of a response",
+    description="The items of the whole conversation before the answer, without the instructions. They are kept as "
+    "long as the response.",
+    responses={
+        200: "One page of items, the newest first",
+        404: "This tenant has no such response, or its input is gone",
+    },
+)
+def input_items(response_id: str) -> Response:
+    """Return one page of the items."""
+    limit, after, is_ascending = page_limit(_INPUT_PAGE, _MAX_INPUT_PAGE), page_after(), oldest_first()
+    context = current_context()
+    view = _find_response(context, response_id)
+    with ExitStack() as held:
+        items = items_of_input(context, view, held)
+        items = items if is_ascending else items[::-1]
+        ids = [item["id"] for item in items]
+        if after is not None and after not in ids:
+            raise invalid_value([FieldError("after", f"after={quoted(after)} is not the id of an item of this input")])
+        first = 0 if after is None else ids.index(after) + 1
+        page = items[first : first + limit]
+        return json_response(list_json(page, has_more=first + limit < len(items)))
+
+
+@bp.post("/v1/responses/input_tokens")
+@_with_references
+@bp.input(ResponsesWithTools, arg_name="body")
+@bp.doc(
+    summary="Estimate the tokens of a response's prompt",
+    description="The door has no tokenizer: it estimates the number from the length of the texts and from what the "
+    "workers of the model have measured. No job is created.",
+    responses={200: "The estimated number of tokens"},
+)
+def input_tokens(body: ResponsesWithTools) -> Response:
+    """Estimate how many tokens the prompt of a response has."""
+    context, caller = current_context(), current_caller()
+    target = context.pools.resolve_target(body.model, caller.policy)
+    deadline = read_deadline(context, caller, body, "hold")
+    with ExitStack() as held:
+        payload = continued(context, caller.tenant, response_request(context, body, deadline), held).payload
+        models = target.models if isinstance(target, FoundRoute) else (target,)
+        tokens = max(model.estimate(payload) for model in models)
+    return name_ignored(context, body, json_response({"object": "response.input_tokens", "input_tokens": tokens}))
+
+
 @bp.post("/v1/responses/<response_id>/cancel")
 @bp.doc(
     summary="Cancel a response",
@@ -150,37 +221,19 @@ def _offer(
     """
     with_identity = with_job_identity if body.background else with_refusal_identity
     with ExitStack() as held:
-        generation = continued(context, caller.tenant, _generation_request(context, body, deadline), held)
+        held.callback(g.references.close)
+        request_of_body = replace(
+            response_request(context, body, deadline),
+            attempt=retry_attempt(),
+            return_ticket=return_ticket(body.return_ticket),
+            traceparent=traceparent(),
+        )
+        generation = continued(context, caller.tenant, request_of_body, held)
         verdict = offer(context, caller, with_identity(generation, caller.tenant))
     if body.background and isinstance(verdict, AdmittedJob) and not is_response(verdict.view):
         response_id = PREFIX + verdict.view.id
         raise ApiError("job_not_found", f"this request was answered with response {response_id!r}, which was deleted")
     return verdict
-
-
-def _generation_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
-    return GenerationRequest(
-        payload=body.payload(),
-        deadline=deadline,
-        model=body.model,
-        max_tokens=body.max_output_tokens,
-        default_max_tokens=context.settings.default_max_tokens,
-        metadata=body.metadata or {},
-        attempt=retry_attempt(),
-        return_ticket=return_ticket(body.return_ticket),
-        traceparent=traceparent(),
-        supersede_key=body.supersede_key,
-        priority=body.priority,
-        degrade=body.degrade,
-        private=body.private,
-        escalate=checks_of(body.escalate, streams=body.stream),
-        # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
-        # Idempotency-Key that is used on both routes must not find the same job.
-        body_digest=body_digest({"responses": given_fields(body)}),
-        callback_url=body.callback_url or "",
-        form=body.form(),
-        keeps_request=body.store,
-    )
 
 
 def _find_response(context: DoorContext, response_id: str) -> JobView:

@@ -166,6 +166,7 @@ class FolderMetrics(Collector):
     def _families(self, kind: str, by_key: dict[str, float]) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
         buckets: dict[str, list[tuple[float, Sample]]] = {}
+        sums: dict[str, Sample] = {}
         for key, value in in_turns(by_key.items()):
             parsed = self._keys.get(key)
             if parsed is None:
@@ -175,11 +176,15 @@ class FolderMetrics(Collector):
             if "le" in parsed.labels:
                 series = f"{parsed.metric_name}{_without_bound(parsed.labels)}"
                 buckets.setdefault(series, []).append((float(parsed.labels["le"]), sample))
+            elif kind == "histogram":
+                sums[f"{parsed.metric_name}{parsed.labels}"] = sample
             else:
                 family.samples.append(sample)
-        for of_series in in_turns(buckets.values(), turn=10):
+        # In OpenMetrics, the samples of a series stand together.
+        for series, of_series in in_turns(buckets.items(), turn=10):
             metric_name = of_series[0][1].name.removesuffix("_bucket")
             families[metric_name].samples += _cumulated(metric_name, of_series)
+            families[metric_name].samples += [sums[series]] if series in sums else []
         yield from families.values()
 
 

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import values
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from shared.clock import ManualClock, RealClock
 from tests.support.processes import wait_for
@@ -55,7 +56,14 @@ def test_the_page_has_the_same_values_as_that_of_prometheus_client(files: Metric
     }
     page, _ = counted_page()
     assert parse(page.render("text").decode()).values == theirs
-    assert page.render("openmetrics").endswith(b"# EOF\n")
+    # The parser of OpenMetrics also checks that the samples of each series stand together.
+    openmetrics = text_string_to_metric_families(page.render("openmetrics").decode())  # type: ignore[no-untyped-call]  # has no types
+    read = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in openmetrics
+        for sample in family.samples
+    }
+    assert read == theirs
 
 
 def test_other_greenlets_run_while_the_page_is_rendered(files: MetricFiles, monkeypatch: pytest.MonkeyPatch) -> None:

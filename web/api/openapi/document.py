@@ -6,7 +6,7 @@ from apiflask import APIFlask
 from pydantic.json_schema import models_json_schema
 
 from shared.jobs.states import JobState
-from web.api import batch_models, message_models, response_models
+from web.api import batch_models, list_models, message_models, response_models
 from web.api.openapi.texts import with_texts
 from web.http.request import MAX_ATTEMPT
 
@@ -104,8 +104,8 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("post", "/v1/quote"): response_models.Quote,
     ("get", "/v1/queue"): response_models.OwnQueue,
     ("get", "/v1/usage"): response_models.UsageReport,
-    ("get", "/v1/models"): response_models.ModelList,
-    ("get", "/v1/models/{name}"): response_models.Model,
+    ("get", "/v1/models"): list_models.ModelList,
+    ("get", "/v1/models/{name}"): list_models.Model,
     ("post", "/v1/chat/completions"): response_models.Completion,
     ("post", "/v1/completions"): response_models.Completion,
     ("post", "/v1/messages"): message_models.Message,
@@ -119,9 +119,13 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("get", "/v1/batches"): batch_models.BatchList,
     ("get", "/v1/batches/{batch_id}"): batch_models.Batch,
     ("post", "/v1/batches/{batch_id}/cancel"): batch_models.Batch,
+    ("post", "/rerank"): response_models.Ranking,
     ("post", "/v1/rerank"): response_models.Ranking,
+    ("post", "/v2/rerank"): response_models.Ranking,
     ("post", "/v1/responses"): response_models.Response,
     ("get", "/v1/responses/{response_id}"): response_models.Response,
+    ("get", "/v1/responses/{response_id}/input_items"): list_models.InputItemList,
+    ("post", "/v1/responses/input_tokens"): list_models.InputTokens,
     ("post", "/v1/responses/{response_id}/cancel"): response_models.Response,
     ("get", "/health"): response_models.Health,
     ("get", "/health/ready"): response_models.Ready,
@@ -175,7 +179,9 @@ _ROUTES_WITH_JOB_END_ERRORS = (
     "/v1/completions",
     "/v1/embeddings",
     "/v1/messages",
+    "/rerank",
     "/v1/rerank",
+    "/v2/rerank",
     "/v1/responses",
 )
 #: The routes of Anthropic's API.
@@ -186,6 +192,7 @@ _MODELS: tuple[type[response_models.ResponseModel], ...] = (
     *response_models.ALL,
     *message_models.ALL,
     *batch_models.ALL,
+    *list_models.ALL,
 )
 
 

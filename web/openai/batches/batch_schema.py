@@ -32,7 +32,7 @@ def _check_window(text: str) -> str:
     return text
 
 
-Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 Window = Annotated[str, AfterValidator(_check_window), Field(json_schema_extra={"pattern": _PATTERN})]
 MetadataName = Annotated[NulFreeText, Field(min_length=1, max_length=64)]
 MetadataValue = Annotated[NulFreeText, Field(max_length=512)]

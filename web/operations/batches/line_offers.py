@@ -1,5 +1,6 @@
 """Offers the lines of a batch to the queue, each as a job of priority -1."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,14 +12,19 @@ from shared.store.batches.batches import ClaimedBatch, StoredBatch
 from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
+from web.openai.accepted_fields import unsupported
 from web.operations.admission import LineNotOpen, offer
 from web.operations.batches.open_lines import ENDPOINTS, OpenLine, problem_line, refusal_line
 from web.operations.callers import Caller
+from web.operations.requests.conversations import continued
 from web.operations.requests.generation import GenerationRequest
+from web.operations.requests.item_references import with_referenced_items
 from web.operations.requests.openai_requests import (
     embeddings_request,
     read_embeddings_body,
+    read_response_body,
     read_text_body,
+    response_request,
     text_request,
 )
 from web.runtime.context import DoorContext
@@ -102,7 +108,9 @@ def _request(
 ) -> GenerationRequest:
     """Return the request in a line. Raises ApiError."""
     kind = ENDPOINTS[endpoint]
-    if kind is None:
+    if kind == "response":
+        return _response_request(context, caller, value, left_ms)
+    if kind == "embeddings":
         vectors = read_embeddings_body(value)
         deadline = _deadline(context, caller, vectors.deadline_ms, vectors.start_within_ms, left_ms)
         generation = embeddings_request(context, vectors, caller.policy, deadline)
@@ -113,6 +121,18 @@ def _request(
         generation = text_request(context, text, kind, deadline)
     # The job has no client that polls it.
     return replace(generation, priority=_PRIORITY, poll_grace_ms=0)
+
+
+def _response_request(context: DoorContext, caller: Caller, value: dict[str, Any], left_ms: int) -> GenerationRequest:
+    """Return the request for a response, which is in the batch's file only. Raises ApiError."""
+    with ExitStack() as held:
+        body = read_response_body(with_referenced_items(context, caller.tenant, value, held))
+        if body.background:
+            raise unsupported("background", "a line of a batch has no connection that it could outlive")
+        deadline = _deadline(context, caller, body.deadline_ms, body.start_within_ms, left_ms)
+        generation = continued(context, caller.tenant, response_request(context, body, deadline), held)
+    form = generation.form | {"store": False}
+    return replace(generation, priority=_PRIORITY, poll_grace_ms=0, form=form, keeps_request=False)
 
 
 def _deadline(

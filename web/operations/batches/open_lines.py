@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
@@ -12,13 +12,15 @@ from shared.store.batches.batches import ERROR, OUTPUT
 from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
 from web.openai.chat_answers import AnswerKind, answer_format, job_end_error
 from web.openai.embeddings_schema import embeddings_json
+from web.openai.responses_answers import response_json
 from web.operations.batches.lines import RequestLine
 
 #: For each endpoint, what its answers are.
-ENDPOINTS: dict[str, AnswerKind | None] = {
+ENDPOINTS: dict[str, AnswerKind | Literal["embeddings", "response"]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completion",
-    "/v1/embeddings": None,
+    "/v1/embeddings": "embeddings",
+    "/v1/responses": "response",
 }
 #: How long a line waits after its job has expired, the first time and at most, in ms.
 _FIRST_REST_MS, _LONGEST_REST_MS = 1_000, 60_000
@@ -87,8 +89,10 @@ def answer_line(batch_id: str, line: OpenLine, endpoint: str, view: JobView) -> 
     if problem is not None:
         return problem_line(batch_id, line, problem, view.id)
     kind = ENDPOINTS[endpoint]
-    if kind is None:
+    if kind == "embeddings":
         body = embeddings_json(view, "base64" if line.base64 else "float")
+    elif kind == "response":
+        body = response_json(view)
     else:
         body = answer_format(view, kind).complete(view)
     return OUTPUT + _file_line(batch_id, line, response=_response(200, view.id, body))

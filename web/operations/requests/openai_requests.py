@@ -8,12 +8,14 @@ from shared.candidates import candidates_in
 from shared.jobs.tenant_policy import TenantPolicy
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
+from web.api.digests import body_digest, given_fields
 from web.api.escalation import checks_of
 from web.http.api_errors import ApiError, field_errors, invalid_value
 from web.openai.chat_answers import AnswerKind
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
+from web.openai.responses_tools import ResponsesWithTools
 from web.openai.tools_schema import ChatWithTools
 from web.operations.requests.generation import GenerationRequest
 from web.runtime.context import DoorContext
@@ -42,6 +44,29 @@ def text_request(
     )
 
 
+def response_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
+    """Return the request for a response, without what arrived in headers and without the conversation before it."""
+    return GenerationRequest(
+        payload=body.payload(),
+        deadline=deadline,
+        model=body.model,
+        max_tokens=body.max_output_tokens,
+        default_max_tokens=context.settings.default_max_tokens,
+        metadata=body.metadata or {},
+        supersede_key=body.supersede_key,
+        priority=body.priority,
+        degrade=body.degrade,
+        private=body.private,
+        escalate=checks_of(body.escalate, streams=body.stream),
+        # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
+        # Idempotency-Key that is used on both routes must not find the same job.
+        body_digest=body_digest({"responses": given_fields(body)}),
+        callback_url=body.callback_url or "",
+        form=body.form(),
+        keeps_request=body.store,
+    )
+
+
 def embeddings_request(
     context: DoorContext, body: EmbeddingsBody, policy: TenantPolicy | None, deadline: RequestDeadline
 ) -> GenerationRequest:
@@ -63,6 +88,14 @@ def read_text_body(context: DoorContext, value: Any, kind: AnswerKind, policy: T
         return forwarded
     try:
         return (ChatWithTools if kind == "chat" else CompletionBody).model_validate(value)
+    except ValidationError as error:
+        raise invalid_value(field_errors(error)) from None
+
+
+def read_response_body(value: Any) -> ResponsesWithTools:
+    """Return the validated body. Raises ApiError."""
+    try:
+        return ResponsesWithTools.model_validate(value)
     except ValidationError as error:
         raise invalid_value(field_errors(error)) from None
 
