@@ -124,6 +124,7 @@ class Settings:
     upstream_concurrency: int
     upstream_first_token_ms: int
     upstream_gap_ms: int
+    upstream_max_tokens: int
     log_level: str
     log_format: str
     traces: str

@@ -51,4 +51,13 @@ ROWS: tuple[Setting, ...] = (
         3_600_000,
         "an upstream that sends nothing for this long in the middle of an answer hangs, and the attempt fails",
     ),
+    int_row(
+        "upstream_max_tokens",
+        4096,
+        "tokens",
+        1,
+        10_000_000,
+        "the longest answer of an upstream to a request that sets no max_tokens; such a request is sent without a "
+        "length, so that the upstream's own default holds if it is shorter",
+    ),
 )

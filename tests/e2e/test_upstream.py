@@ -97,7 +97,28 @@ def test_a_stream_has_usage_only_if_the_client_asked_for_it(client: openai.OpenA
 def test_a_completion_is_passed_on(client: openai.OpenAI, server: UpstreamServer) -> None:
     answer = client.completions.create(model="m", prompt="once upon", echo=True)
     assert answer.choices[0].text == "w0 w1 w2 "
-    assert (server.bodies[-1]["echo"], server.bodies[-1]["max_tokens"]) == (True, 16)
+    sent = {"model": "m", "prompt": "once upon", "echo": True, "stream": True}
+    assert server.bodies[-1] == sent | {"stream_options": {"include_usage": True}}
+
+
+def test_a_request_without_a_length_is_sent_without_one_and_ends_at_a_bound(
+    client: openai.OpenAI, served: Served, server: UpstreamServer
+) -> None:
+    chat = {"model": "m", "messages": CHAT["messages"]}
+    server.words = 400
+    try:
+        answer = client.chat.completions.create(**chat)
+        job = served.submit(model="m", temperature=0.8).json()
+        (view,) = served.stage.ended(job["id"])
+    finally:
+        server.words = 3
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 400
+    assert view.usage is not None
+    assert view.usage.completion_tokens == 400
+    own = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    assert server.bodies[-2] == chat | own
+    assert server.bodies[-1].keys() == own.keys() | {"prompt", "temperature"}
 
 
 @pytest.mark.parametrize("behaviour", ["answer", "numbers"])
@@ -130,6 +151,9 @@ def test_a_request_that_the_upstream_rejects_is_400_with_its_message(
     [
         ({"messages": []}, "messages"),
         ({"n": 2}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"num_return_sequences": 2}, "num_return_sequences"),
+        ({"use_beam_search": True}, "use_beam_search"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"messages": ["x"]}, "messages[0]"),
         ({"deadline_ms": "soon"}, "deadline_ms"),

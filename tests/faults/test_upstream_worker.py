@@ -116,7 +116,7 @@ def test_a_rejected_request_fails_at_once(stage: Stage, server: UpstreamServer) 
 @pytest.mark.usefixtures("worker")
 def test_a_cancel_reaches_the_upstream(stage: Stage, server: UpstreamServer) -> None:
     server.will("endless")
-    job_id = stage.admit(model="m")
+    job_id = stage.admit(model="m", max_tokens=4_000)
     stage.wait_for_text(job_id)
     stage.store.cancel(job_id)
     assert ended(stage, job_id)[0] == "canceled"
@@ -217,7 +217,7 @@ def test_a_worker_that_drains_finishes_what_runs_upstream(
 def test_a_worker_whose_grace_is_over_gives_its_job_to_another(stage: Stage, server: UpstreamServer) -> None:
     first = stage.worker(PENSTOCK_DRAIN_GRACE_MS="100")
     server.will("endless")
-    job_id = stage.admit(model="m")
+    job_id = stage.admit(model="m", max_tokens=4_000)
     stage.wait_for_text(job_id)
     first.terminate()
     assert first.exit_code() == 0

@@ -43,6 +43,8 @@ class UpstreamServer:
         self.models = ["m"]
         self.behaviours: deque[Behaviour] = deque()
         self.retry_after = {"Retry-After": "0.3"}
+        #: Fields that the server does not take → what it says about each of them.
+        self.refuses: dict[str, str] = {}
         #: The time between two words, in seconds.
         self.word_s = 0.0
         #: How many requests are answered at once; the others wait for a place. 0: no bound.
@@ -125,6 +127,9 @@ class UpstreamServer:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             message = f"Incorrect API key provided: {self.key[:8]}"
             return web.json_response({"error": {"message": message}}, status=401)
+        for name, message in self.refuses.items():
+            if name in body:
+                return _error(400, message)
         behaviour = self.behaviours.popleft() if self.behaviours else "answer"
         self.open += 1
         try:

@@ -151,10 +151,12 @@ class Sampling(Body):
         """Return the sampling fields of the payload.
 
         If the request names no seed, a random seed is chosen here, so that every attempt of the job generates the same
-        answer.
+        answer. `asked` has the names of the fields that the request has.
         """
         fields = self.model_dump(include=set(Sampling.model_fields), exclude_none=True)
-        return fields | {"seed": secrets.randbelow(_SEEDS) if self.seed is None else self.seed}
+        # An upstream receives only what the client asked for.
+        asked = sorted(self.model_fields_set & fields.keys())
+        return fields | {"seed": secrets.randbelow(_SEEDS) if self.seed is None else self.seed, "asked": asked}
 
 
 class JobFields(Body):

@@ -37,6 +37,16 @@ _OWN = frozenset(
         "supersede_key",
     }
 )
+#: Other servers' names of max_tokens. The upstream receives the length only in its own field.
+_LENGTHS = ("n_predict", "max_new_tokens", "num_predict", "max_output_tokens", "max_gen_len")
+#: Fields with which some servers generate several answers. Only these values ask for one.
+_SINGLE: dict[str, tuple[Any, ...]] = {
+    "n": (None, 1),
+    "best_of": (None, 0, 1),
+    "num_return_sequences": (None, 1),
+    "num_beams": (None, 1),
+    "use_beam_search": (None, False),
+}
 
 
 class ForwardedStreamOptions(StreamOptions):
@@ -68,16 +78,20 @@ class ForwardedBody(BaseModel):
     @classmethod
     def _check(cls, value: Any) -> Any:
         check_sizes(value, {"messages": MAX_MESSAGES}, messages="messages")
-        if isinstance(value, dict) and value.get("n") not in (None, 1):
-            raise unsupported("n", "one answer is returned for each request")
         if not isinstance(value, dict):
             return value
+        for name, single in _SINGLE.items():
+            if value.get(name) not in single:
+                raise unsupported(name, "one answer is generated for each request")
         return {name: given for name, given in value.items() if given is not None or name not in _OWN}
 
     @property
     def requested_max_tokens(self) -> int | None:
         """The maximum length of the answer in tokens, or None if the client named no maximum."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        more = self.model_extra or {}
+        others = [more[name] for name in _LENGTHS if type(more.get(name)) is int and 1 <= more[name] <= MAX_TOKENS]
+        named = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return min(others, default=None) if named is None else named
 
     @property
     def may_be_cut(self) -> bool:

@@ -41,4 +41,7 @@ class VllmSampling(Sampling):
     def sampling(self) -> dict[str, Any]:
         """Return the sampling fields of the payload, under the names of the native route."""
         fields = super().sampling() | {"top_k": max(0, self.top_k)}
-        return fields if self.repetition_penalty is None else fields | {"repeat_penalty": self.repetition_penalty}
+        if self.repetition_penalty is None:
+            return fields
+        asked = sorted({*fields["asked"], "repeat_penalty"})
+        return fields | {"repeat_penalty": self.repetition_penalty, "asked": asked}

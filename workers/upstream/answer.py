@@ -10,13 +10,10 @@ from shared.jobs.outcomes import FinishReason
 from workers.upstream.answers.call_places import CallPlaces
 from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.answers.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
-from workers.upstream.answers.pieces import CallPiece, Pieces, read_finish_reason, read_index, read_pieces
+from workers.upstream.answers.pieces import CallPiece, Pieces, read_finish_reason, read_index, read_pieces, says_more
 
 #: The most bytes of an answer, with its tool calls, that are kept.
 MAX_ANSWER_BYTES = 8 << 20
-#: An answer is ended when it has more parts than this for each token that was asked for, and some more. Most servers
-#: send a part for each token, and some one for each character. One that sends more ignores the length.
-_PARTS_PER_TOKEN, _MORE_PARTS = 8, 64
 
 
 class Counts(NamedTuple):
@@ -30,10 +27,13 @@ class Counts(NamedTuple):
 
 
 def read_counts(usage: Any) -> Counts:
-    """Return the counts in the `usage` of a chunk or a response. What is no number of tokens is left out."""
+    """Return the counts in the `usage` of a chunk or a response. What is no number of tokens is left out.
+
+    Nor is 0 a number of prompt tokens: servers that have not counted yet send it.
+    """
     if not isinstance(usage, dict):
         return Counts()
-    prompt, completion = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    prompt, completion = _count(usage.get("prompt_tokens")) or None, _count(usage.get("completion_tokens"))
     cached = _detail(usage, "prompt_tokens_details", "cached_tokens")
     reasoning = _detail(usage, "completion_tokens_details", "reasoning_tokens")
     return Counts(prompt, min(prompt or 0, cached), completion, min(completion or 0, reasoning))
@@ -56,6 +56,12 @@ class Answer:
     counts: Counts = field(default_factory=Counts)
     #: Number of chunks that had a part of the answer. Most servers send one for each token.
     chunks: int = 0
+    #: Whether the upstream has begun to answer: some send a role first, and hold back what may be a call of a tool.
+    has_role: bool = False
+    #: Whether the upstream ignores the length: after it, there was a chunk, which is part of the answer, and another.
+    is_too_long: bool = False
+    #: How many chunks with a part had arrived when the upstream last counted tokens.
+    _counted_chunks: int = 0
     _others: dict[str, str] = field(default_factory=dict)
     _tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     _places: CallPlaces = field(default_factory=CallPlaces)
@@ -76,30 +82,26 @@ class Answer:
 
     @property
     def completion_tokens(self) -> int:
-        """The number of tokens so far: the upstream's count, or the number of chunks while it has sent none."""
-        return self.chunks if self.counts.completion is None else self.counts.completion
+        """The number of tokens so far: the upstream's last count, unless more chunks than that have a part by now."""
+        counted = self.counts.completion or 0
+        return counted if self.chunks == self._counted_chunks else max(counted, self.chunks)
 
     @property
     def has_begun(self) -> bool:
         """Whether a part of the answer has arrived."""
         return self.chunks > 0
 
-    @property
-    def is_too_long(self) -> bool:
-        """Whether the upstream ignores the length that was asked for."""
-        return self.chunks > _PARTS_PER_TOKEN * self.max_tokens + _MORE_PARTS
-
     def add_chunk(self, chunk: Any) -> str | None:
         """Add one chunk of a stream. Return its new text, which may be "", or None if it has no part of the answer.
 
         Raises AnswerInvalid.
         """
-        choice = self._first_choice(chunk)
-        if choice is None:
-            return None
-        return self._add(
-            choice, ("text", "delta", "message") if self.kind == "completion" else ("delta", "message", "text")
-        )
+        choice, text = self._first_choice(chunk), None
+        if choice is not None:
+            fields = ("text", "delta", "message") if self.kind == "completion" else ("delta", "message", "text")
+            text = self._add(choice, fields)
+        self._count(chunk.get("usage"))
+        return text
 
     def add_whole(self, response: Any) -> str:
         """Add a response that is not streamed and return its text. Raises AnswerInvalid."""
@@ -107,7 +109,20 @@ class Answer:
         if choice is None:
             raise AnswerInvalid("the upstream's response has no choice")
         fields = ("text", "message", "delta") if self.kind == "completion" else ("message", "delta", "text")
-        return self._add({"finish_reason": "stop"} | _without_nulls(choice), fields, is_whole=True) or ""
+        text = self._add({"finish_reason": "stop"} | _without_nulls(choice), fields, is_whole=True) or ""
+        self._count(response.get("usage"))
+        return text
+
+    def _count(self, usage: Any) -> None:
+        """Take over the upstream's counts. A count of 0 tokens for an answer that has begun is none."""
+        counts = read_counts(usage)
+        if counts.completion:
+            self._counted_chunks = self.chunks
+        elif self.has_begun:
+            counts = counts._replace(completion=self.counts.completion)
+        if counts.prompt is not None or counts.completion is not None:
+            self.counts = counts if counts.prompt is not None else counts._replace(prompt=self.counts.prompt)
+        self.is_too_long = self.is_too_long or (not self.finish_reason and self.completion_tokens > self.max_tokens + 1)
 
     def end(self, reason: str) -> None:
         """Note that nothing more comes, and why if the upstream has not said it. Raises AnswerInvalid for no answer."""
@@ -128,9 +143,6 @@ class Answer:
     def _first_choice(self, value: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
             raise AnswerInvalid("the upstream sent JSON that is not an object")
-        counts = read_counts(value.get("usage"))
-        if counts.prompt is not None or counts.completion is not None:
-            self.counts = counts
         choices = value.get("choices")
         if choices is None:
             # Some servers send usage, or a sign of life, in an object of its own.
@@ -147,6 +159,9 @@ class Answer:
     def _add(self, choice: Mapping[str, Any], fields: Sequence[str], *, is_whole: bool = False) -> str | None:
         """Add the parts of one chunk or response; return its new text, or None if it has no part of the answer."""
         pieces, logprobs = self._read(choice, fields), choice.get("logprobs")
+        if pieces.has_part and not is_whole and self.completion_tokens > self.max_tokens:
+            self.is_too_long = True
+            return None
         if isinstance(logprobs, dict):
             self._logprobs.append(logprobs)
         calls = [self._places.place(piece, is_whole=is_whole) for piece in pieces.calls]
@@ -172,8 +187,9 @@ class Answer:
         pieces = read.get(name, Pieces())
         if pieces.has_part:
             self._field = name
+        self.has_role = self.has_role or pieces.has_role
         self._is_message = self._is_message or pieces.is_message
-        self._is_strange = self._is_strange or bool(pieces.others)
+        self._is_strange = self._is_strange or bool(pieces.others) or says_more(choice)
         return pieces
 
     def _note_reason(self, reason: str) -> None:

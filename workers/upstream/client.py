@@ -10,7 +10,8 @@ import aiohttp
 import structlog
 
 from workers.upstream.answers.invalid import AnswerInvalid
-from workers.upstream.faults import Lost, Unreachable, UpstreamFault, fault_in_answer, fault_of
+from workers.upstream.dialect import Dialect, refused_field
+from workers.upstream.faults import Lost, Rejected, Unreachable, UpstreamFault, fault_in_answer, fault_of
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
 
@@ -64,6 +65,7 @@ class UpstreamClient:
     def __init__(self, url: str, api_key: str) -> None:
         self._url, self._api_key = url.rstrip("/"), api_key
         self._session: aiohttp.ClientSession | None = None
+        self._dialect = Dialect()
 
     async def __aenter__(self) -> Self:
         headers = {"User-Agent": "penstock", "Accept-Encoding": "identity"}
@@ -102,8 +104,33 @@ class UpstreamClient:
         `on_received` is called when the upstream has sent an event: with the new text of an answer, which may be "", or
         with None if it was no part of the answer. Raises an UpstreamFault. If this is canceled, the request to the
         upstream is closed.
+
+        If the upstream refuses a field that the worker has added, the request is sent again without it, at once.
         """
-        response = await self._send(request)
+        left_out: frozenset[str] = frozenset()
+        first: Rejected | None = None
+        while True:
+            refused = self._dialect.refused | left_out
+            try:
+                await self._exchange(request, refused, answer, on_received)
+            except Rejected as fault:
+                first = first or fault
+                name = refused_field(fault, request.added(refused))
+                if name is None or answer.has_begun:
+                    raise first from None
+                left_out |= {name}
+            else:
+                self._dialect.note_taken(left_out)
+                return
+
+    async def _exchange(
+        self,
+        request: UpstreamRequest,
+        refused: frozenset[str],
+        answer: Reply,
+        on_received: Callable[[str | None], None],
+    ) -> None:
+        response = await self._send(request.path, request.body(refused))
         try:
             with _ends_with_connection(response):
                 await self._read(response, answer, on_received)
@@ -111,11 +138,11 @@ class UpstreamClient:
             # This closes the connection, unless the response was read to its end.
             response.close()
 
-    async def _send(self, request: UpstreamRequest) -> aiohttp.ClientResponse:
+    async def _send(self, path: str, body: bytes) -> aiohttp.ClientResponse:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
-        url = f"{self._url}/{request.path}"
+        url = f"{self._url}/{path}"
         try:
-            return await self._opened.post(url, data=request.body, headers=headers, allow_redirects=False)
+            return await self._opened.post(url, data=body, headers=headers, allow_redirects=False)
         except aiohttp.ClientResponseError as error:
             raise Lost("the upstream sent no valid HTTP response") from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:

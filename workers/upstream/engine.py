@@ -204,6 +204,8 @@ class UpstreamEngine(Unpausable):
         """Handle something that the upstream sent: see `UpstreamClient.run`."""
         if text is None:
             # It may be a comment that a proxy sends while the server behind it hangs.
+            if run.answer.has_role and run.prompt_read_s is None:
+                run.prompt_read_s = self._clock.monotonic()
             return
         now_s = self._clock.monotonic()
         if self._endings.backoff.note_part(run.started_s, now_s):

@@ -1,6 +1,7 @@
 """Converts a job to the request that the upstream receives; pure functions."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,33 @@ from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
 from workers.upstream.answer import Answer
 from workers.upstream.answers.parts_writer import PartsWriter
+from workers.upstream.dialect import LENGTH_FIELDS
 from workers.upstream.vectors import Vectors
 
-#: Sampling fields of a native job that OpenAI's API has, and those that only some servers have. The latter are sent
-#: only if the client changed them: the door writes their defaults into every job, and a strict server rejects them.
+#: Sampling fields of a native job that OpenAI's API has, and those that only some servers have.
 _STANDARD = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias")
 #: Fields of a chat, which a route may bring to a pool of either kind.
 _CHAT = ("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs")
 _OPTIONAL = ("top_k", "min_p", "repeat_penalty", "min_tokens", "ignore_eos", "stop_token_ids")
+#: Other fields with which servers lengthen, or multiply, an answer, at the top of a body and in the objects below. The
+#: length is sent in the one field that the server takes.
+_LENGTHS = frozenset(
+    {
+        *LENGTH_FIELDS,
+        *(
+            "max_gen_len",
+            "max_generated_tokens",
+            "max_length",
+            "max_new_tokens",
+            "max_output_tokens",
+            "maxoutputtokens",
+        ),
+        *("max_tokens_to_sample", "max_total_tokens", "n_predict", "num_predict", "token_limit"),
+        *("best_of", "n", "num_beams", "num_return_sequences", "use_beam_search", "candidatecount", "candidate_count"),
+    }
+)
+_NESTED = frozenset({"extra_body", "generation_config", "generationconfig", "options", "parameters", "sampling_params"})
+_MAX_DEPTH = 4
 
 
 @dataclass(frozen=True)
@@ -27,12 +47,31 @@ class UpstreamRequest:
     path: str
     #: `chat`, `completion` or `embeddings`.
     kind: str
-    body: bytes
+    #: The fields that are sent whatever the server takes, as a JSON object that is not empty.
+    fields: bytes
+    #: The field in which the client has named the length of the answer, "" if it has named none.
+    length_field: str = ""
     #: The number of tokens that the answer may have, and the number of texts to embed.
     max_tokens: int = 0
     inputs: int = 0
     #: Whether reasoning and calls of tools become parts of the answer's text (shared/answer_parts.py).
     has_parts: bool = False
+
+    def added(self, refused: frozenset[str]) -> dict[str, Any]:
+        """Return the fields that the worker adds for a server that refuses some of them."""
+        if self.kind == "embeddings":
+            # Base64 is a third of the size. A server that does not know it sends numbers, which are read as well.
+            added: dict[str, Any] = {"encoding_format": "base64"}
+        else:
+            names = (self.length_field, *LENGTH_FIELDS) if self.length_field else ()
+            length = next((name for name in names if name not in refused), None)
+            added = {"stream_options": {"include_usage": True}} | ({length: self.max_tokens} if length else {})
+        return {name: value for name, value in added.items() if name not in refused}
+
+    def body(self, refused: frozenset[str]) -> bytes:
+        """Return the body for a server that refuses some of the fields that the worker adds."""
+        added = _as_json(self.added(refused))
+        return self.fields if added == b"{}" else self.fields[:-1] + b"," + added[1:]
 
     def new_answer(self) -> Answer | Vectors:
         """Return an empty answer of the kind that the request asks for."""
@@ -45,7 +84,7 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
     """Return the request for a job; `model` is the model's name at the upstream. Raises JobRejected.
 
     For a text, it always asks for a stream with usage, whether the client does or not: only a stream shows whether the
-    upstream works, and a cancel is seen at once.
+    upstream works, and a cancel is seen at once. Nothing else is sent that the client did not ask for.
     """
     payload = spec.payload
     forwarded = payload.get("forward")
@@ -54,27 +93,53 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "an upstream is not asked to rank documents", "model")
         fields = {name: payload[name] for name in ("input", "dimensions") if name in payload} | {"model": model}
         fields |= forwarded if isinstance(forwarded, dict) else {}
-        # Base64 is a third of the size. A server that does not know it sends numbers, which are read as well.
-        body = _as_json(fields | {"encoding_format": "base64"})
-        return UpstreamRequest("embeddings", "embeddings", body, inputs=len(payload["input"]))
+        fields.pop("encoding_format", None)
+        return UpstreamRequest("embeddings", "embeddings", _as_json(fields), inputs=len(payload["input"]))
     if "prompts" in payload:
         # The pool had no live worker when the door took the request, or another kind of worker.
         message = "this model is served by an upstream, so prompt must be one text"
         raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "prompt")
-    fields = dict(forwarded) if isinstance(forwarded, dict) else _native_fields(payload)
+    fields = _without_lengths(forwarded) if isinstance(forwarded, dict) else _native_fields(payload)
     kind = "chat" if "messages" in payload else "completion"
     name = "messages" if kind == "chat" else "prompt"
-    length = "max_completion_tokens" if "max_completion_tokens" in fields else "max_tokens"
+    fields.pop("stream_options", None)
     fields |= {
         name: payload[name] if forwarded is not None or kind == "completion" else _without_reasoning(payload[name]),
         "model": model,
-        length: spec.max_tokens,
         "stream": True,
-        "stream_options": {"include_usage": True},
     }
-    path = "chat/completions" if kind == "chat" else "completions"
-    has_parts = payload.get("parts") is True
-    return UpstreamRequest(path, kind, _as_json(fields), max_tokens=spec.max_tokens, has_parts=has_parts)
+    return UpstreamRequest(
+        "chat/completions" if kind == "chat" else "completions",
+        kind,
+        _as_json(fields),
+        length_field=_length_field(payload, forwarded),
+        max_tokens=spec.max_tokens,
+        has_parts=payload.get("parts") is True,
+    )
+
+
+def _length_field(payload: Mapping[str, Any], forwarded: Any) -> str:
+    """Return the field in which the client has named a length; "" if it has named none, and the server's default holds.
+
+    The length itself is the job's, which may have been cut.
+    """
+    if isinstance(forwarded, dict) and "max_completion_tokens" in forwarded:
+        return "max_completion_tokens"
+    return "max_tokens" if payload.get("max_tokens") is not None else ""
+
+
+def _without_lengths(fields: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Return a client's fields without those that could make the answer longer than the job's length.
+
+    Objects of options that are nested more deeply than a server reads them are left out.
+    """
+    kept = {}
+    for name, value in fields.items():
+        is_nested = name.lower() in _NESTED and isinstance(value, dict)
+        if name.lower() in _LENGTHS or (is_nested and depth >= _MAX_DEPTH):
+            continue
+        kept[name] = _without_lengths(value, depth + 1) if is_nested else value
+    return kept
 
 
 def _without_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -86,11 +151,19 @@ def _as_json(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def _asked(payload: dict[str, Any]) -> list[str]:
+    """Return the sampling fields that the client has named: the door writes the defaults of all into every job."""
+    asked = payload.get("asked")
+    if isinstance(asked, list):
+        return [name for name in (*_STANDARD, *_OPTIONAL) if name in asked]
+    # A door of an earlier version does not say it.
+    defaults = Sampling()
+    return [*_STANDARD, *(name for name in _OPTIONAL if payload.get(name) != getattr(defaults, name))]
+
+
 def _native_fields(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling fields and the format of a job that did not arrive on one of OpenAI's routes."""
-    fields = {name: payload[name] for name in (*_STANDARD, *_CHAT) if payload.get(name) is not None}
-    defaults = Sampling()
-    fields |= {name: payload[name] for name in _OPTIONAL if payload.get(name) not in (None, getattr(defaults, name))}
+    fields = {name: payload[name] for name in (*_asked(payload), *_CHAT) if payload.get(name) is not None}
     if candidates_in(payload) > 1:
         raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "n is not supported: an upstream gives one answer", "n")
     if payload.get("logprobs") is not None:

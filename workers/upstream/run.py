@@ -22,6 +22,9 @@ class Run:
     #: The deadline of the exchange, which is moved whenever the upstream sends something.
     limit: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
     first_token_s: float | None = None
+    #: When the first chunk with a role arrived, if that was before the first token: servers send it when they have read
+    #: the prompt, and may then hold back what could be a call of a tool.
+    prompt_read_s: float | None = None
     #: How the job is to end because its exchange was canceled: an outcome, or "" if nobody has asked for its end.
     requested_end: str = ""
     #: The number of this job's completion tokens that the engine's counters include.
@@ -65,13 +68,14 @@ class Run:
     def usage(self, now_s: float) -> Usage:
         """Return the token counts and the times. A prompt that the upstream has not read counts nowhere."""
         counts, first = self.answer.counts, self.first_token_s
+        read = first if first is None or self.prompt_read_s is None else min(first, self.prompt_read_s)
         prompt = self.job.prompt_tokens if counts.prompt is None else counts.prompt
         return Usage(
             prompt_tokens=prompt,
             cached_tokens=counts.cached,
             completion_tokens=self.answer.completion_tokens,
-            prefill_ms=None if first is None else _ms(first - self.started_s),
-            decode_ms=None if first is None else _ms(now_s - first),
+            prefill_ms=None if read is None else _ms(read - self.started_s),
+            decode_ms=None if read is None else _ms(now_s - read),
             ttft_ms=None if first is None else _ms(first - self.started_s),
             unread_tokens=0 if self.is_read else prompt,
         )

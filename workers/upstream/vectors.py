@@ -26,6 +26,7 @@ class Vectors:
     text: str = ""
     completion_tokens: int = 0
     has_begun: bool = False
+    has_role: bool = False
     is_too_long: bool = False
     _vectors: list[str] = field(default_factory=list)
 

@@ -61,3 +61,23 @@ def test_a_completion_needs_one_prompt() -> None:
         with pytest.raises(ApiError) as caught:
             read_forwarded({"prompt": prompt}, chat=False)
         assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("given", "length"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": 4}, 4),
+        ({"n_predict": 20}, 20),
+        ({"max_new_tokens": 20, "n_predict": 30}, 20),
+        ({"max_tokens": 5, "n_predict": 225}, 5),
+        ({"n_predict": -1}, None),
+        ({"num_predict": "20"}, None),
+        ({"n_predict": True}, None),
+    ],
+)
+def test_a_length_under_another_servers_name_is_the_length_only_if_there_is_no_other(
+    given: dict[str, Any], length: int | None
+) -> None:
+    assert read_forwarded(CHAT | given, chat=True).requested_max_tokens == length

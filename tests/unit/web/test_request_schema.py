@@ -37,7 +37,13 @@ def test_a_request_with_only_a_prompt_gets_every_default_value() -> None:
         "repeat_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
+        "asked": [],
     }
+
+
+def test_the_fields_that_the_client_has_named_are_known_whatever_their_values() -> None:
+    payload = accepted({"prompt": "hi", "temperature": 0.8, "seed": None, "stop": "END", "max_tokens": 4}).payload()
+    assert payload["asked"] == ["stop", "temperature"]
 
 
 def test_a_given_seed_is_kept_and_a_missing_one_is_drawn_at_random() -> None:

@@ -82,7 +82,9 @@ def _job_in_pool(
     _check_prompts(generation, model)
     candidates = _candidates(generation, model)
     prompt_tokens = model.estimate(generation.payload)
-    max_tokens = candidates * _max_tokens(generation, model, prompt_tokens)
+    # An upstream has a default of its own; only its answer must end somewhere.
+    default = context.settings.upstream_max_tokens if model.forwards else generation.default_max_tokens
+    max_tokens = candidates * _max_tokens(generation, model, prompt_tokens, default)
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
     ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name or model.name)
     payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
@@ -189,8 +191,8 @@ def _candidates(generation: GenerationRequest, model: Model) -> int:
     return candidates
 
 
-def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int) -> int:
-    """Return how many tokens an answer may have.
+def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int, default: int) -> int:
+    """Return how many tokens an answer may have, without a length in the request at most `default`.
 
     The door does not know the exact length of the prompt, which only the worker can count. This function therefore
     raises ApiError only if the request does not fit the context with any tokenizer.
@@ -212,8 +214,8 @@ def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int)
         # Our engine counts the prompt and shortens the answer to fit. An upstream gets a length that should fit.
         least = prompt_tokens if model.forwards else min_prompt_tokens
         return max(1, min(wanted, model.n_ctx - least))
-    room = model.n_ctx - prompt_tokens if model.n_ctx is not None else generation.default_max_tokens
-    return max(1, min(generation.default_max_tokens, room))
+    room = model.n_ctx - prompt_tokens if model.n_ctx is not None else default
+    return max(1, min(default, room))
 
 
 def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ctx: int) -> str:

@@ -11,6 +11,13 @@ from workers.upstream.answers.invalid import AnswerInvalid
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 #: The other fields of a message that are read here, or say nothing about the answer.
 _KNOWN = frozenset({*_REASONING, "content", "function_call", "name", "refusal", "role", "tool_calls"})
+#: Fields of a choice that are no answer.
+_OF_CHOICES = frozenset(
+    {
+        *("content_filter_results", "delta", "finish_reason", "index", "logprobs", "matched_stop", "message"),
+        *("native_finish_reason", "prompt_logprobs", "prompt_token_ids", "stop_reason", "text", "token_ids"),
+    }
+)
 #: Fields that make a message an answer even if it has no text.
 _MEDIA = frozenset({"audio", "images"})
 #: Types of the parts of a content that are reasoning, and the fields of a part that have its text.
@@ -67,6 +74,8 @@ class Pieces:
     reasoning_field: str = ""
     refusal: str = ""
     calls: list[CallPiece] = field(default_factory=list)
+    #: Whether the message names its role, as the first one does.
+    has_role: bool = False
     #: Whether the message has a field that a message of OpenAI's API has, even if it is empty.
     is_message: bool = False
     #: The fields that are not read here and are not empty.
@@ -87,7 +96,8 @@ def read_pieces(message: Any) -> Pieces:
         pieces.content, pieces.is_message = message, True
     if not isinstance(message, dict):
         return pieces
-    pieces.is_message = not _KNOWN.isdisjoint(message)
+    pieces.is_message = not message or not _KNOWN.isdisjoint(message)
+    pieces.has_role = bool(message.get("role"))
     pieces.others = {name: value for name, value in message.items() if name not in _KNOWN and _says(value)}
     _read_content(message.get("content"), pieces, depth=0)
     for name in _REASONING:
@@ -100,6 +110,14 @@ def read_pieces(message: Any) -> Pieces:
     if isinstance(legacy := message.get("function_call"), dict) and legacy:
         pieces.calls.append(_read_call({"function": legacy}))
     return pieces
+
+
+def says_more(choice: Mapping[str, Any]) -> bool:
+    """Return whether a choice has a field that may be an answer in a form that is not read here."""
+    return any(
+        name not in _OF_CHOICES and isinstance(value, str | list | dict) and _says(value)
+        for name, value in choice.items()
+    )
 
 
 def read_finish_reason(value: Any) -> str:

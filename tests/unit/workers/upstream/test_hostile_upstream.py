@@ -130,6 +130,42 @@ def test_an_answer_of_which_nothing_is_understood_is_a_fault(run: Run, parts: di
     assert (ended.outcome, ended.code) == ("failed", "upstream_lost")
 
 
+NOTHING = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("usages", "tokens"),
+    [
+        ([NOTHING] * 4, (None, 3)),
+        ([None, None, None, NOTHING], (None, 3)),
+        ([{"prompt_tokens": 7, "completion_tokens": 1}, None, None, None], (7, 3)),
+        ([{"prompt_tokens": 7, "completion_tokens": n} for n in (4, 8, 12)] + [NOTHING], (7, 12)),
+        ([NOTHING] * 3 + [{"prompt_tokens": 7, "completion_tokens": 9}], (7, 9)),
+        ([{"prompt_tokens": 7, "completion_tokens": 0}] * 4, (7, 3)),
+    ],
+)
+def test_usage_of_nothing_in_chunks_does_not_make_an_answer_free(
+    run: Run, usages: list[Any], tokens: tuple[int | None, int]
+) -> None:
+    chunk = {"choices": [{"index": 0, "delta": {"content": "a "}}]}
+    *words, last = [event(chunk | {"usage": usage}) for usage in usages[:3]] + [
+        event({"choices": [], "usage": usages[3]})
+    ]
+    ended = run(STREAM, *words, LAST, last, DONE)
+    assert ended.usage.completion_tokens == tokens[1]
+    assert ended.usage.prompt_tokens == tokens[0] if tokens[0] else ended.usage.prompt_tokens > 0
+
+
+def test_the_time_to_read_a_prompt_ends_with_the_first_chunk_that_has_a_role(run: Run) -> None:
+    role = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+    ended = run(STREAM, role, 0.4, WORD, LAST, USAGE, DONE)
+    usage = ended.usage
+    assert usage.prefill_ms is not None
+    assert usage.ttft_ms is not None
+    assert usage.decode_ms is not None
+    assert (usage.prefill_ms + 300 < usage.ttft_ms, usage.decode_ms > 300) == (True, True)
+
+
 def test_usage_without_numbers_does_not_make_an_answer_free(run: Run) -> None:
     usage = event({"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": -4}})
     ended = run(STREAM, WORD * 3, LAST, usage, DONE)
@@ -281,10 +317,25 @@ def test_a_message_of_the_upstream_is_not_logged_because_it_may_quote_the_prompt
     assert "secret" not in logged.out + logged.err
 
 
-def test_an_upstream_that_ignores_the_length_is_stopped(run: Run, server: RawUpstream) -> None:
-    ended = run(STREAM, *[WORD * 50] * 40, 30.0, max_tokens=10)
-    assert (ended.outcome, ended.finish_reason) == ("succeeded", "length")
-    assert ended.usage.completion_tokens == 8 * 10 + 64 + 1
+@pytest.mark.parametrize(
+    ("parts", "text", "tokens"),
+    [
+        ([WORD * 50] * 4, "a " * 11, 11),
+        ([event({"choices": [{"index": 0, "delta": {"reasoning": "x"}}]})] * 50, "", 11),
+        ([event({"choices": [{"index": 0, "text": "a "}]})] * 50, "a " * 11, 11),
+        ([WORD * 10, LAST, USAGE], "a " * 10, 1),
+        ([event({"choices": [{"index": 0, "delta": {"content": "a "}}], "usage": {"completion_tokens": 20 * n}})
+          for n in (1, 2, 3)], "a ", 20),
+    ],
+    ids=["words", "reasoning", "texts", "honest", "usage"],
+)  # fmt: skip
+def test_an_answer_ends_at_its_length_and_one_chunk_whatever_the_upstream_sends(
+    run: Run, server: RawUpstream, parts: list[bytes], text: str, tokens: int
+) -> None:
+    ended = run(STREAM, *parts, 30.0, max_tokens=10)
+    assert (ended.outcome, ended.text) == ("succeeded", text)
+    assert ended.finish_reason == ("stop" if LAST in parts else "length")
+    assert ended.usage.completion_tokens == tokens
     wait_for(lambda: server.closed == 1, "the server to see that the request was closed")
 
 

@@ -56,13 +56,17 @@ def test_a_forwarded_request_passes_whole_and_a_native_one_leaves_out_what_the_c
 ) -> None:
     tools = [{"type": "function", "function": {"name": "weather"}}]
     scene.end(CHAT | {"forward": {"tools": tools, "reasoning_effort": "low", "max_completion_tokens": 900}})
-    scene.end({"prompt": "x", "temperature": 0.5, "top_k": 40, "min_p": 0.2, "seed": 3}, key="2:t")
-    scene.end({"prompt": "x", "ignore_eos": False, "min_tokens": 4, "stop_token_ids": [7]}, key="3:t")
+    named = {"prompt": "x", "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.2, "seed": 3}
+    scene.end(named | {"asked": ["temperature", "min_p", "top_k"], "max_tokens": 900}, key="2:t")
+    scene.end(named | {"asked": []}, key="3:t")
+    # A door of an earlier version does not say what the client has asked for.
+    scene.end({"prompt": "x", "top_k": 40, "ignore_eos": False, "min_tokens": 4, "stop_token_ids": [7]}, key="4:t")
     common = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     assert server.bodies == [
         CHAT | common | {"tools": tools, "reasoning_effort": "low", "max_completion_tokens": 16},
-        common | {"prompt": "x", "temperature": 0.5, "min_p": 0.2, "seed": 3, "max_tokens": 16},
-        common | {"prompt": "x", "min_tokens": 4, "stop_token_ids": [7], "max_tokens": 16},
+        common | {"prompt": "x", "temperature": 0.5, "min_p": 0.2, "top_k": 40, "max_tokens": 16},
+        common | {"prompt": "x"},
+        common | {"prompt": "x", "min_tokens": 4, "stop_token_ids": [7]},
     ]
 
 
@@ -100,7 +104,7 @@ def test_a_cancel_closes_the_request_and_frees_the_slot(
 ) -> None:
     server.will("endless")
     scene.wait_until_open()
-    scene.submit()
+    scene.submit(max_tokens=4_000)
     wait_for(lambda: scene.events, "the first text")
     assert scene.engine.free_capacity().slots == 1
     scene.engine.cancel("1:t", drop=drop)
@@ -124,7 +128,7 @@ def test_a_deadline_closes_the_request(
     scene: UpstreamScene, server: UpstreamServer, behaviour: str, stage: str
 ) -> None:
     server.will(behaviour)
-    ended = scene.end(deadline_s=RealClock().monotonic() + 1.0)
+    ended = scene.end(deadline_s=RealClock().monotonic() + 1.0, max_tokens=4_000)
     assert (ended.outcome, ended.code, ended.stage) == ("expired", "deadline_exceeded", stage)
     wait_for(lambda: server.closed == 1, "the upstream to see that the request was closed")
 
@@ -133,7 +137,9 @@ def test_a_start_deadline_ends_only_a_job_without_text(scene: UpstreamScene, ser
     server.will("hang", "endless")
     now_s = RealClock().monotonic()
     assert scene.end(start_by_s=now_s + 0.4).outcome == "expired"
-    ended = scene.end(key="2:t", start_by_s=RealClock().monotonic() + 0.5, deadline_s=RealClock().monotonic() + 1.5)
+    ended = scene.end(
+        key="2:t", start_by_s=RealClock().monotonic() + 0.5, deadline_s=RealClock().monotonic() + 1.5, max_tokens=4_000
+    )
     assert (ended.outcome, ended.stage) == ("expired", "decode")
     assert ended.usage.completion_tokens > 20
 
@@ -233,7 +239,7 @@ def test_the_end_of_the_engine_drops_what_runs(server: UpstreamServer) -> None:
     scene = UpstreamScene(server.url)
     server.will("endless")
     scene.wait_until_open()
-    scene.submit()
+    scene.submit(max_tokens=4_000)
     wait_for(lambda: scene.events, "the first text")
     scene.close()
     assert scene.ended().outcome == "dropped"

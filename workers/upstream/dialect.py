@@ -1,0 +1,47 @@
+"""Which of the fields that the worker adds to requests this server refuses: found once and kept; pure."""
+
+import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from workers.upstream.faults import Rejected
+
+#: The names of the field with the length of an answer. Models that reason refuse the first, older servers the second.
+LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
+#: How servers say that they do not take a field, whatever its value.
+_REFUSED = re.compile(
+    r"unsupported|not supported|does not support|unknown|unrecogni[sz]ed|unexpected|not permitted|forbidden|not allowed"
+    r"|extra (?:inputs?|fields?)|deprecated|no such|additional propert|invalid (?:parameter|argument|field)|instead",
+    re.IGNORECASE,
+)
+
+
+class Dialect:
+    """What is known of one server. Only the event loop's thread uses it."""
+
+    def __init__(self) -> None:
+        self._refused: frozenset[str] = frozenset()
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """The fields that the server has refused in a request that it then took without them."""
+        return self._refused
+
+    def note_taken(self, left_out: AbstractSet[str]) -> None:
+        """Record that the server took a request that it had refused with these fields."""
+        self._refused |= left_out
+
+
+def refused_field(fault: Rejected, sent: Mapping[str, Any]) -> str | None:
+    """Return the field, of those that the worker has added, because of which a server refused a request; or None.
+
+    A message about the value of a field, such as a length that does not fit the context, is not about the field.
+    """
+    said = f"{fault.message} {fault.param}"
+    named = [name for name in sent if re.search(rf"\b{name}\b", said)]
+    if not named or not _REFUSED.search(fault.message):
+        return None
+    name = fault.param if fault.param in sent else min(named, key=said.find)
+    is_about_value = name in LENGTH_FIELDS and re.search(rf"\b{sent[name]}\b", fault.message)
+    return None if is_about_value else name
