@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain test coverage test-upstream test-alerts check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients templates spoil docs lock sbom clean
+.PHONY: help up install otel toolchain test coverage test-upstream test-alerts check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -110,6 +110,9 @@ REFERENCE ?= on
 templates: $(STAMPS)/penstock $(if $(filter on,$(REFERENCE)),$(STAMPS)/templates) build/templates/fetched ## check the chat templates of real models in llama.cpp's source, and compare with Hugging Face's renderer unless REFERENCE=off; TEMPLATES=--write writes the table of docs/tools.md
 	$(BIN)/python -m tests.templates build/templates/*.tar.gz $(TEMPLATES) \
 	  $(if $(filter on,$(REFERENCE)),--reference $(VENV)/templates/bin/python)
+
+money: $(STAMPS)/penstock $(STAMPS)/dev ## compare every ledger with that of an upstream that misbehaves, without and with kills; REQUESTS=2000 SEED=…
+	$(BIN)/python -m tests.money --requests $(or $(REQUESTS),2000) $(if $(SEED),--seed $(SEED))
 
 chaos-mutations: $(STAMPS)/penstock $(STAMPS)/dev ## check that `make chaos` finds each of eight planted defects; takes about fifteen minutes
 	$(BIN)/python -m tests.chaos.mutations $(CHAOS)

@@ -108,7 +108,7 @@ def test_a_request_without_a_length_is_sent_without_one_and_ends_at_a_bound(
     server.words = 400
     try:
         answer = client.chat.completions.create(**chat)
-        job = served.submit(model="m", temperature=0.8).json()
+        job = served.http.post("/v1/jobs", json={"model": "m", "prompt": "hello there", "temperature": 0.8}).json()
         (view,) = served.stage.ended(job["id"])
     finally:
         server.words = 3

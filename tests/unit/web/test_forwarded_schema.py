@@ -1,5 +1,7 @@
 """Tests of the bodies that are passed on to an upstream: what is read of them, and what is passed on."""
 
+from typing import Any
+
 import pytest
 
 from web.http.api_errors import ApiError

@@ -32,7 +32,7 @@ def answer_of(*deltas: Any, finish_reason: str = "stop", waits: bool = False) ->
 
     Unless `waits`, all is shown except the end of the last part.
     """
-    answer = Answer("chat", 16, PartsWriter())
+    answer = Answer("chat", 999, PartsWriter())
     shown = "".join(answer.add_chunk(chunk(delta)) or "" for delta in ({"role": "assistant"}, *deltas))
     answer.add_chunk(chunk({}, finish_reason=finish_reason))
     assert answer.text.startswith(shown)

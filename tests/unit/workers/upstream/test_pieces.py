@@ -190,7 +190,7 @@ def test_an_answer_of_which_nothing_is_understood_is_no_answer(choices: list[Any
     def read() -> None:
         if streams:
             answer.add_chunk({"choices": choices})
-            answer.add_chunk(chunk({}, finish_reason="stop"))
+            answer.add_chunk({"choices": [{"index": 0, "finish_reason": "stop"}]})
         else:
             answer.add_whole(json.loads(json.dumps({"choices": choices}).replace('"delta"', '"message"')))
 

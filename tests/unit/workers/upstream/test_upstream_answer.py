@@ -17,7 +17,7 @@ from workers.upstream.answers.invalid import AnswerInvalid
     ids=["text", "reasoning", "tool calls", "logprobs of nothing"],
 )
 def test_an_answer_without_end_is_refused_whatever_it_consists_of(choice):
-    answer = Answer("chat", 16)
+    answer = Answer("chat", MAX_ANSWER_BYTES)
 
     def read_on() -> None:
         for _ in range(MAX_ANSWER_BYTES // 500):
