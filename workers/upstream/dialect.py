@@ -12,7 +12,7 @@ LENGTH_FIELDS = ("max_tokens", "max_completion_tokens")
 #: How servers say that they do not take a field, whatever its value.
 _REFUSED = re.compile(
     r"unsupported|not supported|does not support|unknown|unrecogni[sz]ed|unexpected|not permitted|forbidden|not allowed"
-    r"|extra (?:inputs?|fields?)|deprecated|no such|additional propert|invalid (?:parameter|argument|field)|instead",
+    r"|extra (?:inputs?|fields?)|deprecated|no such|additional properties|invalid (?:parameter|argument|field)|instead",
     re.IGNORECASE,
 )
 
