@@ -96,10 +96,13 @@ def lower_bound(payload: Mapping[str, Any], *, words: bool = False) -> int:
     """Return the smallest number of prompt tokens that any tokenizer could count for the request, at least 1.
 
     A request for embeddings can have several inputs, and each of them must fit the context by itself. The result is
-    then the lower bound for the longest input. Several prompts must fit together.
+    then the lower bound for the longest input. Documents that may be cut have at least one token. Several prompts must
+    fit together.
     """
     if "input" in payload:
         query = lower_bound({"prompt": payload["query"]}) if "query" in payload else 0
+        if payload.get("truncate") is True:
+            return query + 1
         return query + max(
             lower_bound({"prompt": item}) if isinstance(item, str) else len(item) for item in payload["input"]
         )

@@ -152,6 +152,22 @@ def test_documents_are_returned_in_the_order_of_their_scores(served: Served) -> 
     ]
 
 
+@pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
+def test_the_paths_of_other_servers_rank_documents_too(served: Served, path: str) -> None:
+    body = {"model": "ranks", "query": TEXTS[0], "documents": TEXTS}
+    results = served.http.post(path, json=body | {"user": "me"})
+    assert results.json()["results"] == rank(served).json()["results"]
+    assert results.headers["x-penstock-ignored"] == "user"
+    assert served.http.post(path, json=body | {"documents": []}).status_code == 400
+
+
+def test_documents_that_do_not_fit_are_cut_if_the_client_allows_it(served: Served) -> None:
+    fits, long = "ba " * 10, "ba " * 10_000
+    body = rank(served, documents=[fits, long, TEXTS[1]], truncation=True).json()
+    assert sorted(result["index"] for result in body["results"]) == [0, 1, 2]
+    assert rank(served, documents=[fits], truncation=False).is_success
+
+
 def test_a_score_does_not_depend_on_the_other_documents(served: Served) -> None:
     together = {result["index"]: result["relevance_score"] for result in rank(served).json()["results"]}
     for index, text in enumerate(TEXTS):

@@ -46,6 +46,9 @@ class RerankBody(NotesIgnored, Body):
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     top_n: int | None = Field(None, ge=1, description="return only this many of the best documents")
     return_documents: bool = Field(default=False, description="true: return the texts of the documents too")
+    truncation: bool = Field(
+        default=False, description="true: cut documents that do not fit into the context, instead of an error"
+    )
     deadline_ms: int | None = Field(None, ge=1, description="the deadline in ms from now")
     start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
     return_ticket: ReturnTicket | None = None
@@ -60,7 +63,7 @@ class RerankBody(NotesIgnored, Body):
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
-        return {"query": self.query, "input": self.documents}
+        return {"query": self.query, "input": self.documents} | ({"truncate": True} if self.truncation else {})
 
 
 def rerank_json(view: JobView, body: RerankBody) -> dict[str, Any]:

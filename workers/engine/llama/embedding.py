@@ -244,6 +244,11 @@ class EmbeddingBackend:
             self._libs.lib.llama_memory_clear(self._memory, False)  # noqa: FBT003 - a C function takes no keywords
 
 
+#: A document that may be cut is first cut to this many characters for each token of the context, because the time to
+#: tokenize a text grows with its length. Texts of longer tokens are seldom, and are then cut more than they had to be.
+_CHARS_PER_TOKEN = 32
+
+
 class RankingBackend(EmbeddingBackend):
     """A model that says how well documents answer a query. A job for it has a `query`, and documents as its inputs."""
 
@@ -262,14 +267,19 @@ class RankingBackend(EmbeddingBackend):
             message = "this model ranks documents, so a job for it needs a query and documents: use /v1/rerank"
             raise JobRejected(EndCode.INVALID_VALUE, message, "query")
         asked = self._vocab.min_tokens(query)
+        self._reject_too_long(asked, "the query", "at least ")
+        cuts = payload.get("truncate") is True
         for i, document in enumerate(documents):
             if not isinstance(document, str) or not document:
                 raise JobRejected(EndCode.INVALID_VALUE, f"documents[{i}] is not a text", "documents")
+            if cuts:
+                continue
             least = asked + self._vocab.min_tokens(document)
             self._reject_too_long(least, f"the query with documents[{i}]", "at least ")
         pairs: list[Tokens] = []
         total = 0
-        for i, tokens in enumerate(self._format.pairs(query, documents)):
+        whole = self._format.pairs(query, documents)
+        for i, tokens in enumerate((self._cut_pair(query, document) for document in documents) if cuts else whole):
             self._reject_too_long(len(tokens), f"the query with documents[{i}]")
             pairs.append(tokens)
             total += len(tokens)
@@ -277,6 +287,22 @@ class RankingBackend(EmbeddingBackend):
                 message = f"the query with each of {len(documents)} documents has more than {MAX_JOB_TOKENS} tokens"
                 raise JobRejected(EndCode.CONTEXT_LENGTH_EXCEEDED, message, "documents")
         return tuple(pairs)
+
+    def _cut_pair(self, query: str, document: str) -> Tokens:
+        """Return the tokens of the query with as much of the document's beginning as fits into the context.
+
+        If the query alone does not fit, they are too many.
+        """
+        kept = document[: _CHARS_PER_TOKEN * self._longest]
+        while kept and self._vocab.min_tokens(kept) > self._longest:
+            kept = kept[: len(kept) // 2]
+        while True:
+            (tokens,) = self._format.pairs(query, [kept])
+            excess = len(tokens) - self._longest
+            if excess <= 0 or not kept:
+                return tokens
+            own = max(1, len(self._vocab.tokenize(kept, parse_special=False, param="documents")))
+            kept = kept[: len(kept) * max(0, own - excess) // own]
 
     def _result(self, sequence: int, dimensions: int | None) -> _Floats:  # noqa: ARG002 - no vector, no dimensions
         """Return the score of an input, from 0 to 1, as the only number of an array."""

@@ -123,6 +123,24 @@ def test_what_cannot_be_ranked_is_rejected(driven, payload, code, param):
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
+@pytest.mark.parametrize("document", ["ba " * 100, "foku gali " * 5_000, "ba", "é" * 3_000, "x" * 5_000 + " ba"])
+def test_a_document_that_may_be_cut_fills_the_context_with_its_beginning(backend, document):
+    payload = {"query": "ba dedi", "input": ["muna", document], "truncate": True}
+    short, cut = backend.prepare(JobSpec("a", "blue", payload, 1, math.inf)).prompt
+    assert short.tolist() == tokens_of(backend, "ba dedi", "muna")
+    whole = tokens_of(backend, "ba dedi", document[:400])
+    own = len(cut) - 1
+    assert cut.tolist()[:own] == whole[:own]
+    # A word is cut as a whole or in the middle, where it has other tokens.
+    assert min(len(whole), 60) <= len(cut) <= 64
+
+
+def test_a_query_that_does_not_fit_is_rejected_although_documents_may_be_cut(backend):
+    for query in ("ba " * 100, "foku " * 62):
+        with pytest.raises(JobRejected, match="context length is 64 tokens"):
+            backend.prepare(JobSpec("a", "blue", {"query": query, "input": ["ba"], "truncate": True}, 1, math.inf))
+
+
 def test_a_new_ranking_engine_has_measured_its_rate(path):
     engine = make_engine(load({}, None, device="cpu", threads=1), print, model_path=path)
     assert engine.backend.facts.prefill_tps > 0
