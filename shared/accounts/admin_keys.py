@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
+from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.api_keys import MIN_ID_DIGITS, check_span
@@ -62,16 +63,22 @@ class AdminKeys:
         if not _NAME.match(name):
             raise ConfigError(f"name={name!r} is not 1 to 63 letters, digits, '.', '_', '@' and '-'")
         check_span("expires_in_ms", expires_in_ms)
-        now_ms, existing = self.ls()
-        if any(one.name == name and not one.expired(now_ms) for one in existing):
-            raise ConfigError(f"an admin key with name={name!r} exists already; remove it first")
         key = ADMIN_KEY_PREFIX + secrets.token_urlsafe(32)
-        new = AdminKey(digest_of(key), name, now_ms, None if expires_in_ms is None else now_ms + expires_in_ms)
-        stored = json.dumps({"name": name, "created_ms": new.created_ms, "expires_ms": new.expires_ms})
-        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+
+        def add(pipe: Pipeline) -> AdminKey:
+            now_ms, existing = self.ls()
+            if any(one.name == name and not one.expired(now_ms) for one in existing):
+                raise ConfigError(f"an admin key with name={name!r} exists already; remove it first")
+            new = AdminKey(digest_of(key), name, now_ms, None if expires_in_ms is None else now_ms + expires_in_ms)
+            stored = json.dumps({"name": name, "created_ms": new.created_ms, "expires_ms": new.expires_ms})
+            pipe.multi()
             pipe.hset(keys.admin_keys(), new.digest, stored)
             add_record(pipe, self._actor, "admin_key.add", f"admin key {new.id}, {name!r}")
-            pipe.execute()
+            return new
+
+        # The transaction starts again if another process adds a key at the same time, which may have this name.
+        with store_faults(self._client):
+            new: AdminKey = self._client.transaction(add, keys.admin_keys(), value_from_callable=True)  # type: ignore[arg-type, assignment]
         return key, new
 
     def find(self, digest: str) -> AdminKey | None:

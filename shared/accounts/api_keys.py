@@ -8,7 +8,7 @@ key.
 
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import redis
@@ -61,17 +61,22 @@ class ApiKeys:
                 f"act_as={act_as!r} is not a pattern of tenant names: letters, digits, '_', '-', '*', '?', '[…]'"
             )
         check_span("expires_in_ms", expires_in_ms)
-        now_ms, records = self._read()
-        if label and any(
-            record.tenant == tenant and record.label == label and not record.expired(now_ms) for record in records
-        ):
-            raise ConfigError(
-                f"tenant {tenant!r} already has a key with label={label!r}; rotate it, or remove it first"
-            )
-        expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
-        new = _new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as, bounds))
-        self._write("key.add", new.record)
-        return new
+        created: list[NewKey] = []
+
+        def plan() -> list[KeyRecord]:
+            now_ms, records = self._read()
+            if label and any(
+                record.tenant == tenant and record.label == label and not record.expired(now_ms) for record in records
+            ):
+                raise ConfigError(
+                    f"tenant {tenant!r} already has a key with label={label!r}; rotate it, or remove it first"
+                )
+            expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
+            created[:] = [_new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as, bounds))]
+            return [created[0].record]
+
+        self._write("key.add", plan)
+        return created[0]
 
     def lookup(self, key: str, now_ms: int | None = None) -> KeyRecord | None:
         """Return the record of this key, or None if it is unknown or has expired.
@@ -128,18 +133,24 @@ class ApiKeys:
 
         The key is selected as in `rm`. Raises ConfigError if several keys have the label, or if a value is invalid.
         """
-        now_ms, found = self._find(selector, tenant)
-        valid = [record for record in found if not record.expired(now_ms)]
-        if len(valid) > 1:
-            raise ConfigError(
-                f"{selector!r} is the label of {len(valid)} keys; name one by its id (`penstock keys ls`)"
-            )
-        if not valid:
-            return None
-        bounds = replace(valid[0].bounds or KeyBounds(), **changes)
-        changed = replace(valid[0], bounds=None if bounds == KeyBounds() else bounds)
-        self._write("key.set", changed, existing=changed)
-        return changed
+        changed: list[KeyRecord] = []
+
+        def plan() -> list[KeyRecord]:
+            now_ms, found = self._find(selector, tenant)
+            valid = [record for record in found if not record.expired(now_ms)]
+            if len(valid) > 1:
+                raise ConfigError(
+                    f"{selector!r} is the label of {len(valid)} keys; name one by its id (`penstock keys ls`)"
+                )
+            bounds = [replace(record.bounds or KeyBounds(), **changes) for record in valid]
+            changed[:] = [
+                replace(record, bounds=None if bound == KeyBounds() else bound)
+                for record, bound in zip(valid, bounds, strict=True)
+            ]
+            return changed
+
+        self._write("key.set", plan)
+        return changed[0] if changed else None
 
     def rotate(self, selector: str, *, overlap_ms: int, tenant: str | None = None) -> NewKey | None:
         """Create the successor of a key; the old key expires within `overlap_ms`. Return None if no valid key matches.
@@ -149,38 +160,44 @@ class ApiKeys:
         rotated: its original lifetime is no longer known, and a successor would inherit the shortened lifetime.
         """
         check_span("overlap_ms", overlap_ms, min_ms=0)
-        now_ms, found = self._find(selector, tenant)
-        valid = [record for record in found if not record.expired(now_ms)]
-        if not valid:
-            return None
-        not_rotated = [record for record in valid if not record.rotated]
-        if not not_rotated:
-            raise ConfigError(
-                f"{selector!r} was rotated already; rotate its successor (`penstock keys ls`), or create a key"
-            )
-        old = not_rotated[-1]
-        ends_ms = now_ms + overlap_ms
-        ends_ms = ends_ms if old.expires_ms is None else min(ends_ms, old.expires_ms)
-        retired = replace(old, expires_ms=ends_ms, rotated=True)
-        expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
-        new = _new_key(replace(old, created_ms=now_ms, expires_ms=expires_ms))
-        self._write("key.rotate", new.record, retired, existing=retired)
-        return new
+        successors: list[NewKey] = []
 
-    def _write(self, what: str, changed: KeyRecord, *others: KeyRecord, existing: KeyRecord | None = None) -> None:
-        """Store the records and, together with them, the record of the action on `changed`.
+        def plan() -> list[KeyRecord]:
+            now_ms, found = self._find(selector, tenant)
+            valid = [record for record in found if not record.expired(now_ms)]
+            not_rotated = [record for record in valid if not record.rotated]
+            successors.clear()
+            if not valid:
+                return []
+            if not not_rotated:
+                raise ConfigError(
+                    f"{selector!r} was rotated already; rotate its successor (`penstock keys ls`), or create a key"
+                )
+            old = not_rotated[-1]
+            ends_ms = now_ms + overlap_ms
+            ends_ms = ends_ms if old.expires_ms is None else min(ends_ms, old.expires_ms)
+            retired = replace(old, expires_ms=ends_ms, rotated=True)
+            expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
+            successors.append(_new_key(replace(old, created_ms=now_ms, expires_ms=expires_ms)))
+            return [successors[0].record, retired]
 
-        Raises ConfigError if the key `existing` was removed since it was read; otherwise this would undo the removal.
+        self._write("key.rotate", plan)
+        return successors[0] if successors else None
+
+    def _write(self, what: str, plan: Callable[[], Sequence[KeyRecord]]) -> None:
+        """Store the records that `plan` returns, if any, together with the record of the action on the first of them.
+
+        `plan` reads the keys. It is called again if another process changes one before the records are stored, so that
+        no change is lost, and no removed key comes back.
         """
 
         def write(pipe: Pipeline) -> None:
-            if existing is not None and not pipe.hexists(keys.keys(), existing.digest):
-                raise ConfigError(f"key {existing.id} was removed while this command ran")
+            planned = plan()
             pipe.multi()
-            pipe.hset(keys.keys(), mapping={one.digest: dump(one) for one in (changed, *others)})
-            add_record(pipe, self._actor, what, _describe(changed))
+            if planned:
+                pipe.hset(keys.keys(), mapping={one.digest: dump(one) for one in planned})
+                add_record(pipe, self._actor, what, _describe(planned[0]))
 
-        # The transaction watches the keys and starts again if one changes.
         with store_faults(self._client):
             self._client.transaction(write, keys.keys())
 

@@ -11,7 +11,14 @@ from typing import Any
 import redis
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor
-from shared.accounts.stored_policy import parse_group_policy, wrong_type
+from shared.accounts.stored_policy import (
+    describe,
+    describe_changes,
+    parse_group_policy,
+    spoiled_fields,
+    to_store,
+    wrong_type,
+)
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
 from shared.jobs.tenant_policy import FIELDS, Value
@@ -61,46 +68,62 @@ class Groups:
 
         If another program has replaced the whole hash, the group has the default policy.
         """
+        stored = self._stored(group)
+        return GroupPolicy() if stored is None else parse_group_policy(group, stored)[0]
+
+    def _stored(self, group: str) -> dict[Any, Any] | None:
+        """Return the group's hash; None if another program has replaced it."""
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(_record(check_group_name(group)))
             (answer,) = pipe.execute(raise_on_error=False)
-            stored = readable(answer)
-        return GroupPolicy() if stored is None else parse_group_policy(group, stored)[0]
+            stored: dict[Any, Any] | None = readable(answer)
+        return stored
+
+    def add(self, group: str, policy: GroupPolicy) -> bool:
+        """Create the group, unless it exists. Return whether it did not."""
+        owner = keys.group_owner(check_group_name(group))
+        with store_faults(self._client):
+            scripts.load("mend_record").call(self._client, owner=owner)
+            if not self._client.hsetnx(keys.tenant(owner), "policy", "1"):
+                return False
+        self.set(group, policy)
+        return True
 
     def set(self, group: str, policy: GroupPolicy) -> None:
         """Create the group, or replace its policy. For fields that are None, the defaults apply.
 
         What another program has stored in place of the group's hash is set aside (docs/states.md).
         """
-        written = {"policy": "1"}
-        for name, field in GROUP_FIELDS.items():
-            value = getattr(policy, name)
-            if value is not None:
-                written[field.stored] = field.dump(value)
-        unset = [field.stored for field in GROUP_FIELDS.values() if field.stored not in written]
+        values = {name: getattr(policy, name) for name in GROUP_FIELDS}
+        self._write(group, values, describe(values) or "the defaults")
+
+    def change(self, group: str, changes: Mapping[str, Value | None]) -> GroupPolicy:
+        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
+
+        Fields that another process sets at the same time stay. Raises ConfigError if there is no such group.
+        """
+        stored = self._stored(group)
+        policy = GroupPolicy() if stored is None else parse_group_policy(group, stored)[0]
+        if policy is None:
+            raise ConfigError(f"group={group!r} does not exist: create it with `penstock groups add`")
+        replace(policy, **changes)  # type: ignore[arg-type]  # GroupPolicy checks the types
+        healed: dict[str, Value | None] = dict.fromkeys(spoiled_fields(policy, stored or {}, GROUP_FIELDS))
+        self._write(group, healed | {**changes}, describe_changes(changes) or "the defaults")
+        return self.get(group) or GroupPolicy()
+
+    def _write(self, group: str, values: Mapping[str, Value | None], described: str) -> None:
+        """Write these fields of the group's policy, and no others."""
+        written, unset = to_store(values, GROUP_FIELDS)
         key = _record(check_group_name(group))
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             scripts.load("mend_record").call(self._client, owner=keys.group_owner(group))
             if unset:
                 pipe.hdel(key, *unset)
-            pipe.hset(key, mapping=written)  # type: ignore[arg-type]  # the library wants a wider type of key
+            pipe.hset(key, mapping=written)
             pipe.persist(key)
             pipe.sadd(keys.groups(), group)
-            named = " ".join(f"{name}={value}" for name in GROUP_FIELDS if (value := getattr(policy, name)) is not None)
-            add_record(pipe, self._actor, "group.set", f"group {group}: {named or 'the defaults'}")
+            add_record(pipe, self._actor, "group.set", f"group {group}: {described}")
             pipe.execute()
-
-    def change(self, group: str, changes: Mapping[str, Value | None]) -> GroupPolicy:
-        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
-
-        Raises ConfigError if there is no such group.
-        """
-        policy = self.get(group)
-        if policy is None:
-            raise ConfigError(f"group={group!r} does not exist: create it with `penstock groups add`")
-        policy = replace(policy, **changes)  # type: ignore[arg-type]  # GroupPolicy checks the types
-        self.set(group, policy)
-        return policy
 
     def remove(self, group: str) -> bool:
         """Remove the group. Return whether it existed. Raises ConfigError while tenants belong to it."""

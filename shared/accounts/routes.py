@@ -97,21 +97,32 @@ class Pools:
         return _terms(dict(zip(STORED, stored, strict=True)))
 
     def change(self, model: str, changes: Mapping[str, Any]) -> PoolTerms:
-        """Set the fields in `changes` and return the resulting terms. They hold for requests from now on."""
-        terms = replace(self.get(_check_model(model)), **changes)
-        key, written = keys.books(keys.model_slug(model)), _stored(terms)
+        """Set the fields in `changes` and return the resulting terms. They hold for requests from now on.
+
+        Fields that another process sets at the same time stay.
+        """
+        replace(self.get(_check_model(model)), **changes)
+        key, written = keys.books(keys.model_slug(model)), _stored(changes)
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
-            unset = [name for name in STORED.values() if name not in written]
+            unset = [STORED[name] for name in changes if STORED[name] not in written]
             if unset:
                 pipe.hdel(key, *unset)
             if written:
                 pipe.hset(key, mapping=written)  # type: ignore[arg-type]  # the library wants a wider type of key
-                pipe.sadd(keys.pools(), model)
-            else:
-                pipe.srem(keys.pools(), model)
+            pipe.sadd(keys.pools(), model)
             add_record(pipe, self._actor, "pool.set", f"pool {model}: {written or 'the defaults'}")
             pipe.execute()
-        return terms
+        terms = self.get(model)
+        if terms == PoolTerms():
+            self._forget(model)
+        return self.get(model)
+
+    def _forget(self, model: str) -> None:
+        """Remove a pool without terms from those that have some, unless another process has set one just now."""
+        with store_faults(self._client):
+            self._client.srem(keys.pools(), model)
+            if self.get(model) != PoolTerms():
+                self._client.sadd(keys.pools(), model)
 
     def list(self) -> tuple[PoolEntry, ...]:
         """Return the terms of each pool that was ever served or has terms, sorted by the name of its model."""
@@ -127,8 +138,7 @@ def _check_model(model: str) -> str:
     return model
 
 
-def _stored(terms: PoolTerms) -> dict[str, str]:
-    values = {name: getattr(terms, name) for name in STORED}
+def _stored(values: Mapping[str, Any]) -> dict[str, str]:
     named = {name: value for name, value in values.items() if value or (name == "day_cap_micro" and value is not None)}
     return {STORED[name]: str(int(value)) for name, value in named.items()}
 

@@ -32,6 +32,39 @@ def parse_group_policy(group: str, fields: Mapping[Any, Any]) -> tuple[GroupPoli
     return GroupPolicy(**values), tuple(problems)  # type: ignore[arg-type]  # the fields were checked above
 
 
+def to_store(values: Mapping[str, Value | None], known: Mapping[str, Field]) -> tuple[dict[Any, str], list[str]]:
+    """Return the fields of the hash to write for some fields of a policy, and those to delete because a value is None.
+
+    Only these are written, so that changes of different fields at the same time do not overwrite each other.
+    """
+    written: dict[Any, str] = {"policy": "1"}
+    written |= {known[name].stored: known[name].dump(value) for name, value in values.items() if value is not None}
+    return written, [known[name].stored for name, value in values.items() if value is None]
+
+
+def spoiled_fields(
+    policy: TenantPolicy | GroupPolicy, stored_fields: Mapping[Any, Any], known: Mapping[str, Field]
+) -> list[str]:
+    """Return the fields that are stored, although the policy that was parsed from them has their defaults."""
+    texts = {text(name): text(value) for name, value in stored_fields.items()}
+    found = []
+    for name, field in known.items():
+        stored, value = texts.get(field.stored), getattr(policy, name)
+        if stored is not None and (value is None or (value is False and stored != field.dump(value))):
+            found.append(name)
+    return found
+
+
+def describe(values: Mapping[str, Value | None]) -> str:
+    """Return the fields of a policy that differ from its defaults, for the record of an action."""
+    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None and value is not False)
+
+
+def describe_changes(changes: Mapping[str, Value | None]) -> str:
+    """Return the fields of a policy that were changed, for the record of an action."""
+    return " ".join(f"{name}={'default' if value is None else value}" for name, value in changes.items())
+
+
 def wrong_type(kind: str, name: str) -> tuple[str]:
     """Return a sentence about a tenant or a group whose hash another program has replaced by something else."""
     return (f"{kind} {name!r} has a value of another type in the store in place of its hash",)

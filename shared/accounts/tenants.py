@@ -20,7 +20,7 @@ from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.groups import check_group_exists
-from shared.accounts.stored_policy import parse_policy, wrong_type
+from shared.accounts.stored_policy import describe, describe_changes, parse_policy, spoiled_fields, to_store, wrong_type
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
 from shared.store import keys, scripts
@@ -78,11 +78,16 @@ class Tenants:
 
         If another program has replaced the whole hash, the tenant has no policy.
         """
+        stored = self._stored(tenant)
+        return (None, wrong_type("tenant", tenant)) if stored is None else parse_policy(tenant, stored)
+
+    def _stored(self, tenant: str) -> dict[Any, Any] | None:
+        """Return the tenant's hash; None if another program has replaced it."""
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(keys.tenant(check_name(tenant)))
             (answer,) = pipe.execute(raise_on_error=False)
-            stored = readable(answer)
-        return (None, wrong_type("tenant", tenant)) if stored is None else parse_policy(tenant, stored)
+            stored: dict[Any, Any] | None = readable(answer)
+        return stored
 
     def find_disabled(self, tenants: Collection[str]) -> frozenset[str]:
         """Return those of the tenants that are disabled, in one round trip for each _MAX_PIPELINED of them.
@@ -103,27 +108,56 @@ class Tenants:
                     disabled.add(name)
         return frozenset(disabled)
 
+    def add(self, tenant: str, policy: TenantPolicy) -> bool:
+        """Give the tenant a policy, as `set` does, unless it has one. Return whether it had none."""
+        self._check_group(policy.group)
+        with store_faults(self._client):
+            scripts.load("mend_record").call(self._client, owner=check_name(tenant))
+            if not self._client.hsetnx(keys.tenant(tenant), "policy", "1"):
+                return False
+        self.set(tenant, policy)
+        return True
+
     def set(self, tenant: str, policy: TenantPolicy) -> None:
         """Replace the tenant's policy. For fields that are None, the system's defaults apply.
 
         What another program has stored in place of the tenant's hash is set aside (docs/states.md). Raises ConfigError
         if the policy names a group that does not exist.
         """
-        if policy.group is not None:
-            check_group_exists(self._client, policy.group)
-        written: dict[Any, str] = {"policy": "1"}
-        for name, field in FIELDS.items():
-            value = getattr(policy, name)
-            if value is not None:
-                written[field.stored] = field.dump(value)
-        unset = [field.stored for field in FIELDS.values() if field.stored not in written]
+        values = {name: getattr(policy, name) for name in FIELDS}
+        self._write(tenant, values, describe(values) or "the defaults")
+
+    def change(self, tenant: str, changes: Mapping[str, Value | None]) -> TenantPolicy:
+        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
+
+        Fields that another process sets at the same time stay. Raises ConfigError for an unknown field.
+        """
+        unknown = sorted(set(changes) - set(FIELDS))
+        if unknown:
+            raise ConfigError(f"a tenant's policy has no field {', '.join(unknown)}")
+        stored = self._stored(tenant) or {}
+        policy = parse_policy(tenant, stored)[0] or TenantPolicy()
+        replace(policy, **changes)  # type: ignore[arg-type]  # TenantPolicy checks the types
+        healed: dict[str, Value | None] = dict.fromkeys(spoiled_fields(policy, stored, FIELDS))
+        self._write(tenant, healed | {**changes}, describe_changes(changes) or "the defaults")
+        return self.get(tenant) or TenantPolicy()
+
+    def _check_group(self, group: Value | None) -> None:
+        if group is not None:
+            check_group_exists(self._client, str(group))
+
+    def _write(self, tenant: str, values: Mapping[str, Value | None], described: str) -> None:
+        """Write these fields of the tenant's policy, and no others."""
+        self._check_group(values.get("group"))
+        written, unset = to_store(values, FIELDS)
         key = keys.tenant(check_name(tenant))
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             scripts.load("mend_record").call(self._client, owner=tenant)
-            before: Any = self._client.hmget(key, _RATES)
+            rates = [rate for rate in _RATES if rate in written or rate in unset]
+            before: Any = self._client.hmget(key, rates) if rates else []
             # If a rate limit changes, reset the usage that was counted against the old limit. Otherwise the tenant
             # could be refused for as long as the old limit required.
-            for rate, old_value in zip(_RATES, before, strict=True):
+            for rate, old_value in zip(rates, before, strict=True):
                 if old_value is not None and text(old_value) != written.get(rate):
                     unset.append(_RATE_STATE[rate])
             if unset:
@@ -132,21 +166,8 @@ class Tenants:
             pipe.persist(key)
             # The score 0 means that no job was ever admitted. Each admission overwrites it with its time.
             pipe.zadd(keys.tenants(), {tenant: 0}, nx=True)
-            add_record(pipe, self._actor, "tenant.set", _describe(tenant, policy))
+            add_record(pipe, self._actor, "tenant.set", f"tenant {tenant}: {described}")
             pipe.execute()
-
-    def change(self, tenant: str, changes: Mapping[str, Value | None]) -> TenantPolicy:
-        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
-
-        Raises ConfigError for an unknown field. If two processes change a policy at the same time, the later change
-        overwrites the whole policy, including the fields that only the other process set.
-        """
-        unknown = sorted(set(changes) - set(FIELDS))
-        if unknown:
-            raise ConfigError(f"a tenant's policy has no field {', '.join(unknown)}")
-        policy = replace(self.get(tenant) or TenantPolicy(), **changes)  # type: ignore[arg-type]  # TenantPolicy checks the types
-        self.set(tenant, policy)
-        return policy
 
     def remove(self, tenant: str) -> bool:
         """Remove the tenant's policy, so that the defaults apply. Return whether the tenant had a policy.
@@ -219,9 +240,3 @@ class Tenants:
                     pipe.hgetall(keys.tenant(name))
                 hashes = pipe.execute(raise_on_error=False)
             return {name: (readable(stored), scores[name]) for name, stored in zip(names, hashes, strict=True)}
-
-
-def _describe(tenant: str, policy: TenantPolicy) -> str:
-    values = ((name, getattr(policy, name)) for name in FIELDS)
-    named = " ".join(f"{name}={value}" for name, value in values if value is not None and value is not False)
-    return f"tenant {tenant}: {named or 'the defaults'}"

@@ -105,15 +105,28 @@ class Workers:
 
     def drain_for_stop(self) -> None:
         """Mark the system until `end_drain_for_stop`, unless an operator has marked it."""
-        if not self.is_system_draining():
-            with store_faults(self._client):
-                self._client.hset(keys.config(), mapping={_SYSTEM_MARK: "1", _STOP_MARK: "1"})
+
+        def mark(pipe: Pipeline) -> None:
+            is_marked = pipe.hget(keys.config(), _SYSTEM_MARK) == b"1"
+            pipe.multi()
+            if not is_marked:
+                pipe.hset(keys.config(), mapping={_SYSTEM_MARK: "1", _STOP_MARK: "1"})
+
+        # The transactions start again if an operator sets a mark at the same time, which must stay.
+        with store_faults(self._client):
+            self._client.transaction(mark, keys.config())
 
     def end_drain_for_stop(self) -> None:
         """Remove the mark of `drain_for_stop`, also that of a process that was killed; keep an operator's."""
+
+        def remove_marks(pipe: Pipeline) -> None:
+            is_for_stop = pipe.hexists(keys.config(), _STOP_MARK)
+            pipe.multi()
+            if is_for_stop:
+                pipe.hdel(keys.config(), _SYSTEM_MARK, _STOP_MARK)
+
         with store_faults(self._client):
-            if self._client.hexists(keys.config(), _STOP_MARK):
-                self._client.hdel(keys.config(), _SYSTEM_MARK, _STOP_MARK)
+            self._client.transaction(remove_marks, keys.config())
 
     def is_system_draining(self) -> bool:
         """Return whether the system is marked."""

@@ -65,10 +65,9 @@ def add(
     changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
     policy = GroupPolicy(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]  # __post_init__ checks the types
     groups = Groups(writable_store_client(state_dir))
-    if groups.get(group) is not None:
+    if not groups.add(group, policy):
         output.write_note(f"group {group!r} exists; change it with `penstock groups set`")
         raise typer.Exit(FAULT)
-    groups.set(group, policy)
     _print_policy(group, policy, json=json)
 
 

@@ -132,10 +132,9 @@ def add(
     policy = TenantPolicy(**named)  # type: ignore[arg-type]  # __post_init__ checks the types
     secret, client = read_secret_file(webhook_secret_file), writable_store_client(state_dir)
     tenants = Tenants(client)
-    if tenants.get(tenant) is not None:
+    if not tenants.add(tenant, policy):
         output.write_note(f"tenant {tenant!r} already has a policy; change it with `penstock tenants set`")
         raise typer.Exit(FAULT)
-    tenants.set(tenant, policy)
     WebhookSecrets(client).change(tenant, secret)
     _print_policy(tenant, policy, json=json)
 
