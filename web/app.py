@@ -11,7 +11,7 @@ from web.console.console import register_console
 from web.dashboard.dashboard import mode_of, register_dashboard
 from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
-from web.http.request import DoorRequest
+from web.http.request import DoorRequest, check_content_encoding
 from web.operations import open_requests, request_caller
 from web.operations.spans import request_span
 from web.routes import (
@@ -60,6 +60,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     hosts_and_cors.install(app, settings)
     open_requests.count_clients(app)
     request_caller.install(app)
+    app.before_request(check_content_encoding)
     open_requests.count_tenants(app)
     errors.install(app, settings)
     document.install(app)

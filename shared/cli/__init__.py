@@ -10,6 +10,9 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with 0, 1 (refusal or fault), 2 (usage error), 75 (`yield`) or 130 (Ctrl-C)."""
     try:
+        from shared.cli.streams import guard
+
+        guard()
         # These imports take most of the time of a short command.
         from shared.cli.command_line import run
 

@@ -3,7 +3,6 @@
 A command imports the modules that it needs only when it runs, so that `penstock --help` starts fast.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -95,16 +94,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, prog_name="penstock", standalone_mode=False)
     except typer.TyperException as error:
         return _report_usage_error(error)
-    except ConfigError as error:
-        output.write_note(f"penstock: {error}")
-        return USAGE
     except PenstockError as error:
         output.write_note(f"penstock: {error}")
-        return FAULT
+        return USAGE if isinstance(error, ConfigError) else FAULT
     except BrokenPipeError:
-        # The program that reads stdout, such as `head`, has closed the pipe. Redirect stdout to the null device;
-        # otherwise Python's flush at exit would fail and print an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The program that reads stdout, such as `head`, has closed the pipe.
+        return FAULT
+    except OSError as error:
+        # The disk of a file that a command writes is full, for example. The message names the file.
+        output.write_note(f"penstock: {error}")
         return FAULT
     except Exception as error:
         # Report errors that Redis answered, for example because a key has the wrong type or the Redis user lacks a

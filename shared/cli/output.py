@@ -36,14 +36,29 @@ def escape_controls(text: str) -> str:
 
 def write_json(value: Any) -> None:
     """Write a JSON value to stdout over several indented lines."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
-    sys.stdout.flush()
+    _write_json(value, indent=2)
 
 
 def write_json_line(value: Any) -> None:
     """Write a JSON value to stdout as a single line, for output that consists of many values."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    _write_json(value, indent=None)
+
+
+def _write_json(value: Any, *, indent: int | None) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        # JSON can express every character in ASCII, so none has to be replaced.
+        text = json.dumps(value, indent=indent)
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def write_bytes(data: bytes) -> None:
+    """Write to stdout as it is, and flush."""
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def write_table(

@@ -1,16 +1,19 @@
 """The settings of the store and of the folder in which Penstock keeps its files."""
 
 from shared.settings.setting import AUTO, Setting, int_row, text_row, word_row
+from shared.settings.store_url import PATTERN
 
 ROWS: tuple[Setting, ...] = (
     text_row(
         "redis_url",
         "",
         "a URL of Redis >= 6.2 or Valkey",
-        "the URL of the store; REDIS_URL_FILE may name a file with it; unset: the store in PENSTOCK_STATE_DIR",
+        "the URL of the store: redis://, rediss://, unix:// or redis+sentinel://, also written valkey://, valkeys://, "
+        "redis+unix:// or valkey+sentinel://; REDIS_URL_FILE may name a file with it; "
+        "unset: the store in PENSTOCK_STATE_DIR",
         name="REDIS_URL",
         secret=True,
-        pattern=r"|(redis|rediss|unix|redis\+sentinel)://.*",
+        pattern=f"|{PATTERN}",
     ),
     text_row("state_dir", "", "a folder", "the state folder; unset: `penstock` in the user's data folder"),
     word_row(

@@ -15,6 +15,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from shared.errors import ConfigError
 from shared.settings.secret_values import without_password
+from shared.settings.store_url import normal_store_url
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,12 @@ def open_client(url: str, *, name: str, timeouts: Timeouts = WORKER) -> redis.Re
     """Return a client of the store at `url`. The client returns bytes, uses `timeouts` and never retries a call.
 
     The client connects at its first command. CLIENT LIST shows `name`, which must not contain spaces. The URL starts
-    with `redis://`, `rediss://` or `unix://`, or is `redis+sentinel://[user:password@]host:port[,…]/service[/db]`. The
+    with `redis://`, `rediss://` or `unix://`, or is `redis+sentinel://[user:password@]host:port[,…]/service[/db]`; the
+    other names of these schemes are those of shared/settings/store_url.py. The
     query of the URL may contain options of redis-py; for Sentinel also `ssl=true` and the credentials of the sentinels
     themselves (`sentinel_username`, `sentinel_password`). Raises ConfigError for an invalid URL.
     """
+    url = normal_store_url(url)
     try:
         if url.startswith(_SENTINEL):
             return _open_via_sentinel(url, name, timeouts)

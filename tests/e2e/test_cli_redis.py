@@ -78,6 +78,8 @@ def redis_cli(tmp_path: Path) -> str:
         ("redis://127.0.0.1", "-h 127.0.0.1 -p 6379", {}),
         ("rediss://db.example:6380", "--tls -h db.example -p 6380", {}),
         ("unix:///run/a%20b.sock?db=1", "-n 1 -s /run/a b.sock", {}),
+        ("valkey+unix:///run/a b=c.sock", "-s /run/a b=c.sock", {}),
+        ("valkeys://db.example", "--tls -h db.example -p 6379", {}),
     ],
 )
 def test_the_options_of_redis_cli_contain_no_password(url: str, options: str, password: dict[str, str]) -> None:

@@ -76,6 +76,16 @@ class DoorRequest(Request):
         return data
 
 
+def check_content_encoding() -> None:
+    """Raise ApiError (415) if the current request's body is compressed, whatever the route makes of the body."""
+    encodings = [word.strip().lower() for word in request.headers.get("Content-Encoding", "").split(",")]
+    foreign = [word for word in encodings if word not in {"", "identity"}]
+    if foreign and request.routing_exception is None:
+        message = f"Content-Encoding is {foreign[0][:80]!r}; send the body as it is"
+        headers = {"Accept-Encoding": "identity"}
+        raise ApiError("unsupported_media_type", message, param="Content-Encoding", headers=headers)
+
+
 def raw_body_digest() -> str:
     """Return the digest of the current request's body as it was sent, which has been read and parsed."""
     return cast("DoorRequest", request).body_digest

@@ -7,6 +7,7 @@ import typer
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
 from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
+from shared.cli.streams import OutputError, describe_lost
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -168,10 +169,13 @@ def _bound_changes(**named: str | None) -> dict[str, int | None]:
 
 
 def _print_new_key(new: "NewKey", *, json: bool) -> None:
-    if json:
-        output.write_json(_as_dict(new.record) | {"key": new.key})
-    else:
-        output.write_data(new.key)
+    try:
+        output.write_json(_as_dict(new.record) | {"key": new.key}) if json else output.write_data(new.key)
+    except (OutputError, BrokenPipeError) as error:
+        new_id = new.record.id
+        lost = f"key {new_id} exists and cannot be shown again: remove it with `penstock keys rm {new_id}`"
+        raise OutputError(f"{describe_lost(error)}; {lost}") from None
+    if not json:
         output.write_note(
             f"key {new.record.id} of tenant {new.record.tenant!r}{_label_suffix(new.record)}; it is not shown again"
         )

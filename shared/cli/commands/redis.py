@@ -18,6 +18,7 @@ import typer
 from shared.cli import output
 from shared.cli.reach import FAULT, StateDir, client_for, load_settings, store_url
 from shared.errors import ConfigError
+from shared.settings.store_url import normal_store_url
 
 if TYPE_CHECKING:
     import redis
@@ -71,7 +72,7 @@ def _redis_cli_supports(url: str) -> bool:
     redis-cli cannot find a primary through Sentinel. It also takes TLS certificates as options, whereas this URL has
     them as parameters.
     """
-    parts = urlsplit(url)
+    parts = urlsplit(normal_store_url(url))
     return parts.scheme in {"redis", "unix"} or (parts.scheme == "rediss" and not parts.query)
 
 
@@ -80,7 +81,7 @@ def redis_cli_options(url: str) -> tuple[list[str], dict[str, str]]:
 
     The password is not passed as an option, because `ps` shows the options of a process to every user.
     """
-    parts = urlsplit(url)
+    parts = urlsplit(normal_store_url(url))
     password = {"REDISCLI_AUTH": unquote(parts.password)} if parts.password else {}
     options = ["--no-auth-warning"] if parts.password else []
     options += ["--user", unquote(parts.username)] if parts.username else []
@@ -145,8 +146,7 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
                     for line in format_typed(reply, words):
                         output.write_data(line)
                 else:
-                    sys.stdout.buffer.write(format_bare(reply) + b"\n")
-                    sys.stdout.buffer.flush()
+                    output.write_bytes(format_bare(reply) + b"\n")
                 if words[0].upper() not in _STREAMING_COMMANDS or isinstance(reply, library.ResponseError):
                     return not isinstance(reply, library.ResponseError)
         finally:

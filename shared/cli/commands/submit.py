@@ -9,6 +9,7 @@ from shared.cli import output
 from shared.cli.commands.jobs import describe_degradation
 from shared.cli.durations import parse_duration_ms
 from shared.cli.reach import FAULT, YIELD, ActingTenant, Json, door_client
+from shared.cli.streams import OutputError
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -98,19 +99,32 @@ def submit(
             progress.hide()
             _print_yield(job, json=json)
             raise typer.Exit(YIELD)
-        if detach:
-            progress.hide()
-            output.write_json(job) if json else output.write_data(job["id"])
-            return
         try:
-            ended, printed = _stream(client, job, progress, json=json) if stream else (_poll(client, job, progress), "")
+            if detach:
+                progress.hide()
+                output.write_json(job) if json else output.write_data(job["id"])
+            else:
+                _follow_to_end(client, job, progress, stream=stream, json=json)
         except KeyboardInterrupt:
             progress.hide()
             if stream and sys.stdout.isatty():
-                # The text so far ends without a line end.
-                output.write_data("")
+                output.write_data("")  # the text so far ends without a line end
             _cancel(client, job["id"], tenant)
             raise
+        except OutputError as error:
+            progress.hide()
+            raise OutputError(f"{error}; `penstock job {_named(job['id'], tenant)}` shows the answer") from None
+
+
+def _named(job_id: str, tenant: str | None) -> str:
+    """Return the arguments with which another command names the job."""
+    return f"{job_id} --tenant {tenant}" if tenant else job_id
+
+
+def _follow_to_end(client: "JobClient", job: dict[str, Any], progress: "Progress", *, stream: bool, json: bool) -> None:
+    """Print the job's answer. Exit with FAULT unless it succeeds."""
+    ended, printed = _stream(client, job, progress, json=json) if stream else (_poll(client, job, progress), "")
+    progress.hide()
     _finish(ended, printed, json=json, streamed=stream)
 
 
@@ -206,7 +220,7 @@ def _cancel(client: "JobClient", job_id: str, tenant: str | None) -> None:
     """
     from shared.cli.door_client import DoorError
 
-    named = f"{job_id} --tenant {tenant}" if tenant else job_id
+    named = _named(job_id, tenant)
     try:
         job = client.cancel(job_id)
     except (DoorError, KeyboardInterrupt) as error:

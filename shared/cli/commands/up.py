@@ -122,7 +122,8 @@ def _settings(
     """
     configured, _ = load_with_origin(**engines, state_dir=state_dir)
     configured_host, configured_port = configured.listen_host_port
-    host, port = host or configured_host, configured_port if port is None else port
+    # An address of IPv6 may be written in brackets, as in a URL.
+    host, port = (host or configured_host).strip("[]"), configured_port if port is None else port
     overrides: dict[str, Any] = {**engines, "state_dir": state_dir, "listen": listen_address(host, port)}
     gate_host = host
     if gate_port is not None:

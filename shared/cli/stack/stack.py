@@ -27,6 +27,7 @@ from shared.cli.stack.extras import module_command
 from shared.cli.stack.greeting import greeting
 from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftovers, find_leftovers
 from shared.cli.stack.store_keeper import StoreKeeper
+from shared.cli.streams import OutputError
 from shared.errors import PenstockError, StoreUnavailable
 from shared.settings.settings import Settings, as_environ
 from shared.state_dir import lock_state_dir
@@ -214,7 +215,8 @@ class Stack:
 
     def _greet(self, client: redis.Redis) -> None:
         models = [worker.model for worker in Store(client).snapshot(tenants=0).workers if worker.live]
-        with suppress(OSError):
+        # The stack serves, whether anybody reads this or not.
+        with suppress(OSError, OutputError):
             output.write_data(greeting(self._settings, self._url, models[0] if models else "the model"))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:

@@ -10,8 +10,13 @@ from redis.sentinel import SentinelConnectionPool
 
 from shared.errors import ConfigError, StoreUnavailable
 from shared.settings.secret_values import without_password
+from shared.settings.settings import load
+from shared.settings.store_url import normal_store_url
 from shared.store.connection import DOOR, WORKER, open_blocking_client, open_client
 from shared.store.redis_errors import store_faults
+
+#: What distinguishes one store from another.
+KNOWN = {"host", "port", "db", "path", "username", "password"}
 
 
 def test_the_door_waits_a_quarter_of_a_second_to_connect_and_one_second_for_an_answer():
@@ -138,3 +143,34 @@ def test_a_temporary_error_of_the_store_is_raised_as_store_unavailable(error):
 def test_an_error_that_our_own_code_causes_is_not_raised_as_store_unavailable(text):
     with pytest.raises(redis.ResponseError), store_faults(open_client("redis://store", name="any")):
         raise redis.ResponseError(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "same"),
+    [
+        ("valkey://me:pw@store:7000/2", "redis://me:pw@store:7000/2"),
+        ("VALKEY://store", "redis://store"),
+        ("valkeys://store:6380", "rediss://store:6380"),
+        ("redis+unix:///run/a b.sock?db=3", "unix:///run/a b.sock?db=3"),
+        ("redis+socket:///run/s.sock", "unix:///run/s.sock"),
+        ("valkey+unix:///run/s.sock", "unix:///run/s.sock"),
+        ("valkey+socket:///run/s.sock", "unix:///run/s.sock"),
+        ("unix:/run/s.sock", "unix:///run/s.sock"),
+        ("valkey+sentinel://a:1,b:2/main", "redis+sentinel://a:1,b:2/main"),
+    ],
+)
+def test_other_names_of_a_scheme_mean_the_same_store(url, same):
+    assert normal_store_url(url) == same
+    assert load(environ={"REDIS_URL": url}, dotenv=None).redis_url == url
+    pools = [open_client(one, name="any").connection_pool for one in (url, same)]
+    assert pools[0].connection_class is pools[1].connection_class
+    kwargs = [{name: value for name, value in pool.connection_kwargs.items() if name in KNOWN} for pool in pools]
+    assert kwargs[0] == kwargs[1]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://store", "valkey:store", "valkeyz://store", "store:6379", "valkey+http://store"]
+)
+def test_no_other_scheme_names_a_store(url):
+    with pytest.raises(ConfigError, match="REDIS_URL"):
+        load(environ={"REDIS_URL": url}, dotenv=None)

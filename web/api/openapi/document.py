@@ -165,7 +165,7 @@ _POST_RESPONSES = {
     "400": "The body is not JSON, or it uses something that is not supported",
     "404": "The model or the job does not exist",
     "413": "The body is too large",
-    "415": "The body is not application/json",
+    "415": "The body is not application/json, or it is compressed",
     "429": "Yield because of the tenant's own rate: retry after the hint",
 }
 #: The error responses for a job that did not succeed, on the routes that return an error in this case.
