@@ -24,6 +24,27 @@ def test_the_key_is_taken_from_x_api_key_unless_authorization_has_one(store: Sto
     assert closed.get("/v1/models", headers={"x-api-key": good}).status_code == 401, "only the routes of this API"
 
 
+def test_anthropics_package_lists_models_with_its_own_header(store: Store, settings: Settings) -> None:
+    serve(store)
+    closed = a_door(store, settings, auth="required")
+    headers = {"x-api-key": ApiKeys(store.client).create("blue").key, "anthropic-version": "2023-06-01"}
+    (model,) = closed.get("/v1/models", headers=headers).get_json()["data"]
+    assert (model["type"], model["id"], model["display_name"]) == ("model", "m", "m")
+    assert closed.get("/v1/models/m", headers=headers).get_json() == model
+    assert closed.get("/v1/models", headers=headers | {"x-api-key": "psk_unknown"}).status_code == 401
+
+
+def test_every_path_of_a_ranking_needs_a_key_before_its_body_is_read(store: Store, settings: Settings) -> None:
+    serve(store)
+    closed = a_door(store, settings, auth="required")
+    good = {"Authorization": f"Bearer {ApiKeys(store.client).create('blue').key}"}
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        assert closed.post(path, data="no JSON").status_code == 401
+        assert closed.post(path, data="no JSON", headers=good).status_code == 415
+        body = closed.post(path, json={"model": "m", "query": "a", "documents": []}, headers=good).get_json()
+        assert (body["error"]["code"], body["error"]["param"]) == ("invalid_value", "documents")
+
+
 def test_a_path_or_a_method_that_these_routes_lack_is_told_as_such_to_a_client_with_a_key(
     store: Store, settings: Settings
 ) -> None:

@@ -14,6 +14,7 @@ from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
 from shared.accounts.key_record import digest_of
 from web.anthropic.error_shape import follows_anthropic
 from web.http.api_errors import ApiError
+from web.http.api_paths import is_api_path
 from web.http.disconnect import watch_disconnect
 from web.operations.callers import (
     HEADERS,
@@ -34,7 +35,7 @@ _ANTHROPIC_FIELDS = CredentialFields("X-Tenant", "as x-api-key, or as Authorizat
 
 
 def install(app: Flask) -> None:
-    """Authenticate every request under /v1/ before its route runs.
+    """Authenticate every request of the API before its route runs.
 
     The body of a request that is not authenticated is not read.
     """
@@ -42,7 +43,7 @@ def install(app: Flask) -> None:
 
     @app.before_request
     def authenticate() -> None:
-        if not request.path.startswith("/v1/") or uses_ticket() or wants_all_tenants():
+        if not is_api_path(request.path) or uses_ticket() or wants_all_tenants():
             return
         if request.routing_exception is None:
             current_caller()
@@ -200,13 +201,13 @@ def _admin_name(context: DoorContext, key: str) -> str | None:
 
 
 def _credential_fields() -> CredentialFields:
-    return _ANTHROPIC_FIELDS if follows_anthropic(request.blueprint, request.path) else HEADERS
+    return _ANTHROPIC_FIELDS if _is_anthropics() else HEADERS
 
 
 def _api_key() -> str | None:
     """Return the API key of this request. Under the paths of Anthropic's API, the one in `x-api-key` is taken too."""
     key = bearer(request.headers)
-    if key is None and follows_anthropic(request.blueprint, request.path):
+    if key is None and _is_anthropics():
         return request.headers.get("x-api-key", "").strip() or None
     return key
 
@@ -246,3 +247,9 @@ def is_same_origin(incoming: Request) -> bool:
     if incoming.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
         return False
     return origin is None or origin.partition("://")[2] == incoming.host
+
+
+def _is_anthropics() -> bool:
+    """Return whether a client of Anthropic's API sent this request, whose package lists models on a shared route."""
+    is_list = request.endpoint in {"openai.models", "openai.model"}
+    return follows_anthropic(request.blueprint, request.path) or (is_list and "anthropic-version" in request.headers)

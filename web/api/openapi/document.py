@@ -8,6 +8,7 @@ from pydantic.json_schema import models_json_schema
 from shared.jobs.states import JobState
 from web.api import batch_models, list_models, message_models, response_models
 from web.api.openapi.texts import with_texts
+from web.http.api_paths import is_api_path
 from web.http.request import MAX_ATTEMPT
 
 Parameter = dict[str, Any]
@@ -217,7 +218,7 @@ def install(app: APIFlask) -> None:
 
 
 def _complete(operation: dict[str, Any], method: str, path: str) -> None:
-    if path.startswith("/v1/"):
+    if is_api_path(path):
         operation["security"] = [{"key": []}, {"x-api-key": []}] if path in _ANTHROPIC else [{"key": []}]
         operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
         added = _COMMON_RESPONSES.copy()

@@ -5,6 +5,7 @@ from flask import Flask, Response, g, request
 from shared.tracing.names import Attribute, SpanName
 from shared.tracing.traces import Traces
 from web.http import telemetry
+from web.http.api_paths import is_api_path
 from web.operations.open_requests import call_when_answered
 
 
@@ -15,7 +16,7 @@ def install(app: Flask, traces: Traces) -> None:
 
     @app.before_request
     def begin() -> None:
-        if request.method != "POST" or not request.path.startswith("/v1/"):
+        if request.method != "POST" or not is_api_path(request.path):
             return
         route = request.url_rule.rule if request.url_rule else "unknown"
         attributes = {Attribute.METHOD: "POST", Attribute.ROUTE: route}
