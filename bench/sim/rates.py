@@ -21,6 +21,11 @@ class _Engine:
     stats: EngineStats
     shares_steps: bool = True
 
+    @property
+    def slots(self) -> int:
+        """The number of jobs that the modelled worker runs at once."""
+        return self.facts.slots
+
 
 class MeasuredRates:
     """Feeds `workers.duties.throughput` with a modelled worker's counters and ended jobs."""

@@ -61,7 +61,7 @@ def test_a_tenant_that_was_idle_at_the_upgrade_starts_at_the_virtual_time_at_mos
     pool.configure(settings)
     admitted(pool, a_job("c"))
     assert tenants_in_turn(pool, 3).count("c") == 1
-    assert int(pool.client.hget(keys.tenant("c"), keys.service_field(MODEL))) == 1_090_000
+    assert int(pool.client.hget(keys.tenant("c"), keys.service_field(MODEL))) == 1_090_001
 
 
 def test_a_job_that_ran_during_the_upgrade_is_settled_against_what_it_was_charged(store, settings):

@@ -188,7 +188,7 @@ def test_no_answer_is_cut_below_thirty_two_tokens_or_made_longer(pressed):
 def test_a_job_is_refused_when_not_even_thirty_two_tokens_of_its_answer_fit(pressed):
     set_answer_lengths(pressed, "blue", 500)
     answer = refused(pressed.store, a_long_job(deadline_ms=700))
-    assert (answer.reason, answer.value) == ("deadline_unmeetable", 10_010)
+    assert (answer.reason, answer.value) == ("deadline_unmeetable", 10_110)
 
 
 def test_a_repeated_claim_returns_the_same_cut_lengths(pressed):

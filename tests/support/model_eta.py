@@ -19,7 +19,8 @@ def score_of(view: "AdmissionView", owner: str, group: str) -> float:
     model, slug = view.model, view.job.slug
     if owner in model_turns.active(model, slug, group, is_batch=view.is_batch):
         return model.turns.service[owner, slug]
-    return model.turns.entry(owner, slug, group, model_turns.newcomers_credit_mwt(model, owner, slug))
+    others = model_turns.active(model, slug, group)
+    return model.turns.entry(owner, slug, group, model_turns.newcomers_credit_mwt(model, owner, slug), others)
 
 
 def latest_in_ms(view: "AdmissionView", rates: "Rates") -> int:
@@ -87,7 +88,8 @@ def work_in_set(
     own_service = 1_000 * jobs if turns else mwt
     score, active = score_of(view, *owner), model_turns.active(model, slug, owner[1], is_batch=view.is_batch)
     services = [model.turns.service[name, slug] for name in active]
-    lag = max((score - min(services, default=score)) / 2, (1_000 if turns else view.mean_mwt) / 2)
+    mean_service = 1_000 if turns else view.mean_mwt
+    lag = max((score - min(services, default=score)) / 2 + mean_service / 2, mean_service)
     ahead = sum(service < score for service in services)
     mean_weight = (total - weight) / 1_000 / max(1, len(active) - (owner[0] in active))
     others = ahead * mean_weight * lag + (total - weight) / weight * own_service

@@ -50,14 +50,20 @@ class Turns:
             self.virtual.setdefault((group, slug), 0)
         self.set_of[owner, slug] = group
 
-    def entry(self, owner: str, slug: str, group: str, credit_mwt: int) -> int:
-        """Return the service with which an owner enters a set: at least its virtual time less the credit."""
-        virtual = self.virtual.get((group, slug), 0)
-        return max(self.moved(owner, slug, group), max(0, virtual - credit_mwt) if credit_mwt else virtual)
+    def entry(self, owner: str, slug: str, group: str, credit_mwt: int, others: list[str]) -> int:
+        """Return the service with which an owner enters a set: at least its virtual time less the credit.
 
-    def enter(self, owner: str, slug: str, group: str, credit_mwt: int) -> None:
+        It goes behind the `others` in the set whose service is less than a weighted token above that.
+        """
+        virtual = self.virtual.get((group, slug), 0)
+        least = max(0, virtual - credit_mwt) if credit_mwt else virtual
+        service = max(self.moved(owner, slug, group), least)
+        equal = [self.service[other, slug] for other in others if 0 <= self.service[other, slug] - service < 999]
+        return max(equal) + 1 if equal else service
+
+    def enter(self, owner: str, slug: str, group: str, credit_mwt: int, others: list[str]) -> None:
         """Put an owner without queued jobs into a set."""
-        self.service[owner, slug] = self.entry(owner, slug, group, credit_mwt)
+        self.service[owner, slug] = self.entry(owner, slug, group, credit_mwt, others)
         self._join(owner, slug, group)
 
 
@@ -117,14 +123,16 @@ def join(model: "Model", job: ModelJob, *, with_credit: bool = True) -> None:
     group = turns.group(tenant, slug) if listed else turns.policy.get(tenant, "")
     _enter_group_of(model, group, slug, is_batch=job.priority < 0, with_credit=with_credit)
     if not listed or (job.priority >= 0 and tenant not in active(model, slug, group)):
-        turns.enter(tenant, slug, group, newcomers_credit_mwt(model, tenant, slug) if with_credit else 0)
+        credit_mwt = newcomers_credit_mwt(model, tenant, slug) if with_credit else 0
+        turns.enter(tenant, slug, group, credit_mwt, active(model, slug, group))
 
 
 def _enter_group_of(model: "Model", group: str, slug: str, *, is_batch: bool, with_credit: bool = True) -> None:
     """Put the group of a tenant that enters one of its sets into the pool's set."""
     others = [] if not is_batch else active(model, slug, is_batch=True)
     if group and group not in [*active(model, slug), *others]:
-        model.turns.enter(group, slug, "", newcomers_credit_mwt(model, group, slug) if with_credit else 0)
+        credit_mwt = newcomers_credit_mwt(model, group, slug) if with_credit else 0
+        model.turns.enter(group, slug, "", credit_mwt, active(model, slug))
 
 
 def regroup(model: "Model", tenant: str) -> None:

@@ -36,14 +36,14 @@ local function work_in_set(request, owner, group, mwt, jobs, other_mwt, weight_m
   local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
   local own_service = request.counts_turns and 1000 * jobs or mwt
   local mean_service = request.counts_turns and 1000 or request.mean_mwt
-  -- Each owner that has received less gets a turn first; on average it lags by half of the greatest lag, and at least
-  -- by half a job.
+  -- Each owner that has received less gets a turn first. On average it lags by half of the greatest lag, and goes beyond
+  -- that by half a job: it gets one whole job at least.
   local active_key, score, is_member = set_key(request.slug, group, request.is_batch), score_of(request, owner, group)
   local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
   local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
   local others = redis.call('ZCARD', active_key) - (is_member and 1 or 0)
   local mean_weight = (total_weight_milli - weight_milli) / 1000 / math.max(1, others)
-  local lag = math.max((score - least) / 2, mean_service / 2)
+  local lag = math.max((score - least) / 2 + mean_service / 2, mean_service)
   local other_weight = (total_weight_milli - weight_milli) / weight_milli
   return mwt + math.min(math.max(0, other_mwt), unit_mwt * (ahead * mean_weight * lag + other_weight * own_service))
 end

@@ -44,6 +44,17 @@ local function credit_mwt_of(slug, mean_mwt)
   return math.min(CREDIT_JOBS * mean_mwt, most_mwt)
 end
 
+-- Owners whose services differ by less than this are taken to have the same: a weighted token, or a turn in turns mode.
+local EQUAL_MWT = 1000
+
+-- Returns the service, raised so that the newcomer goes after the owners of the set that have the same. The order of names
+-- would decide otherwise, and no prediction could know who comes later and goes first.
+local function behind_equals(slug, group, service)
+  local last = redis.call('ZREVRANGEBYSCORE', k_active .. slug .. group, whole(service + EQUAL_MWT - 2), whole(service),
+    'WITHSCORES', 'LIMIT', 0, 1)
+  return last[2] and tonumber(last[2]) + 1 or service
+end
+
 -- Returns the service with which an owner enters a set: `service`, which counted in the set of the group `before` so far,
 -- or the virtual time minus the credit if that is more, without the credit if the owner may not have it. So the owner gains
 -- no further advantage from having been idle.
@@ -60,7 +71,7 @@ local function entry_service(slug, before, group, service, policy, first_ms, wit
     and read_settings('fairness') ~= 'turns' then
     min_service = math.max(0, min_service - credit_mwt_of(slug, number(mean_mwt, 0)))
   end
-  return math.max(service, min_service)
+  return behind_equals(slug, group, math.max(service, min_service))
 end
 
 -- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the set.
