@@ -4,7 +4,7 @@ The workers' library (llguidance) is what decides; a test compares this list wit
 once, and lets both name the place of the keyword in the schema.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -28,6 +28,26 @@ UNSUPPORTED = frozenset(
         "$recursiveRef",
     }
 )
+#: The formats of texts that llguidance implements.
+FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "unknown")
+)
+#: Keywords that say something about a schema, and restrict no value.
+_ANNOTATIONS = frozenset(
+    {
+        "$comment",
+        "$id",
+        "$schema",
+        "default",
+        "deprecated",
+        "description",
+        "example",
+        "examples",
+        "readOnly",
+        "title",
+        "writeOnly",
+    }
+)
 #: Keywords whose value is an object with schemas as its values, keywords whose value is a list of schemas, and keywords
 #: whose value is a schema. `items` may also be a list.
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -46,25 +66,116 @@ class Place(NamedTuple):
     keyword: str
     path: str
 
+    def __str__(self) -> str:
+        """Return the path of the keyword itself."""
+        return f"{self.path}.{self.keyword}" if self.path else self.keyword
 
-def unsupported_keyword(schema: Mapping[str, Any]) -> Place | None:
-    """Return the first keyword of the schema that is not supported, or None.
 
-    `uniqueItems` is supported only if it is false. Takes time in proportion to the schema's size, up to a limit: of a
+def unsupported_keyword(schema: Mapping[str, Any], *, formats: bool = False) -> Place | None:
+    """Return the first keyword of the schema that is not supported, or None; with `formats`, unknown formats count too.
+
+    Keywords that restrict nothing are supported. Takes time in proportion to the schema's size, up to a limit: of a
     very large schema only the first part is examined.
     """
     # Nearly all schemas have none, and paths take most of the time.
-    if all(_is_supported(node) for node in _plain_nodes(schema)):
+    if not any(_unsupported_in(node, formats=formats) for node in _plain_nodes(schema)):
         return None
     for node, path in nodes(schema):
-        if not _is_supported(node):
-            found = UNSUPPORTED.intersection(node) | ({"uniqueItems"} if node.get("uniqueItems") else frozenset())
+        found = _unsupported_in(node, formats=formats)
+        if found:
             return Place(min(found), path)
     return None
 
 
-def _is_supported(node: dict[str, Any]) -> bool:
-    return UNSUPPORTED.isdisjoint(node) and not node.get("uniqueItems")
+def drop_idle_keywords(schema: dict[str, Any]) -> None:
+    """Remove the keywords that the library does not implement and that restrict nothing."""
+    for node in _plain_nodes(schema):
+        for name in _unimplemented(node) & _idle_in(node):
+            del node[name]
+
+
+def drop_unsupported_keywords(schema: dict[str, Any], *, formats_only: bool = False) -> None:
+    """Remove the keywords that no answer can be held to, so that answers are held to the rest."""
+    for node in _plain_nodes(schema):
+        for name in set() if formats_only else _unimplemented(node):
+            del node[name]
+        if _has_unknown_format(node):
+            del node["format"]
+
+
+def _unimplemented(node: Mapping[str, Any]) -> set[str]:
+    """Return the keywords of the schema that the library does not implement. It refuses `uniqueItems` even if false."""
+    return {*UNSUPPORTED.intersection(node), *({"uniqueItems"} & node.keys())}
+
+
+def _unsupported_in(node: Mapping[str, Any], *, formats: bool) -> set[str]:
+    if UNSUPPORTED.isdisjoint(node) and "uniqueItems" not in node and not (formats and "format" in node):
+        return set()
+    found = _unimplemented(node) - _idle_in(node)
+    return found | {"format"} if formats and _has_unknown_format(node) else found
+
+
+def _has_unknown_format(node: Mapping[str, Any]) -> bool:
+    """Return whether the library refuses the schema's format: it ignores those of values that are no texts."""
+    kinds = node.get("type", "string")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    return "format" in node and node["format"] not in FORMATS and "string" in kinds
+
+
+def _idle_in(node: Mapping[str, Any]) -> set[str]:
+    """Return the keywords of the schema that restrict nothing because of their value or of what stands beside them."""
+    idle = {name for name, restricts_nothing in _IDLE.items() if name in node and restricts_nothing(node[name])}
+    if "if" not in node or all(_accepts_all(node.get(name, True)) for name in ("then", "else")):
+        idle |= {"if", "then", "else"}
+    if "contains" not in node:
+        idle |= {"minContains", "maxContains"}
+    elif node.get("minContains") == 0 and "maxContains" not in node:
+        idle |= {"contains", "minContains"}
+    if not node.get("uniqueItems") or _at_most_one(node.get("maxItems")):
+        idle.add("uniqueItems")
+    return idle
+
+
+def _at_most_one(value: Any) -> bool:
+    return isinstance(value, int | float) and value <= 1
+
+
+def _accepts_all(schema: Any) -> bool:
+    """Return whether it is easy to see that every value fits the schema."""
+    if not isinstance(schema, dict):
+        return schema is True
+    return schema.keys() <= _ANNOTATIONS | (_idle_in(schema) if schema.keys() - _ANNOTATIONS else set())
+
+
+def _accepts_all_texts(schema: Any) -> bool:
+    """Return whether it is easy to see that every text fits the schema."""
+    if not isinstance(schema, dict):
+        return schema is True
+    kinds = schema.get("type", "string")
+    rest = {name: value for name, value in schema.items() if name != "type"}
+    if rest.get("minLength") == 0:
+        del rest["minLength"]
+    return "string" in (kinds if isinstance(kinds, list) else [kinds]) and _accepts_all(rest)
+
+
+def _accepts_nothing(schema: Any) -> bool:
+    return schema is False or (isinstance(schema, dict) and "not" in schema and _accepts_all(schema["not"]))
+
+
+def _are_idle_dependencies(value: Any) -> bool:
+    return isinstance(value, dict) and all(each == [] or _accepts_all(each) for each in value.values())
+
+
+#: Keyword → whether this value of it restricts nothing.
+_IDLE: dict[str, Callable[[Any], bool]] = {
+    "not": _accepts_nothing,
+    "propertyNames": _accepts_all_texts,
+    "dependencies": _are_idle_dependencies,
+    "dependentRequired": _are_idle_dependencies,
+    "dependentSchemas": _are_idle_dependencies,
+    "unevaluatedItems": _accepts_all,
+    "unevaluatedProperties": _accepts_all,
+}
 
 
 def _plain_nodes(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -133,7 +133,7 @@ def test_a_grammar_that_the_model_cannot_even_begin_is_a_client_error(client: Op
 def test_a_keyword_that_cannot_be_enforced_is_a_client_error_on_every_route(client: OpenAI, served: Address) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
     form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    with pytest.raises(openai.BadRequestError, match=r"the keyword uniqueItems at properties\.x is not supported"):
+    with pytest.raises(openai.BadRequestError, match=r"the keyword properties\.x\.uniqueItems is not supported"):
         client.chat.completions.create(**REQUEST, response_format=form)
     body = {"prompt": "dibo", "model": "m", "response_format": form}
     answer = served.http.post("/v1/jobs", json=body)

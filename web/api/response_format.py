@@ -61,6 +61,5 @@ def check_keywords(schema: dict[str, Any], param: str) -> None:
     """Raise ApiError(unsupported_parameter) if no answer can be held to a keyword of the schema."""
     found = unsupported_keyword(schema)
     if found is not None:
-        place = f" at {found.path}" if found.path else ""
-        message = f"{param} cannot be used: the keyword {found.keyword}{place} is not supported"
+        message = f"{param} cannot be used: the keyword {found} is not supported"
         raise ApiError("unsupported_parameter", message, param=param)

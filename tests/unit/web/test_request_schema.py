@@ -200,7 +200,7 @@ def test_a_keyword_that_no_answer_can_be_held_to_is_unsupported(read: Any) -> No
         body["messages"] = [{"role": "user", "content": "hi"}]
     else:
         body["prompt"] = "hi"
-    with pytest.raises(ApiError, match=r"the keyword not at properties\.x\.items is not supported") as caught:
+    with pytest.raises(ApiError, match=r"the keyword properties\.x\.items\.not is not supported") as caught:
         read(body)
     assert caught.value.code == "unsupported_parameter"
     assert caught.value.param in {"response_format", "text.format"}

@@ -43,12 +43,13 @@ def tool_constraint(
     """
     writer = GrammarWriter(control_tokens)
     tools = _tools(request, max_bytes)
+    parts = tuple((_subject(request, name), schema) for name, schema in tools)
     if form.in_channels:
         answer = "" if content is None else _content_schema(content)
         rules = harmony_rules(
             writer, tools, required=request.required, several=request.several, content=answer, began=began
         )
-        return Constraint("tools", "\n".join(rules), writer.marks)
+        return Constraint("tools", "\n".join(rules), writer.marks, parts)
     calls = _calls(form, writer, request, tools)
     anyone = " | ".join(f"tool_{i}" for i in range(len(tools)))
     # Each alternative is one lexeme as far as the form's end, which may begin with the same characters.
@@ -62,7 +63,7 @@ def tool_constraint(
     else:
         start = _free_start(form, writer, reasons=reasons, began=began)
     lines = [*start, body, f"call: {anyone}", *calls]
-    return Constraint("tools", "\n".join(lines), writer.marks)
+    return Constraint("tools", "\n".join(lines), writer.marks, parts)
 
 
 def _calls(
@@ -91,7 +92,9 @@ def _terms(writer: GrammarWriter, text: str) -> str:
 def _tools(request: ToolRequest, max_bytes: int) -> list[tuple[str, str]]:
     """Return the name of each function that the answer may call, with the schema of its arguments."""
     functions = request.callable_functions
-    tools = [(function["name"], _schema(function, max_bytes)) for function in functions]
+    tools = [
+        (function["name"], _schema(function, max_bytes, _subject(request, function["name"]))) for function in functions
+    ]
     n_bytes = sum(len(schema) for _, schema in tools)
     if n_bytes > max_bytes:
         raise unusable(f"they have {n_bytes} bytes, and PENSTOCK_MAX_SCHEMA_BYTES is {max_bytes}", TOOLS)
@@ -151,9 +154,15 @@ def _rest(form: ToolFormat, writer: GrammarWriter, no_thought: str) -> list[str]
     return ["rest: OTHER | begin calls", f"OTHER: {ANY}{no_thought}", f"begin[lazy]: ({ANY} {begin}){no_thought}"]
 
 
-def _schema(function: Mapping[str, Any], max_bytes: int) -> str:
+def _subject(request: ToolRequest, name: str) -> Subject:
+    """Return what a rejection of the tool's schema is about."""
+    at = next(at for at, tool in enumerate(request.tools) if tool["function"]["name"] == name)
+    param = f"tools[{at}].function.parameters"
+    return Subject(f"{param} of {name!r}", param)
+
+
+def _schema(function: Mapping[str, Any], max_bytes: int, subject: Subject) -> str:
     parameters = function.get("parameters") or _NO_PARAMETERS
-    subject = Subject(f"the schema of the tool {function['name']!r}", "tools")
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise unusable("it is no schema of an object", subject)
     try:
@@ -163,7 +172,7 @@ def _schema(function: Mapping[str, Any], max_bytes: int) -> str:
     for node, _ in nodes(own):
         for name in ANNOTATIONS.intersection(node):
             del node[name]
-    own = json.loads(schema_text(own, max_bytes, subject))
+    own = json.loads(schema_text(own, max_bytes, subject, strict=function.get("strict") is True))
     own["type"] = "object"
     if "properties" in own and not _OPEN.intersection(own):
         # A model that makes up parameters is of no use, and the schema allows to leave them out.

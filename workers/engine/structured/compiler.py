@@ -11,9 +11,9 @@ from typing import Any
 import llguidance
 
 from workers.engine.events import JobRejected
-from workers.engine.structured.constraint import JSON_SPACE, Constraint, unusable
+from workers.engine.structured.constraint import JSON_SPACE, Constraint, Subject, unusable
 from workers.engine.structured.matcher import NO_EXTENSION, GrammarSlow, GrammarStuck, MaskShape, Matcher
-from workers.engine.structured.probe import Probes
+from workers.engine.structured.probe import Probes, Verdict
 
 #: llguidance's own limits. They bound the memory of a grammar and the work of one step; its defaults allow ten times
 #: as many lexer states, of 1 to 2 kB each, and five times as many parser items in a step. Without
@@ -120,11 +120,11 @@ class GrammarCompiler:
         # The helper process has no control tokens. A text in their place takes the same time.
         verdict = self._probes.check(_grammar_text(constraint, ((name, '"mark"') for name, _ in constraint.marks)))
         if verdict.error:
-            raise _rejected(constraint, verdict.error, verdict.cpu_s)
+            raise self._rejected_part(constraint, verdict)
         text = _grammar_text(constraint, ((name, f"<[{token}]>") for name, token in constraint.marks))
         matcher = llguidance.LLMatcher(self._tokenizer, text, log_level=0, limits=self._parser_limits)
         if matcher.is_error():
-            raise _rejected(constraint, matcher.get_error(), verdict.cpu_s)
+            raise _rejected(constraint.subject, matcher.get_error(), verdict.cpu_s)
         marks = frozenset(token for _, token in constraint.marks)
         shape = replace(self._vocab, special=self._vocab.special - marks) if marks else self._vocab
         grammar = Grammar(matcher, shape, self.limits.step_ms)
@@ -132,9 +132,24 @@ class GrammarCompiler:
             # The first mask is the first to meet the limits of a step, and takes longest.
             grammar.start().allowed()
         except (GrammarStuck, GrammarSlow) as fault:
-            raise _rejected(constraint, str(fault), verdict.cpu_s) from None
+            raise _rejected(constraint.subject, str(fault), verdict.cpu_s) from None
         self._keep(key, grammar)
         return replace(grammar, helper_cpu_s=verdict.cpu_s)
+
+    def _rejected_part(self, constraint: Constraint, verdict: Verdict) -> JobRejected:
+        """Return the rejection of a constraint. It names the first tool whose schema alone cannot be compiled.
+
+        The search ends when it has taken as much CPU time as one grammar may take.
+        """
+        spent_s = verdict.cpu_s
+        for subject, schema in constraint.parts:
+            alone = self._probes.check(_grammar_text(Constraint("json", schema), ()))
+            spent_s += alone.cpu_s
+            if alone.error:
+                return _rejected(subject, alone.error, spent_s)
+            if spent_s - verdict.cpu_s > self.limits.compile_ms / 1000:
+                break
+        return _rejected(constraint.subject, verdict.error, spent_s)
 
     def _keep(self, key: tuple[str, bytes], grammar: Grammar) -> None:
         with self._lock:
@@ -171,8 +186,7 @@ def _grammar_text(constraint: Constraint, marks: Iterable[tuple[str, str]]) -> s
     return llguidance.LLMatcher.grammar_from_lark("start: " + " | ".join(choices))
 
 
-def _rejected(constraint: Constraint, error: str, helper_cpu_s: float) -> JobRejected:
-    subject = constraint.subject
+def _rejected(subject: Subject, error: str, helper_cpu_s: float) -> JobRejected:
     if NO_EXTENSION in error:
         # Even the helper process, whose vocabulary has all bytes, found no text to begin with.
         return unusable("no text matches it", subject, helper_cpu_s=helper_cpu_s)

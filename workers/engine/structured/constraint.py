@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shared.jobs.outcomes import EndCode
-from shared.jobs.schema_keywords import nodes, unsupported_keyword
+from shared.jobs.schema_keywords import drop_idle_keywords, drop_unsupported_keywords, unsupported_keyword
 from workers.engine.events import JobRejected
 
 #: The longest text inside a schema: a name, a value or a pattern. It is also the length of the longest regular
@@ -53,6 +53,8 @@ class Constraint:
     kind: str
     text: str
     marks: tuple[tuple[str, int], ...] = ()
+    #: The schema of each tool in the grammar, and what a rejection of it is about.
+    parts: tuple[tuple[Subject, str], ...] = ()
 
     @property
     def subject(self) -> Subject:
@@ -120,25 +122,28 @@ def _schema(value: Mapping[str, Any], max_bytes: int) -> str:
     return schema_text(schema, max_bytes)
 
 
-def schema_text(schema: Mapping[str, Any], max_bytes: int, of: Subject = RESPONSE_FORMAT) -> str:
+def schema_text(
+    schema: Mapping[str, Any], max_bytes: int, of: Subject = RESPONSE_FORMAT, *, strict: bool = True
+) -> str:
     """Return a schema as llguidance reads it. Raises JobRejected, which names the subject `of`.
 
-    The schema is rejected if it is no JSON, longer than `max_bytes`, or has a keyword or a text that is not supported.
+    Without `strict`, keywords that are not supported are left out. The schema is rejected if it is no JSON, longer than
+    `max_bytes`, or has a keyword or a text that is not supported.
     """
     try:
         text = _checked(json.dumps(schema, allow_nan=False, ensure_ascii=False), max_bytes, of)
         own = json.loads(text)
     except (TypeError, ValueError, RecursionError):
         raise _invalid(schema, "a JSON schema", of) from None
-    found = unsupported_keyword(own)
+    if not strict:
+        drop_unsupported_keywords(own)
+    found = unsupported_keyword(own, formats=True)
     if found is not None:
-        place = f" at {found.path}" if found.path else ""
-        raise unusable(f"the keyword {found.keyword}{place} is not supported", of)
+        raise unusable(f"the keyword {found} is not supported", of)
     _reject_long_texts(map(len, _texts(own)), of)
-    # llguidance refuses `uniqueItems` even if it is false, and reads options for itself from `x-guidance`.
+    drop_idle_keywords(own)
+    # llguidance reads options for itself from `x-guidance`.
     own.pop("x-guidance", None)
-    for node, _ in nodes(own):
-        node.pop("uniqueItems", None)
     return json.dumps(own, ensure_ascii=False)
 
 
