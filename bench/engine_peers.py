@@ -20,6 +20,10 @@ import psutil
 
 from bench.engine_stack import free_port
 from workers.engine.backend import Facts
+from workers.engine.llama.load import ModelShape, is_quantized
+from workers.engine.sizing import Sizes
+from workers.gguf_header import read_local_header
+from workers.plan.layout import layout_of
 
 #: Substrings that identify the server's object files among the targets of llama.cpp's build.
 _PARTS = ("common/", "tools/server/", "cpp-httplib", "tools/ui")
@@ -63,7 +67,8 @@ class Peer:
 
 
 def _llama_server(server: Path, model: Path, facts: Facts, port: int) -> list[str]:
-    batch = str(facts.prefill_chunk + facts.slots)
+    shape = _shape(model, facts)
+    batch, physical = map(str, shape.batch_rows)
     options = {
         "--model": str(model),
         "--host": "127.0.0.1",
@@ -71,10 +76,10 @@ def _llama_server(server: Path, model: Path, facts: Facts, port: int) -> list[st
         "--parallel": str(facts.slots),
         "--ctx-size": str(facts.cells),
         "--batch-size": batch,
-        "--ubatch-size": batch,
+        "--ubatch-size": physical,
         "--threads": str(facts.threads),
         "--threads-batch": str(facts.threads),
-        "--flash-attn": "off",
+        "--flash-attn": "on" if shape.flash_attention else "off",
         "--cache-ram": "0",
         "--log-verbosity": "0",
         "--fit": "off",
@@ -85,21 +90,36 @@ def _llama_server(server: Path, model: Path, facts: Facts, port: int) -> list[st
 
 
 def _xllamacpp(model: Path, facts: Facts, port: int) -> list[str]:
-    shape = f"{facts.slots},{facts.cells},{facts.prefill_chunk + facts.slots},{facts.threads},{facts.cache}"
-    return [sys.executable, "-m", "bench.engine_peers", "--serve", str(model), str(port), shape]
+    shape = _shape(model, facts)
+    batch, physical = shape.batch_rows
+    flash = "on" if shape.flash_attention else "off"
+    words = (facts.slots, facts.cells, batch, physical, facts.threads, facts.cache, flash)
+    arguments = ["--serve", str(model), str(port), ",".join(map(str, words))]
+    return [sys.executable, "-m", "bench.engine_peers", *arguments]
+
+
+def _shape(model: Path, facts: Facts) -> ModelShape:
+    """Return the shape of the worker's context, which says whether it uses flash attention."""
+    layout = layout_of([read_local_header(model)])
+    quantized = is_quantized(layout.weights_bytes, layout.parameters)
+    sizes = Sizes(facts.slots, facts.cells, facts.n_ctx)
+    return ModelShape(sizes, facts.prefill_chunk, facts.threads, "f16", gpu=False, quantized=quantized)
 
 
 def _serve(model: str, port: str, shape: str) -> None:
     """Run xllamacpp's server until the process is killed."""
     import xllamacpp  # noqa: PLC0415 - it loads another build of llama.cpp, which must not share a process with ours
 
-    slots, cells, batch, threads, cache = shape.split(",")
+    slots, cells, batch, physical, threads, cache, flash = shape.split(",")
     params = xllamacpp.CommonParams()
     params.model.path, params.port = model, int(port)
     params.n_parallel, params.n_ctx = int(slots), int(cells)
-    params.n_batch = params.n_ubatch = int(batch)
+    params.n_batch, params.n_ubatch = int(batch), int(physical)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(threads)
-    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    kinds = xllamacpp.llama_flash_attn_type
+    params.flash_attn_type = (
+        kinds.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash == "on" else kinds.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    )
     params.kv_unified = cache == "shared"
     params.no_extra_bufts = True
     params.cache_ram_mib = 0

@@ -11,7 +11,7 @@ from shared.errors import ModelError
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.llama.kv_memory import CELL_STEP, SHRINK, UNBOUNDED
-from workers.engine.llama.load import EMBEDDING_SEQUENCES, MAX_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape
+from workers.engine.llama.load import EMBEDDING_SEQUENCES, MAX_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape, is_quantized
 from workers.engine.sizing import GPU_SPARE_BYTES, MAX_DRAFTS, Sizes, embedding_sizes_of, sizes_of, slots_of
 from workers.plan.layers import Layer
 from workers.plan.layout import Layout
@@ -39,6 +39,8 @@ class Fit:
     cells_bytes: int
     recurrent_bytes: int
     compute_bytes: int
+    #: Whether the worker is expected to use flash attention.
+    flash: bool
     #: The memory of the GPU; None if the worker computes on the CPU.
     gpu_bytes: int | None
 
@@ -112,9 +114,10 @@ def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | 
     gpu = gpu_bytes is not None
     if not layout.embeds:
         _check_cells(sizes)
-    shape = ModelShape(sizes, settings.prefill_chunk, 1, settings.kv_type, gpu)
+    quantized = is_quantized(layout.weights_bytes, layout.parameters)
+    shape = ModelShape(sizes, settings.prefill_chunk, 1, settings.kv_type, gpu, quantized)
     sequences = EMBEDDING_SEQUENCES if layout.embeds else shape.sequences(recurrent=layout.is_recurrent)
-    flash = shape.flash_attention is not False
+    flash = (shape.embeds_with_flash_attention if layout.embeds else shape.flash_attention) is not False
     # The cells of each part of the cache are rounded up.
     part = sizes.cells if shape.shared or layout.embeds else sizes.cells // sizes.slots
     part = -(-part // CELL_STEP) * CELL_STEP
@@ -127,6 +130,7 @@ def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | 
         cells_bytes=round(cells * cell_bytes(layout, settings.kv_type, flash=flash)),
         recurrent_bytes=_recurrent_bytes(layout, sequences),
         compute_bytes=_compute_bytes(layout, shape, part, sequences, flash=flash),
+        flash=flash,
         gpu_bytes=gpu_bytes,
     )
     if gpu_bytes is not None and result.sum_bytes - result.host_bytes > gpu_bytes:
@@ -154,13 +158,13 @@ def _compute_bytes(layout: Layout, shape: ModelShape, part_cells: int, sequences
 
     The largest step of a layer decides: the scores of all heads for the cells of a part of the cache, the feed-forward
     network, or the state space. Beside it are the mask and five or six vectors of the model's width for each token.
-    With flash attention there are no scores, and the mask is there a second time as 16-bit floats.
+    With flash attention there are no scores, and the mask has 16-bit floats. Measured, it takes up to a fifth more.
     """
     _, rows = shape.batch_rows
     rows = shape.sizes.cells if layout.embeds else rows
     has_cells = any(layer.k_width for layer in layout.layers)
     mask = part_cells if has_cells else 0
-    attention = 1.5 * mask + 5 * layout.width if flash else mask * (1 + layout.heads) + 6 * layout.width
+    attention = 0.6 * mask + 5 * layout.width if flash else mask * (1 + layout.heads) + 6 * layout.width
     feed = (0.5 if flash else 1) * mask + 3 * layout.feed_width + 5 * layout.width
     state = 6 * layout.state_width + layout.width
     drafts = 0 if layout.embeds else MAX_DRAFTS

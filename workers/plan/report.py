@@ -23,11 +23,6 @@ class Plan:
     fit: Fit
     work: Work | None
 
-    @property
-    def flash(self) -> bool:
-        """Whether the worker is expected to use flash attention."""
-        return self.fit.gpu_bytes is not None or self.settings.kv_type in ("q8_0", "q4_0")
-
     def layer_kinds(self) -> list[tuple[Layer, int]]:
         """Return the different layers and how many there are of each, the most frequent first."""
         return Counter(self.layout.layers).most_common()
@@ -36,7 +31,7 @@ class Plan:
         """Return what a token takes in one such layer: 0 if the model embeds, and keeps nothing."""
         if self.layout.embeds:
             return 0.0
-        return layer_cell_bytes(self.layout, layer, self.settings.kv_type, flash=self.flash)
+        return layer_cell_bytes(self.layout, layer, self.settings.kv_type, flash=self.fit.flash)
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

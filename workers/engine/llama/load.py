@@ -17,6 +17,9 @@ _MAGIC = b"GGUF"
 MIN_CELLS_PER_SLOT = 2
 #: Maximum number of tokens in a physical batch. A larger batch needs more memory for compute buffers and is not faster.
 _MAX_UBATCH = 2048
+#: The same on a CPU with flash attention over a cache in f16. From 64 tokens on, llama.cpp computes attention with
+#: other sums, so that a sequence's result would depend on how many tokens are computed beside it (ADR 84).
+_MAX_UBATCH_FLASH_CPU = 63
 #: The most sequences of a context in llama.cpp (LLAMA_MAX_SEQ).
 MAX_SEQUENCES = 256
 #: Maximum number of inputs that an embedding model computes in one step.
@@ -51,6 +54,8 @@ class ModelShape:
     threads: int
     kv_type: str
     gpu: bool
+    #: Whether the weights have fewer than 12 bits on average.
+    quantized: bool = False
 
     @property
     def shared(self) -> bool:
@@ -66,11 +71,21 @@ class ModelShape:
     def flash_attention(self) -> bool | None:
         """Whether to use flash attention; None if llama.cpp decides.
 
-        A quantized KV cache requires it. With any other cache type, llama.cpp decides on a GPU; on a CPU, flash
-        attention is disabled, as in `llama_cpp.Llama`.
+        A quantized KV cache requires it. On a GPU, llama.cpp decides about any other cache. On a CPU, a model with
+        quantized weights uses it, because its results otherwise depend on the cells in which a sequence lies. With a
+        cache in f32 llama.cpp would convert all cells to f16 in each step (ADR 84).
         """
         if self.kv_type in ("q8_0", "q4_0"):
             return True
+        return None if self.gpu else self.quantized and self.kv_type == "f16"
+
+    @property
+    def embeds_with_flash_attention(self) -> bool | None:
+        """Whether an embedding model uses flash attention; None if llama.cpp decides.
+
+        On a CPU it does not: llama.cpp would round all keys and values to f16, and the vectors would differ from those
+        that an index already has.
+        """
         return None if self.gpu else False
 
     @property
@@ -80,7 +95,8 @@ class ModelShape:
         The physical batch is large enough for a whole step if possible, so that a step reads the weights only once.
         """
         rows = min(self.prefill_chunk, self.sizes.cells) + self.sizes.slots
-        return rows, min(rows, _MAX_UBATCH)
+        tiles = not self.gpu and self.kv_type == "f16" and self.flash_attention is True
+        return rows, min(rows, _MAX_UBATCH_FLASH_CPU if tiles else _MAX_UBATCH)
 
     def sequences(self, *, recurrent: bool) -> int:
         """Return the number of sequences whose cells the memory can hold. Those that are not in a step may be paused.
@@ -92,6 +108,11 @@ class ModelShape:
         if not self.shared or recurrent:
             return slots
         return max(slots, min(MAX_SEQUENCES, (1 + PAUSED_PER_SLOT) * slots))
+
+
+def is_quantized(weights_bytes: int, parameters: int) -> bool:
+    """Return whether the weights have fewer than 12 bits on average: f16 has 16, and q8_0 8.5."""
+    return 8 * weights_bytes < 12 * parameters
 
 
 def load_model(
@@ -166,7 +187,7 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
     params.kv_unified = shape.shared
     kinds = {"f32": lib.GGML_TYPE_F32, "f16": lib.GGML_TYPE_F16, "q8_0": lib.GGML_TYPE_Q8_0, "q4_0": lib.GGML_TYPE_Q4_0}
     params.type_k = params.type_v = kinds[shape.kv_type]
-    params.flash_attn_type = _flash_attention(lib, shape)
+    params.flash_attn_type = _flash_attention(lib, enabled=shape.flash_attention)
     params.no_perf = True
     ctx: int | None = lib.llama_init_from_model(model, params)
     if not ctx:
@@ -205,7 +226,7 @@ def new_embedding_context(libs: Libraries, model: int, shape: ModelShape, poolin
     params.n_threads = params.n_threads_batch = shape.threads
     params.embeddings = params.kv_unified = params.no_perf = True
     params.pooling_type = {name: number for number, name in _POOLINGS.items()}[pooling]
-    params.flash_attn_type = _flash_attention(lib, shape)
+    params.flash_attn_type = _flash_attention(lib, enabled=shape.embeds_with_flash_attention)
     ctx: int | None = lib.llama_init_from_model(model, params)
     if not ctx:
         why = libs.log.errors() or "not enough memory"
@@ -227,10 +248,10 @@ def description(lib: Any, model: int) -> str:
     return buffer.value.decode("utf-8", "replace")
 
 
-def _flash_attention(lib: Any, shape: ModelShape) -> int:
-    """Return llama.cpp's constant for whether to use flash attention."""
+def _flash_attention(lib: Any, *, enabled: bool | None) -> int:
+    """Return llama.cpp's constant for whether to use flash attention; None lets llama.cpp decide."""
     names = {True: "ENABLED", False: "DISABLED", None: "AUTO"}
-    return int(getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{names[shape.flash_attention]}"))
+    return int(getattr(lib, f"LLAMA_FLASH_ATTN_TYPE_{names[enabled]}"))
 
 
 def _check_file(path: Path) -> None:

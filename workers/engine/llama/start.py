@@ -14,6 +14,7 @@ from workers.engine.llama.load import (
     Libraries,
     ModelShape,
     description,
+    is_quantized,
     load_model,
     new_context,
     new_embedding_context,
@@ -77,9 +78,10 @@ def _wanted_shape(
 ) -> ModelShape:
     gpu = bool(devices)
     model_ctx = libs.lib.llama_model_n_ctx_train(model)
+    quantized = is_quantized(libs.lib.llama_model_size(model), libs.lib.llama_model_n_params(model))
 
     def shaped(sizes: Sizes) -> ModelShape:
-        return ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu)
+        return ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu, quantized)
 
     if embeds:
         return shaped(embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu))

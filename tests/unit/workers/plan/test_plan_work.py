@@ -21,6 +21,7 @@ def a_fit(slots=16, cells=16_384, n_ctx=8_192, *, shared=True, cells_bytes=1):
         cells_bytes=cells_bytes,
         recurrent_bytes=1,
         compute_bytes=1,
+        flash=True,
         gpu_bytes=1,
     )
 
