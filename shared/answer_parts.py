@@ -5,6 +5,9 @@ noncharacters mark where a part begins and ends:
 
     CALL name ARGUMENTS arguments END, and REASONING text END
 
+If the request asks for it, an upstream's own names are kept: SOURCE and the upstream's id of a call follow the name,
+and SOURCE follows REASONING if the upstream's field is `reasoning` and not `reasoning_content`.
+
 All other text is content. The text of the answer therefore goes through the store, and is continued by another worker,
 like any other text. Only requests that may call tools or show reasoning are answered in this form.
 """
@@ -14,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 #: No text in use contains these characters: Unicode reserves them for marks inside a program.
-CALL, ARGUMENTS, REASONING, END = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-_MARKS = re.compile(f"([{CALL}{ARGUMENTS}{REASONING}{END}])")
+CALL, ARGUMENTS, REASONING, END, SOURCE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
+_MARKS = re.compile(f"([{CALL}{ARGUMENTS}{REASONING}{END}{SOURCE}])")
 
 Kind = Literal["content", "reasoning", "call", "arguments"]
 
@@ -25,20 +28,23 @@ class Delta:
     """A new piece of an answer.
 
     For the kind `call`, `text` is the name of the tool. `index` is the number of the call, from 0, that a `call` begins
-    and whose `arguments` go on.
+    and whose `arguments` go on. `source` is the upstream's id of a call, or its name of the field with the reasoning;
+    "" if it is not kept.
     """
 
     kind: Kind
     text: str
     index: int = 0
+    source: str = ""
 
 
 @dataclass
 class Call:
-    """A call of a tool. The arguments are JSON, unless the answer was cut."""
+    """A call of a tool. The arguments are JSON, unless the answer was cut. `id` is the upstream's, if it is kept."""
 
     name: str
     arguments: str = ""
+    id: str = ""
 
 
 @dataclass
@@ -47,6 +53,8 @@ class AnswerParts:
 
     content: str = ""
     reasoning: str = ""
+    #: The upstream's name of the field with the reasoning, if it is kept.
+    reasoning_field: str = ""
     calls: list[Call] = field(default_factory=list)
 
 
@@ -71,7 +79,8 @@ class PartsReader:
 
     def __init__(self) -> None:
         self._inside = ""
-        self._name = ""
+        #: The name of the call that has begun, and its source, or that of the reasoning.
+        self._name = self._source = ""
         self._n_calls = 0
 
     def feed(self, text: str) -> list[Delta]:
@@ -79,12 +88,18 @@ class PartsReader:
         deltas = []
         for part in segments(text):
             if part in {CALL, REASONING, END}:
-                self._inside, self._name = "" if part == END else part, ""
+                self._inside, self._name, self._source = "" if part == END else part, "", ""
             elif part == ARGUMENTS:
-                deltas.append(Delta("call", self._name, self._n_calls))
+                deltas.append(Delta("call", self._name, self._n_calls, self._source))
                 self._inside, self._n_calls = ARGUMENTS, self._n_calls + 1
+            elif part == SOURCE and self._inside == REASONING:
+                self._source = "reasoning"
+            elif part == SOURCE:
+                self._inside = SOURCE
             elif self._inside == CALL:
                 self._name += part
+            elif self._inside == SOURCE:
+                self._source += part
             else:
                 deltas.append(self._delta(part))
         return deltas
@@ -92,7 +107,9 @@ class PartsReader:
     def _delta(self, text: str) -> Delta:
         if self._inside == ARGUMENTS:
             return Delta("arguments", text, self._n_calls - 1)
-        return Delta("reasoning" if self._inside == REASONING else "content", text)
+        if self._inside == REASONING:
+            return Delta("reasoning", text, source=self._source)
+        return Delta("content", text)
 
 
 def read_parts(text: str) -> AnswerParts:
@@ -100,11 +117,12 @@ def read_parts(text: str) -> AnswerParts:
     parts = AnswerParts()
     for delta in PartsReader().feed(text):
         if delta.kind == "call":
-            parts.calls.append(Call(delta.text))
+            parts.calls.append(Call(delta.text, id=delta.source))
         elif delta.kind == "arguments":
             parts.calls[delta.index].arguments += delta.text
         elif delta.kind == "reasoning":
             parts.reasoning += delta.text
+            parts.reasoning_field = delta.source or parts.reasoning_field
         else:
             parts.content += delta.text
     return parts

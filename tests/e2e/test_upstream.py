@@ -86,6 +86,48 @@ def test_calls_of_tools_and_reasoning_reach_the_client(
     assert message.reasoning_content == "I must look."
 
 
+def test_reasoning_and_calls_reach_a_stream_as_they_come(client: openai.OpenAI, server: UpstreamServer) -> None:
+    server.will("tools")
+    chunks = client.chat.completions.create(**CHAT | {"tools": TOOLS}, stream=True)
+    deltas = [chunk.choices[0].delta.model_dump(exclude_none=True) for chunk in chunks]
+    arguments = [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in ('{"a":', "1}")]
+    first = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "weather", "arguments": ""}}
+    assert deltas[1:6] == [
+        {"reasoning_content": "I "},
+        {"reasoning_content": "must look."},
+        {"tool_calls": [first]},
+        *arguments,
+    ]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_a_server_sends_beside_the_answer_is_passed_on(
+    client: openai.OpenAI, server: UpstreamServer, streams: bool
+) -> None:
+    field = "delta" if streams else "message"
+    first = {"index": 0, field: {"reasoning": "hm", "annotations": [1]}, "token_ids": [7]}
+    last = {"index": 0, field: {"content": "a"}, "token_ids": [8], "stop_reason": "END", "finish_reason": "stop"}
+    server.will([first, last] if streams else first | last | {field: first[field] | last[field]})
+    if streams:
+        chunks = [chunk.model_dump() for chunk in client.chat.completions.create(**CHAT, stream=True)]
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+        choice = chunks[-1]["choices"][0]
+        assert [delta["reasoning"] for delta in deltas if "reasoning" in delta] == ["hm"]
+        assert [delta["annotations"] for delta in deltas if "annotations" in delta] == [[1]]
+    else:
+        choice = client.chat.completions.create(**CHAT).choices[0].model_dump()
+        assert (choice["message"]["reasoning"], choice["message"]["annotations"]) == ("hm", [1])
+    assert (choice["token_ids"], choice["stop_reason"]) == ([7, 8] if streams else [8], "END")
+
+
+def test_logprobs_of_the_prompt_are_asked_for_without_a_stream(client: openai.OpenAI, server: UpstreamServer) -> None:
+    server.will({"index": 0, "message": {"content": "a"}, "prompt_logprobs": [None, {"5": {"logprob": -1.0}}]})
+    answer = client.chat.completions.create(**CHAT, extra_body={"prompt_logprobs": 1})
+    sent = {"model": "m", "messages": CHAT["messages"], "max_tokens": 12, "prompt_logprobs": 1}
+    assert server.bodies[-1] == sent
+    assert answer.choices[0].model_dump()["prompt_logprobs"] == [None, {"5": {"logprob": -1.0}}]
+
+
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_a_stream_has_usage_only_if_the_client_asked_for_it(client: openai.OpenAI, include_usage: bool) -> None:
     options: Any = {"stream_options": {"include_usage": True}} if include_usage else {}

@@ -60,11 +60,12 @@ class AnswerFormat:
         kind = "chat.completion" if self.kind == "chat" else "text_completion"
         choices = [self._choice(choice) | self._mean(choice) for choice in choices_of(view)]
         fields = {"choices": choices, "usage": usage(view), "queue": queue_facts(view)}
-        return self._envelope(kind) | fields | degraded_json(view)
+        return _rest(view, "response") | self._envelope(kind) | fields | degraded_json(view)
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
         view = choice.view
         fields = {"index": choice.index, "logprobs": self._logprobs(view), "finish_reason": finish_reason(view)}
+        fields = _rest(view, "choice") | fields
         if self.kind != "chat":
             return fields | {"text": view.text or ""}
         others = _others(view)
@@ -120,7 +121,8 @@ class AnswerFormat:
         for choice in choices_of(view):
             chunk = self._chunk({} if self.kind == "chat" else "", choice.index, finish_reason(choice.view))
             chunk["choices"][0] |= {"logprobs": self._logprobs(choice.view)} | self._mean(choice)
-            chunks.append(chunk | degraded_json(view))
+            chunk["choices"][0] = _rest(view, "choice") | chunk["choices"][0]
+            chunks.append(_rest(view, "response") | chunk | degraded_json(view))
         return chunks
 
     def usage_chunk(self, view: JobView) -> dict[str, Any]:
@@ -193,7 +195,14 @@ def parts_of(view: JobView) -> AnswerParts:
 
 def _others(view: JobView) -> dict[str, Any]:
     """Return the fields of an upstream's message beside its content; empty for an answer of our own engine."""
-    return {name: value for name, value in view.extra.get("upstream", {}).items() if name != "logprobs"}
+    rest = view.extra.get("upstream", {})
+    return {name: value for name, value in rest.items() if name not in {"logprobs", "choice", "response"}}
+
+
+def _rest(view: JobView, of: str) -> dict[str, Any]:
+    """Return the other fields of an upstream's choice or response; empty for an answer of our own engine."""
+    rest: dict[str, Any] = view.extra.get("upstream", {}).get(of, {})
+    return rest
 
 
 def usage(view: JobView) -> dict[str, Any]:

@@ -15,11 +15,11 @@ def message_fields(parts: AnswerParts, job_id: str) -> dict[str, Any]:
     """Return the fields of a message for these parts. A message that only calls tools has no content."""
     fields: dict[str, Any] = {"content": None if parts.calls and not parts.content else parts.content}
     if parts.reasoning:
-        fields["reasoning_content"] = parts.reasoning
+        fields[parts.reasoning_field or "reasoning_content"] = parts.reasoning
     if parts.calls:
         fields["tool_calls"] = [
             {
-                "id": call_id(job_id, index),
+                "id": call.id or call_id(job_id, index),
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
             }
@@ -45,8 +45,8 @@ def delta_fields(delta: Delta, job_id: str) -> dict[str, Any]:
     if delta.kind == "content":
         return {"content": delta.text}
     if delta.kind == "reasoning":
-        return {"reasoning_content": delta.text}
+        return {delta.source or "reasoning_content": delta.text}
     if delta.kind == "arguments":
         return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
-    call = {"index": delta.index, "id": call_id(job_id, delta.index), "type": "function"}
+    call = {"index": delta.index, "id": delta.source or call_id(job_id, delta.index), "type": "function"}
     return {"tool_calls": [call | {"function": {"name": delta.text, "arguments": ""}}]}

@@ -16,6 +16,16 @@ from workers.upstream.answers.pieces import CallPiece, Pieces, read_finish_reaso
 MAX_ANSWER_BYTES = 8 << 20
 
 
+#: The fields of a response and of a choice that the client gets from Penstock, or that are read here.
+_READ = {
+    "response": frozenset(
+        {"choices", "created", "degraded", "error", "id", "model", "object", "queue", "system_fingerprint", "usage"}
+    ),
+    "choice": frozenset({"delta", "error", "finish_reason", "index", "logprobs", "mean_logprob", "message", "text"}),
+    "message": frozenset(("content",)),
+}
+
+
 class Counts(NamedTuple):
     """The upstream's own counts of tokens; None for what it did not count."""
 
@@ -49,6 +59,8 @@ class Answer:
     kind: str
     max_tokens: int
     writer: PartsWriter | None = None
+    #: Whether the fields that are not read here are kept for the client.
+    keeps_rest: bool = False
     #: The most bytes of a response that is not streamed.
     max_bytes: int = MAX_ANSWER_BYTES
     parts: list[str] = field(default_factory=list)
@@ -64,6 +76,8 @@ class Answer:
     _counted_chunks: int = 0
     _others: dict[str, str] = field(default_factory=dict)
     _tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    #: The other fields of the message, of the choice and of the response.
+    _rest: dict[str, dict[str, Any]] = field(default_factory=lambda: {"message": {}, "choice": {}, "response": {}})
     _places: CallPlaces = field(default_factory=CallPlaces)
     #: The field of a choice that has the parts of this answer; "" until one of them had a part.
     _field: str = ""
@@ -97,6 +111,7 @@ class Answer:
         Raises AnswerInvalid.
         """
         choice, text = self._first_choice(chunk), None
+        self._keep_rest("response", chunk)
         if choice is not None:
             fields = ("text", "delta", "message") if self.kind == "completion" else ("delta", "message", "text")
             text = self._add(choice, fields)
@@ -109,6 +124,7 @@ class Answer:
         if choice is None:
             raise AnswerInvalid("the upstream's response has no choice")
         fields = ("text", "message", "delta") if self.kind == "completion" else ("message", "delta", "text")
+        self._keep_rest("response", response)
         text = self._add({"finish_reason": "stop"} | _without_nulls(choice), fields, is_whole=True) or ""
         self._count(response.get("usage"))
         return text
@@ -137,6 +153,8 @@ class Answer:
             others["tool_calls"] = [self._tool_calls[index] for index in sorted(self._tool_calls)]
         if self._logprobs:
             others["logprobs"] = _joined_logprobs(self._logprobs)
+        others = {**self._rest["message"], **others}
+        others |= {name: self._rest[name] for name in ("choice", "response") if self._rest[name]}
         beside = {"upstream": _with_whole_characters(others)} if others else {}
         return beside | ({"reasoning_tokens": self.counts.reasoning} if self.counts.reasoning else {})
 
@@ -164,6 +182,8 @@ class Answer:
             return None
         if isinstance(logprobs, dict):
             self._logprobs.append(logprobs)
+        self._keep_rest("choice", choice)
+        self._keep_rest("message", pieces.others)
         calls = [self._places.place(piece, is_whole=is_whole) for piece in pieces.calls]
         text = self._keep(pieces, calls) if self.writer is None else self._write(self.writer, pieces, calls)
         # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
@@ -202,6 +222,23 @@ class Answer:
             reason = "tool_calls" if self._places.number else "stop"
         self.finish_reason = reason
 
+    def _keep_rest(self, of: str, fields: Mapping[str, Any]) -> None:
+        """Keep what the upstream has sent beside the answer, such as `token_ids`: lists are joined, others replaced."""
+        if not self.keeps_rest:
+            return
+        kept = self._rest[of]
+        for name, value in fields.items():
+            if value is None or name in _READ[of]:
+                continue
+            self._bytes += len(str(value))
+            both = kept.get(name), value
+            joins = (
+                isinstance(value, list | str)
+                and type(both[0]) is type(value)
+                and (of != "response" or isinstance(value, list))
+            )
+            kept[name] = both[0] + value if joins else value
+
     def _keep(self, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
         """Keep what is not content beside the text, and return the new text."""
         others = {pieces.reasoning_field: pieces.reasoning, "refusal": pieces.refusal}
@@ -218,11 +255,15 @@ class Answer:
         return without_marks(self._characters.add(pieces.content))
 
     def _write(self, writer: PartsWriter, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
-        """Return the new text with its parts. A refusal is content, because it says what the model answers."""
-        text = writer.reasoning(pieces.reasoning) + writer.content(pieces.content) + writer.content(pieces.refusal)
+        """Return the new text with its parts. A refusal is content, unless the client's API has a field for it."""
+        text = writer.reasoning(pieces.reasoning, pieces.reasoning_field) + writer.content(pieces.content)
+        if writer.keeps_sources:
+            self._others |= {"refusal": self._others.get("refusal", "") + pieces.refusal} if pieces.refusal else {}
+        else:
+            text += writer.content(pieces.refusal)
         for number, piece in calls:
             try:
-                text += writer.call(number, piece.name, piece.arguments)
+                text += writer.call(number, piece.name, piece.arguments, piece.id)
             except OrderInvalid as error:
                 raise AnswerInvalid(str(error)) from None
         return text

@@ -56,6 +56,10 @@ class UpstreamRequest:
     inputs: int = 0
     #: Whether reasoning and calls of tools become parts of the answer's text (shared/answer_parts.py).
     has_parts: bool = False
+    #: Whether the parts have the upstream's own ids and names, and whether the client gets all its other fields.
+    keeps_sources: bool = False
+    keeps_rest: bool = False
+    streams: bool = True
 
     def added(self, refused: frozenset[str]) -> dict[str, Any]:
         """Return the fields that the worker adds for a server that refuses some of them."""
@@ -65,7 +69,8 @@ class UpstreamRequest:
         else:
             names = (self.length_field, *LENGTH_FIELDS) if self.length_field else ()
             length = next((name for name in names if name not in refused), None)
-            added = {"stream_options": {"include_usage": True}} | ({length: self.max_tokens} if length else {})
+            added = {"stream_options": {"include_usage": True}} if self.streams else {}
+            added |= {length: self.max_tokens} if length else {}
         return {name: value for name, value in added.items() if name not in refused}
 
     def body(self, refused: frozenset[str]) -> bytes:
@@ -77,7 +82,8 @@ class UpstreamRequest:
         """Return an empty answer of the kind that the request asks for."""
         if self.kind == "embeddings":
             return Vectors(self.inputs)
-        return Answer(self.kind, self.max_tokens, PartsWriter() if self.has_parts else None)
+        writer = PartsWriter(keeps_sources=self.keeps_sources) if self.has_parts else None
+        return Answer(self.kind, self.max_tokens, writer, keeps_rest=self.keeps_rest)
 
 
 def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
@@ -106,8 +112,10 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
     fields |= {
         name: payload[name] if forwarded is not None or kind == "completion" else _without_reasoning(payload[name]),
         "model": model,
-        "stream": True,
     }
+    # vLLM has the logprobs of prompts only in answers that are not streamed.
+    streams = fields.get("prompt_logprobs") is None
+    fields |= {"stream": True} if streams else {}
     return UpstreamRequest(
         "chat/completions" if kind == "chat" else "completions",
         kind,
@@ -115,6 +123,9 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         length_field=_length_field(payload, forwarded),
         max_tokens=spec.max_tokens,
         has_parts=payload.get("parts") is True,
+        keeps_sources=payload.get("sources") is True,
+        keeps_rest=isinstance(forwarded, dict),
+        streams=streams,
     )
 
 

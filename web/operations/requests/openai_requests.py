@@ -28,7 +28,12 @@ def text_request(
     context: DoorContext, body: TextBody, kind: AnswerKind, deadline: RequestDeadline
 ) -> GenerationRequest:
     """Return the request for one answer to a chat or a prompt, without what arrived in headers."""
-    payload = body.payload()
+    payload, form = body.payload(), {"forwarded": True}
+    if not isinstance(body, ForwardedBody):
+        form = _form(body, payload)
+    elif kind == "chat":
+        # Reasoning and calls of tools reach the client as they come, with the upstream's own ids.
+        payload, form = payload | {"parts": True, "sources": True}, form | {"parts": True}
     return GenerationRequest(
         payload=payload,
         deadline=deadline,
@@ -40,7 +45,7 @@ def text_request(
         degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
         private=body.private,
         escalate=checks_of(body.escalate, streams=bool(body.stream), candidates=candidates_in(payload)),
-        form={"forwarded": True} if isinstance(body, ForwardedBody) else _form(body, payload),
+        form=form,
     )
 
 

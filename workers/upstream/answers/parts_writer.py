@@ -4,7 +4,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, without_marks
+from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, SOURCE, without_marks
+
+#: Ids of calls that are longer than this are not kept. All that are in use are shorter.
+_MAX_ID = 200
 
 
 class OrderInvalid(Exception):
@@ -35,21 +38,27 @@ class WholeCharacters:
 
 @dataclass
 class _HeldPart:
-    """A part that waits until it can be written. `name` is that of a call."""
+    """A part that waits until it can be written. `name` is that of a call, `source` what follows the mark SOURCE."""
 
     kind: Literal["content", "reasoning", "call"]
     name: str = ""
+    source: str | None = None
     pieces: list[str] = field(default_factory=list)
 
 
 class PartsWriter:
     """Each method returns the text to be added to the answer. A part ends where a part of another kind begins.
 
+    If `keeps_sources` is true, the upstream's ids and its names of fields are part of the text.
+
     Some servers send several calls at once, with pieces of one between pieces of another. In the text, the calls follow
     each other: a part that begins before the open call is complete is held back until the answer ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_sources: bool = False) -> None:
+        self.keeps_sources = keeps_sources
+        #: The source of the open call, None if there is none.
+        self._source: str | None = None
         #: The part that is open: `content`, `reasoning`, or the `name` or `arguments` of a call.
         self._open = "content"
         #: The index of the last call, as the upstream counts them, and those of all calls that were begun.
@@ -68,18 +77,19 @@ class PartsWriter:
 
     def content(self, piece: str) -> str:
         """Add a piece of what the model says."""
-        return self._plain("content", "", piece)
+        return self._plain("content", piece, None)
 
-    def reasoning(self, piece: str) -> str:
-        """Add a piece of what the model reasons."""
-        return self._plain("reasoning", REASONING, piece)
+    def reasoning(self, piece: str, field: str = "") -> str:
+        """Add a piece of what the model reasons, from the upstream's field of this name."""
+        return self._plain("reasoning", piece, "" if self.keeps_sources and field == "reasoning" else None)
 
-    def call(self, index: int, name: str, arguments: str) -> str:
+    def call(self, index: int, name: str, arguments: str, call_id: str = "") -> str:
         """Add a piece of the call with this index. A name that comes after arguments is ignored. Raises OrderInvalid.
 
         A blank that belongs to a call whose arguments were complete is ignored.
         """
         before = ""
+        source = call_id if self.keeps_sources and 0 < len(call_id) <= _MAX_ID else None
         if index != self._index or self._open not in {"name", "arguments"}:
             if index in self._indexes:
                 if (name + arguments).strip():
@@ -88,15 +98,17 @@ class PartsWriter:
                     )
                 return ""
             if self._must_wait:
-                self._hold_call(index, name, arguments)
+                self._hold_call(index, name, arguments, source)
                 return ""
             before = self._begin("name") + CALL
+            self._source = source
             self._index, self._arguments = index, []
             self._indexes.add(index)
         if self._open == "name":
             before += self._text(name)
+            self._source = self._source or source
             if arguments:
-                before += ARGUMENTS
+                before += _written_source(self._source) + ARGUMENTS
                 self._open, self._characters = "arguments", WholeCharacters()
         self._arguments.append(arguments)
         return before + self._text(arguments)
@@ -111,13 +123,14 @@ class PartsWriter:
             ends[-1] = ""
         return ends[0] + "".join(_written(part) + end for part, end in zip(self._held, ends[1:], strict=True))
 
-    def _plain(self, kind: Literal["content", "reasoning"], mark: str, piece: str) -> str:
+    def _plain(self, kind: Literal["content", "reasoning"], piece: str, source: str | None) -> str:
         if not piece or self._open == kind:
             return self._text(piece)
         if not self._must_wait:
+            mark = REASONING + _written_source(source) if kind == "reasoning" else ""
             return self._begin(kind) + mark + self._text(piece)
         if not self._held or self._held[-1].kind != kind:
-            self._held.append(_HeldPart(kind))
+            self._held.append(_HeldPart(kind, source=source))
         self._held[-1].pieces.append(piece)
         return ""
 
@@ -135,11 +148,12 @@ class PartsWriter:
         except (ValueError, RecursionError):
             return True
 
-    def _hold_call(self, index: int, name: str, arguments: str) -> None:
+    def _hold_call(self, index: int, name: str, arguments: str, source: str | None) -> None:
         part = self._held_calls.get(index)
         if part is None:
             part = self._held_calls[index] = _HeldPart("call")
             self._held.append(part)
+        part.source = part.source or source
         if not part.pieces:
             part.name += name
         if arguments:
@@ -149,7 +163,7 @@ class PartsWriter:
     def _ending(self) -> str:
         """The end of the open part."""
         half = "\ufffd" if self._characters.held else ""
-        return half + {"content": "", "name": ARGUMENTS + END}.get(self._open, END)
+        return half + {"content": "", "name": _written_source(self._source) + ARGUMENTS + END}.get(self._open, END)
 
     def _begin(self, part: str) -> str:
         """Begin another part, and return the end of the one before."""
@@ -166,8 +180,12 @@ def _written(part: _HeldPart) -> str:
     """Return the text of a part without its end."""
     text = _whole("".join(part.pieces))
     if part.kind == "call":
-        return CALL + _whole(part.name) + ARGUMENTS + text
-    return (REASONING if part.kind == "reasoning" else "") + text
+        return CALL + _whole(part.name) + _written_source(part.source) + ARGUMENTS + text
+    return (REASONING + _written_source(part.source) if part.kind == "reasoning" else "") + text
+
+
+def _written_source(source: str | None) -> str:
+    return "" if source is None else SOURCE + _whole(source)
 
 
 def _whole(text: str) -> str:
