@@ -113,7 +113,7 @@ def test_all_other_values_are_json(compiler, form, schema, allowed, refused):
     ],
     ids=["pattern", "types", "enum and length", "very long", "any of", "mixed enum"],
 )
-def test_a_string_that_the_marks_alone_do_not_tell_from_other_values_is_json(compiler, form, schema):
+def test_a_string_with_other_restrictions_or_among_other_types_is_json(compiler, form, schema):
     parameters = parameters_of({"a": schema}, ["a"])
     value = "C" if "enum" in schema and "maxLength" in schema else "paris"
     plain, quoted = (form.write([("f", json.dumps({"a": text}))]) for text in (value, f'"{value}"'))
