@@ -19,6 +19,7 @@ from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.tool_formats import (
     ALL,
     COHERE,
+    GLM,
     GLM_COMPACT,
     HARMONY,
     HERMES,
@@ -275,3 +276,38 @@ def test_a_template_without_tools_gets_them_explained_unless_the_operator_refuse
     assert (rejected.value.code, rejected.value.param) == ("unsupported_parameter", "tools")
     assert refusing.prepare(JobSpec("a", "blue", REQUEST | {"tool_choice": "none"}, 8, 1e9)).prompt_tokens
     refusing.close()
+
+
+#: A text of any characters, which is written as it is where arguments are written one by one, and values in JSON.
+NOTE = a_tool(
+    "note",
+    text={"type": "string", "minLength": 200, "maxLength": 300},
+    days={"type": "integer", "minimum": 10, "maximum": 99},
+    tags={"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 2},
+)
+
+
+@pytest.mark.parametrize("family", [(GLM, True), (GLM_COMPACT, False)], indirect=True, ids=["glm", "glm-compact"])
+@pytest.mark.parametrize("max_tokens", [600, 60], ids=["whole", "cut"])
+def test_a_call_whose_arguments_are_written_one_by_one_can_be_sent_back(family, max_tokens):
+    request = REQUEST | {"tools": [NOTE], "tool_choice": "required", "parallel_tool_calls": False, "seed": 4}
+    driven = Driven(family)
+    driven.submit("call", request | {"max_tokens": max_tokens})
+    driven.run_until_idle()
+    ended = driven.ended["call"]
+    (call,) = read_parts(ended.text).calls
+    assert ended.finish_reason == ("stop" if max_tokens == 600 else "length")
+    if ended.finish_reason == "stop":
+        assert_fits(NOTE["function"]["parameters"], call.arguments)
+    else:
+        assert call.arguments.startswith('{"text": "')
+        assert not call.arguments.endswith("}")
+    function = {"name": call.name, "arguments": call.arguments}
+    history = [
+        *REQUEST["messages"],
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "noted"},
+    ]
+    driven.submit("after", request | {"messages": history, "tool_choice": "none", "max_tokens": 9})
+    driven.run_until_idle()
+    assert driven.ended["after"].outcome == "succeeded"
