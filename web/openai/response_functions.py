@@ -38,13 +38,7 @@ def read_response_tools(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     check_number_of_tools(value)
-    own_names = Counter(
-        inner["name"]
-        for tool in value
-        if isinstance(tool, dict)
-        for inner in (tool.get("tools") if tool.get("type") == "namespace" else [tool]) or ()
-        if isinstance(inner, dict) and isinstance(inner.get("name"), str)
-    )
+    own_names = Counter(name for tool in value for name in _own_names(tool))
     return read_tools(value, lambda tool, where: _functions(tool, where, own_names))
 
 
@@ -98,6 +92,16 @@ class SeenNames:
         function = call["function"]
         named = function | {"name": self.name(call["namespace"], function["name"])}
         return {"id": call["id"], "type": call["type"], "function": named}
+
+
+def _own_names(tool: Any) -> list[str]:
+    """Return the names of the functions of one tool, which has not been validated."""
+    is_namespace = isinstance(tool, dict) and tool.get("type") == "namespace"
+    functions = tool.get("tools") if is_namespace else [tool]
+    if not isinstance(functions, list):
+        return []
+    named = [function.get("name") for function in functions if isinstance(function, dict)]
+    return [name for name in named if isinstance(name, str)]
 
 
 def _functions(tool: Any, where: str, own_names: Counter[str]) -> list[dict[str, Any]]:

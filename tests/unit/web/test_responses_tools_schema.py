@@ -142,6 +142,8 @@ def test_a_call_of_a_function_in_a_namespace_comes_back_under_the_name_that_the_
         ({"tools": [a_namespace("n", a_function("a b"))]}, "invalid_value", "tools[0].tools[0].name"),
         ({"tools": [a_namespace("", a_function("f"))]}, "invalid_value", "tools[0].name"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": "f"}]}, "invalid_value", "tools[0].tools"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": 5}]}, "invalid_value", "tools[0].tools"),
+        ({"tools": [{"type": "namespace", "name": "n"}]}, "invalid_value", "tools[0].tools"),
         ({"tools": [a_namespace("n", a_function("f"), a_function("f"))]}, "invalid_value", "tools"),
         ({"tools": [AGENTS] * (MAX_TOOLS // 2 + 1)}, "invalid_value", "tools"),
         ({"tools": [AGENTS, ROBOTS], "tool_choice": a_function("stop")}, "invalid_value", "tool_choice.function.name"),
