@@ -65,9 +65,15 @@ def test_every_route_answers_generated_requests_as_documented(served: Address, t
             f"Authorization: Bearer {key}",
             "--phases",
             "coverage,fuzzing",
-            # Its body is a part of that of /v1/messages.
+            # Their bodies are those of /v1/messages, /v1/responses and /v1/rerank, or a part of them.
             "--exclude-path",
             "/v1/messages/count_tokens",
+            "--exclude-path",
+            "/v1/responses/input_tokens",
+            "--exclude-path",
+            "/rerank",
+            "--exclude-path",
+            "/v2/rerank",
             "--max-examples",
             "10",
             "--seed",
