@@ -146,6 +146,23 @@ class ClaimRef:
 
 
 @dataclass(frozen=True)
+class Deferral:
+    """How a job waits that is given back because the server behind its worker did not take it or failed."""
+
+    #: How long the job is not claimed again, in ms. The store lengthens it if that server refuses the job repeatedly.
+    wait_ms: int = 0
+    #: Why that server refused the job, which counts as a refusal then: the job fails with this if nothing changes. "" if
+    #: it did not refuse it.
+    refusal: str = ""
+
+    @property
+    def arguments(self) -> tuple[int, str]:
+        """The arguments of the script release that are about one job."""
+        result = Ending("", "", Outcome.FAILED, message=self.refusal).result_json() if self.refusal else ""
+        return self.wait_ms, result
+
+
+@dataclass(frozen=True)
 class ClaimedJob:
     """A job that a worker has claimed."""
 

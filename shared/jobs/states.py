@@ -39,6 +39,7 @@ class Arrow(StrEnum):
     CANCELED_RUNNING = "h"
     REQUEUED = "i"
     POISONED = "j"
+    REFUSED_QUEUED = "k"
 
 
 #: The state before and after each transition; None means that the job did not exist.
@@ -53,4 +54,5 @@ ARROWS: dict[Arrow, tuple[JobState | None, JobState]] = {
     Arrow.CANCELED_RUNNING: (JobState.RUNNING, JobState.CANCELED),
     Arrow.REQUEUED: (JobState.RUNNING, JobState.QUEUED),
     Arrow.POISONED: (JobState.RUNNING, JobState.FAILED),
+    Arrow.REFUSED_QUEUED: (JobState.QUEUED, JobState.FAILED),
 }

@@ -6,6 +6,8 @@
 --   slug text · the pool's model: its name in the form used in store keys
 --   room int · number of free slots
 --   cells_free int · number of free KV cells; those of paused jobs are free
+--   aside text · tenants whose queued jobs are not claimed, separated by spaces
+--   trusts_last int · 1 if several jobs on their last attempt may run at once
 --   held rest · for each job that the worker holds: id, claim token, tokens, CPU tokens, ms in its slot (-1: paused)
 -- ANSWERS claimed
 --   claimed: a list with one list for each leased job: id, payload or '', attempt number, ms to the deadline, ms to the
@@ -17,6 +19,7 @@
 -- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange
 -- USES elsewhere giveback crowd
 -- RARELY find_leaver may_get_room find_displaced give_back finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
+-- RARELY late_ending end_deferral
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -72,7 +75,7 @@ if is_outdated(schema_oldest) then
 end
 
 local own = { prefill_tps = number(worker_fields[5], 0), tpot_ms = number(worker_fields[6], 0) }
-local view = read_view(slug, own, number(worker_fields[3], 0))
+local view = read_view(slug, own, number(worker_fields[3], 0), trusts_last == 1)
 if worker_fields[4] and worker_fields[4] ~= '' then
   local suspect = read_job(worker_fields[4])
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
@@ -105,6 +108,9 @@ end
 -- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and, if no slot is free,
 -- the entry of the job that gives its slot, and the job that makes room among the paused ones if it has to.
 local function look_at(tenant, group)
+  if string.find(' ' .. aside .. ' ', ' ' .. tenant .. ' ', 1, true) then
+    return 'pass'
+  end
   local may_pause, displaced = free > 0 or report.paused_jobs < report.most_paused, nil
   local is_crowded = not may_pause and not first_of_kind(report.paused[tenant], view.is_batch)
   if is_crowded and not may_get_room(contest, tenant, view.is_batch, own, fingerprint) then

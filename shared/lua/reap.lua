@@ -7,7 +7,7 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 if there is none
 -- KEEPS 1 2 4 5 8 9 10 12
--- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet
+-- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet deferral
 
 local lease_ms, ttl_s, schema_oldest = read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
 if is_outdated(schema_oldest) then
@@ -19,9 +19,9 @@ local late = redis.call('ZRANGEBYSCORE', k_deadlines, '-inf', now_ms, 'LIMIT', 0
 for i = 1, #late do
   local job = read_job(late[i])
   if job and job.state == 'queued' then
-    finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
-      rq_return = '' }, now_ms)
-    counts.expired = counts.expired + 1
+    local ending = late_ending(job, 'deadline_exceeded')
+    finish(job, ending, now_ms)
+    counts[ending.outcome] = counts[ending.outcome] + 1
   elseif job then
     redis.call('ZREM', k_deadlines, late[i])
   else

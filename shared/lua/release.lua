@@ -3,17 +3,19 @@
 -- ARGV
 --   worker text · the worker that releases the jobs
 --   counts int · 1 if the attempts failed and count; 0 if the worker could not run the jobs, as in a drain
---   held rest · for each job: id, claim token
+--   held rest · for each job: id, claim token, ms until it may be claimed again, its refusal: a result (JSON) or ''
 -- ANSWERS released
 --   released: number of jobs that were requeued; the other jobs ended, or the worker had lost them
 -- KEEPS 1 2 3 7 8
--- USES clock afford mark job waiting rq stats finish giveback lapse
+-- USES clock afford mark job waiting rq stats finish giveback lapse deferral
 
+-- The refusal is not '' if the server behind the worker has refused the job: the result with which the job fails in the end.
 local released = 0
-for i = held, #ARGV, 2 do
+for i = held, #ARGV, 4 do
   local job = read_job(ARGV[i])
   if job and job.state == 'running' and job.claim == ARGV[i + 1] and job.worker == worker then
-    if lapse(job, counts == 1, now_ms) == 'requeued' then
+    local is_refused_too_often = defer(job, number(ARGV[i + 2], 0, 0), ARGV[i + 3])
+    if lapse(job, counts == 1, now_ms, is_refused_too_often) == 'requeued' then
       released = released + 1
     end
   end

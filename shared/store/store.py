@@ -9,7 +9,7 @@ import redis
 from shared import schema
 from shared.errors import SettingsConflict
 from shared.jobs.answer_ids import NOTHING, PackedIds
-from shared.jobs.job import ClaimedJob, ClaimRef, Ending, NewJob, Usage
+from shared.jobs.job import ClaimedJob, ClaimRef, Deferral, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.setting import AUTO
 from shared.settings.settings import SYSTEM_WIDE, Settings
@@ -109,15 +109,26 @@ class Store(StoreReads):
         return self.contend(worker, claim_id, model, room=room, cells_free=cells_free).started
 
     def contend(
-        self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int, held: Sequence[HeldProgress] = ()
+        self,
+        worker: str,
+        claim_id: str,
+        model: str,
+        *,
+        room: int,
+        cells_free: int,
+        held: Sequence[HeldProgress] = (),
+        aside: Sequence[str] = (),
+        trusts_last_attempts: bool = False,
     ) -> Exchange:
         """Claim up to `room` jobs and, with preemption, as many more as jobs of other tenants give their slots.
 
         `held` are all jobs that the worker holds; its paused jobs take no slot, and their cells are free. A repeated
-        call with the same `claim_id` returns the same answer, without jobs that no longer run on this worker.
+        call with the same `claim_id` returns the same answer, without jobs that no longer run on this worker. No queued
+        job of the tenants in `aside` is claimed. If `trusts_last_attempts`, several jobs on their last attempt may run.
         """
         flat = [part for job in held for part in job.arguments]
         call: Call = {"worker": worker, "claim_id": claim_id, "slug": model_slug(model), "held": flat}
+        call |= {"aside": " ".join(aside), "trusts_last": int(trusts_last_attempts)}
         return decode.exchange(self._call("claim", room=room, cells_free=cells_free, **call)[1], claim_id)
 
     def renew(
@@ -250,13 +261,22 @@ class Store(StoreReads):
         """
         self._call("farewell", worker=worker, slug=model_slug(model), fault=fault)
 
-    def release(self, worker: str, held: Sequence[ClaimRef], *, counts_as_attempt: bool = False) -> int:
+    def release(
+        self,
+        worker: str,
+        held: Sequence[ClaimRef],
+        *,
+        counts_as_attempt: bool = False,
+        deferrals: Mapping[str, Deferral] | None = None,
+    ) -> int:
         """Give jobs back before their leases end, as in a drain. Return how many of them were put back into a queue.
 
         A requeued job keeps its admission time and its deadline. If `counts_as_attempt`, the claims were attempts that
-        failed, and a job on its last attempt fails. Otherwise, they are not counted as attempts.
+        failed, and a job on its last attempt fails. Otherwise, they are not counted as attempts. `deferrals` maps the ids
+        of jobs that are not to be claimed again at once.
         """
-        flat = [part for job in held for part in (job.id, job.token)]
+        waits = deferrals or {}
+        flat = [part for job in held for part in (job.id, job.token, *waits.get(job.id, Deferral()).arguments)]
         released: int = self._call("release", worker=worker, counts=int(counts_as_attempt), held=flat)[1][0]
         return released
 

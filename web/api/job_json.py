@@ -33,6 +33,7 @@ _MESSAGES = {
     EndCode.ENGINE_ERROR: "the engine failed on this job",
     EndCode.NOT_LOCAL: "the job is private, and its pool is no longer marked as local",
     EndCode.UPSTREAM_REJECTED: "the upstream server did not accept the request",
+    EndCode.UPSTREAM_BUSY: "the upstream server refused the job until its time was over",
     EndCode.UPSTREAM_LOST: "the upstream server failed in the middle of the answer",
 }
 

@@ -98,3 +98,7 @@ class FreeCapacity:
     slots_ending_soon: int = 0
     #: Whether the worker counts as live. False while an upstream does not answer.
     live: bool = True
+    #: The tenants whose queued jobs the worker must not claim now, because an upstream does not take their requests.
+    aside: tuple[str, ...] = ()
+    #: Whether several jobs on their last attempt may run at once. If not, one that kills the worker ends no other job.
+    trusts_last_attempts: bool = False

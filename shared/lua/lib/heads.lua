@@ -1,7 +1,7 @@
 -- heads: says what a claim does with the job at the head of a tenant's queue.
 -- KEYS order tenant books rq_job
 -- KEEPS 1 2 5
--- USES clock settings job waiting turns priority books lengths tier fastest finish forget rows stats
+-- USES clock settings job waiting turns priority books lengths tier fastest finish forget rows stats deferral
 -- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker.
 
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
@@ -16,8 +16,9 @@ local MAX_INFEASIBLE_HEADS = 32
 
 -- Returns the view of a claim. The pool's rates are used only if PENSTOCK_ADMISSION is `full`. In a mixed fleet, the
 -- worker leaves some jobs to a much faster one, and whether a job can still be ready in time depends on the rates of the
--- fastest worker instead of the pool's. `own` has the worker's rates.
-local function read_view(slug, own, worker_cells)
+-- fastest worker instead of the pool's. `own` has the worker's rates. `trusts_last` says whether several jobs on their last
+-- attempt may run at once.
+local function read_view(slug, own, worker_cells, trusts_last)
   local admission, degradation, margin, max_attempts = read_settings('admission', 'degradation',
     'admission_safety_margin', 'max_attempts')
   local stored = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
@@ -26,6 +27,7 @@ local function read_view(slug, own, worker_cells)
   local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= RATES_MS and pool.prefill_tps > 0
   local fastest = has_rates and read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
+    trusts_last = trusts_last,
     worker_cells = worker_cells, is_local = stored[8] == '1', degrades = degradation == 'on',
     tier = degradation == 'on' and has_rates and tier_in_force(stored[4], stored[5],
       counted_work(false, number(stored[6], 0), number(stored[7], 0))) or 0,
@@ -61,9 +63,10 @@ local function cut_answer(view, job)
 end
 
 -- Whether a claim now would be the job's last attempt. A worker runs only one such job at a time: if it ran eight
--- together and one of them killed the worker, all eight would fail as poison.
+-- together and one of them killed the worker, all eight would fail as poison. A worker before another server trusts them
+-- once one of them has succeeded, until an attempt fails.
 local function is_suspect(view, job)
-  return view.max_attempts > 1 and job.attempts >= view.max_attempts - 1
+  return view.max_attempts > 1 and not view.trusts_last and job.attempts >= view.max_attempts - 1
 end
 
 -- Whether not even a short answer (the 20th percentile of the lengths of the tenant's answers) can be ready by the
@@ -129,8 +132,7 @@ end
 -- function has ended the job. `has_slot` is as in `wait_for_cells`.
 local function decide(view, job, group, cells, has_slot)
   if job.wanted_ms <= now_ms then
-    finish(job, { outcome = 'expired', code = 'deadline_exceeded', stage = 'queue', finish_reason = '', result = '',
-      rq_return = '' }, now_ms)
+    finish(job, late_ending(job, 'deadline_exceeded'), now_ms)
     return 'gone'
   end
   if job.is_private and not view.is_local then
@@ -141,17 +143,17 @@ local function decide(view, job, group, cells, has_slot)
   end
   if is_infeasible(view, job, group) then
     view.infeasible_heads = view.infeasible_heads + 1
-    finish(job, { outcome = 'expired', code = 'deadline_unmeetable', stage = 'queue', finish_reason = '', result = '',
-      rq_return = '' }, now_ms)
+    finish(job, late_ending(job, 'deadline_unmeetable'), now_ms)
     return 'gone'
   end
-  if is_suspect(view, job) and view.has_suspect or is_for_faster(view, job) then
+  if job.wait_until_ms > now_ms or is_suspect(view, job) and view.has_suspect or is_for_faster(view, job) then
     return 'behind'
   end
   return wait_for_cells(view, job, cells_of(job, job.max_tokens), cells, has_slot, 'lease')
 end
 
--- Returns the first job of a queue, after the head, that is not on its last attempt and is not left to a faster worker.
+-- Returns the first job of a queue, after the head, that does not wait by itself, is not on its last attempt and is not left
+-- to a faster worker.
 -- The jobs before it keep their places, so each of them runs as soon as a worker runs no other job on its last attempt,
 -- or a faster worker claims. A batch job does not get ahead of a head that is none.
 local function first_behind(view, queue)
@@ -159,8 +161,8 @@ local function first_behind(view, queue)
   for i = 1, math.min(#ids, MAX_LOOKED_PAST - view.looked_past) do
     view.looked_past = view.looked_past + 1
     local job = read_job(ids[i])
-    if job and job.state == 'queued' and view.is_batch == (job.priority < 0) and not is_suspect(view, job)
-      and not is_for_faster(view, job) then
+    if job and job.state == 'queued' and job.wait_until_ms <= now_ms and view.is_batch == (job.priority < 0)
+      and not is_suspect(view, job) and not is_for_faster(view, job) then
       return job
     end
   end

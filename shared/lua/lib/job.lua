@@ -31,7 +31,8 @@ local function read_job(id)
     'penstock_attempts', 'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms',
     'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price',
-    'penstock_kept_tokens', 'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates')
+    'penstock_kept_tokens', 'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates',
+    'penstock_wait_until_ms', 'penstock_refusals')
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
@@ -50,6 +51,6 @@ local function read_job(id)
     price = fields[26] or '', kept_tokens = math.min(integer(27), integer(9)),
     candidates = number(fields[31], 1, 1, MAX_CANDIDATES),
     is_private = fields[28] == '1', priority = priority_in(fields[29]),
-    budget = fields[30] or '',
+    budget = fields[30] or '', wait_until_ms = integer(32), refusals = integer(33),
     wanted_ms = wanted_until(integer(12), integer(15), integer(21)) }
 end

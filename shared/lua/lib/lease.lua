@@ -1,7 +1,7 @@
 -- lease: leases a queued job to a worker, and tells the worker what it needs to run the job.
 -- KEYS leases payload events rq_job rq_workers_of rq_worker
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings job waiting turns rq stats eta running generated_weight partial
+-- USES clock settings job waiting turns rq stats eta running generated_weight partial deferral
 
 -- Returns what a claim tells a worker of a job: id, payload, attempt and so on. The answer's length is the one to which it
 -- is cut, if it is cut.
@@ -31,6 +31,7 @@ local function lease(job, group, worker, claim_id, fingerprint, worker_pauses)
   delist(job)
   job.attempts = job.attempts + 1
   take_up(job, group, claim_id, fingerprint)
+  end_deferral(job)
   charge(job, first_charge_of(job, fairness, worker_pauses))
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   begin_running(job)

@@ -133,8 +133,9 @@ local function place_queued(job)
     write_field(job, 'priority', priority)
     repairs = repairs + 1
   end
-  if job.latest_us == 0 or job.latest_us > job.deadline_ms * 1000 + 999 then
-    job.latest_us = score and number(latest_us, nil, 0, job.deadline_ms * 1000 + 999) or job.deadline_ms * 1000
+  local most_us = job.deadline_ms * 1000 + 999 + (job.refusals > 0 and BEHIND_US or 0)
+  if job.latest_us == 0 or job.latest_us > most_us then
+    job.latest_us = score and number(latest_us, nil, 0, most_us) or job.deadline_ms * 1000
     write_field(job, 'latest_us', whole(job.latest_us))
     repairs = repairs + 1
   end

@@ -10,6 +10,9 @@
 -- 2^52 until the year 2112. So all scores are exact integers between -2^52 and 2^53, the priorities do not overlap, and a
 -- job with priority 0 has the score that it had before there were priorities.
 local PRIORITY_STEP = 2 ^ 52
+-- Added to the latest start of a job that waits behind the other jobs of its tenant: more than any deadline is away. The
+-- sum is less than 2^52 until the year 2081.
+local BEHIND_US = 1e15
 
 -- Returns the priority in a field of a job: 1, 0 or -1. A missing or spoiled field counts as 0.
 local PRIORITIES = { ['1'] = 1, ['0'] = 0, ['-1'] = -1 }

@@ -40,6 +40,7 @@ local function rq_exc(code)
     engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
     upstream_rejected = 'eJwrSM0rLslPzrZSKC0oLilKTcyNL0rNSk0uSU0BAJe0Ctg=',
     not_local = 'eJwrSM0rLslPzrZSyMsvic/JT07MAQBLjQd9',
+    upstream_busy = 'eJwrSM0rLslPzrZSKC0oLilKTcyNTyotrgQAbtQJVQ==',
     upstream_lost = 'eJwrSM0rLslPzrZSKC0oLilKTcyNz8kvLgEAbuUJVA==',
   }
   return encoded[code]

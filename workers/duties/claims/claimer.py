@@ -15,7 +15,7 @@ A claim is repeated with the same claim id until the store has answered it, so t
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -56,6 +56,8 @@ class _PendingClaim:
     room: int
     cells: int
     held: Sequence[HeldProgress]
+    aside: tuple[str, ...]
+    trusts_last_attempts: bool
 
 
 class Claimer:
@@ -171,7 +173,9 @@ class Claimer:
                 self._work_expected = False
             self._contested, self._contest_s = False, math.inf
             held = self._rows.report() if self._preempts else ()
-            self._pending = _PendingClaim(secrets.token_urlsafe(9), room, free.cells, held)
+            self._pending = _PendingClaim(
+                secrets.token_urlsafe(9), room, free.cells, held, free.aside, free.trusts_last_attempts
+            )
         self._last_sent_s = sent_s = self._clock.monotonic()
         pending = self._pending
         exchange = self._store.contend(
@@ -181,6 +185,8 @@ class Claimer:
             room=pending.room,
             cells_free=pending.cells,
             held=pending.held,
+            aside=pending.aside,
+            trusts_last_attempts=pending.trusts_last_attempts,
         )
         self._count_idle_steps(got_jobs=bool(exchange.started or exchange.resume))
         self._next_poll_s = sent_s + POLL_S
@@ -245,7 +251,7 @@ class Claimer:
         if self._claimed_jobs.largest_paused > cells:
             # The cells of the job that is about to end are not free yet. Smaller jobs would always get its slot.
             ending_soon = 0
-        return FreeCapacity(slots, cells, ending_soon)
+        return replace(engine_free, slots=slots, cells=cells, slots_ending_soon=ending_soon)
 
     def _release(self, claimed: Sequence[ClaimedJob]) -> None:
         """Release jobs whose claim was answered after the drain had begun."""
