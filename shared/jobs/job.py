@@ -151,8 +151,7 @@ class Deferral:
 
     #: How long the job is not claimed again, in ms. The store lengthens it if that server refuses the job repeatedly.
     wait_ms: int = 0
-    #: Why that server refused the job, which counts as a refusal then: the job fails with this if nothing changes. "" if
-    #: it did not refuse it.
+    #: Why that server refused the job; "" if it did not. A refusal is counted, and the job fails with this in the end.
     refusal: str = ""
 
     @property

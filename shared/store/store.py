@@ -272,8 +272,8 @@ class Store(StoreReads):
         """Give jobs back before their leases end, as in a drain. Return how many of them were put back into a queue.
 
         A requeued job keeps its admission time and its deadline. If `counts_as_attempt`, the claims were attempts that
-        failed, and a job on its last attempt fails. Otherwise, they are not counted as attempts. `deferrals` maps the ids
-        of jobs that are not to be claimed again at once.
+        failed, and a job on its last attempt fails. Otherwise, they are not counted as attempts. `deferrals` has, by
+        their ids, the jobs that are not to be claimed again at once.
         """
         waits = deferrals or {}
         flat = [part for job in held for part in (job.id, job.token, *waits.get(job.id, Deferral()).arguments)]

@@ -219,11 +219,30 @@ def test_a_stream_that_has_shown_text_ends_with_an_error_when_the_upstream_is_lo
     server.will("cut")
     chunks = iter(client.chat.completions.create(**CHAT, stream=True))
     first = [next(chunks).choices[0].delta.content for _ in range(2)]
+    # The upstream is not back when the stream ends.
+    server.models_status = 500
     server.may_cut.set()
     with pytest.raises(openai.APIError) as caught:
         next(chunks)
+    server.models_status = 0
     assert caught.value.code == "upstream_lost"
     assert first == ["", "w0 "]
+    wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled")
+
+
+def test_a_response_that_has_shown_text_ends_with_an_error_while_the_upstream_is_away(
+    client: openai.OpenAI, served: Served, server: UpstreamServer
+) -> None:
+    server.may_cut.clear()
+    server.will("cut")
+    events = iter(client.responses.create(model="m", input="hello there", stream=True, max_output_tokens=12))
+    next(event for event in events if event.type == "response.output_text.delta")
+    server.models_status = 500
+    server.may_cut.set()
+    with pytest.raises(openai.APIError) as caught:
+        list(events)
+    server.models_status = 0
+    assert caught.value.code == "upstream_lost"
     wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled")
 
 

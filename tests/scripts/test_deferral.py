@@ -5,7 +5,17 @@ import pytest
 from shared.jobs.job import Deferral
 from shared.jobs.states import JobState
 from shared.store import keys
-from tests.support.builders import MODEL, a_job, admitted, advance_clock, claim, claim_one, heartbeat, pass_time, view_of
+from tests.support.builders import (
+    MODEL,
+    a_job,
+    admitted,
+    advance_clock,
+    claim,
+    claim_one,
+    heartbeat,
+    pass_time,
+    view_of,
+)
 
 BUSY = Deferral(1_000, "the upstream answered 429: too many requests")
 

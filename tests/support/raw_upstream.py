@@ -10,7 +10,7 @@ STREAM = OK + b"Content-Type: text/event-stream\r\n\r\n"
 
 
 class RawUpstream:
-    """Answers `GET models` as a server does, and each `POST` with the next of the queued answers.
+    """Answers `GET models` and empty requests as a server does, and each other `POST` with the next queued answer.
 
     An answer is a list of bytes to send and of pauses in seconds. After it, the connection is closed.
     """
@@ -69,7 +69,9 @@ class RawUpstream:
             size = next(
                 int(line[15:]) for line in headers.split(b"\r\n") if line.lower().startswith(b"content-length:")
             )
-            await reader.readexactly(size)
+            if await reader.readexactly(size) == b"{}":
+                writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                return
             self.requests += 1
             for part in self.answers.popleft():
                 await self._send(part, reader, writer)

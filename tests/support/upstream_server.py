@@ -24,7 +24,8 @@ class UpstreamServer:
     """Answers with `words` words, unless a behaviour is queued for the next requests.
 
     The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `fault` (500), `cut` (closes
-    in the middle of the answer, once `may_cut` is set), `crash` (closes before the first byte), `hang` (says nothing),
+    in the middle of the answer, once `may_cut` is set), a number such as `403` (that status), `quota` (429, because the
+    operator's money is used up), `crash` (closes before the first byte), `hang` (says nothing),
     `stall` (says nothing after the first word), `tools` (two calls of tools, in pieces, after some reasoning),
     `tools at once` (the same, but both names come first, then the arguments of the second call), `tools by turns` (the
     same, but with a piece of each call in turn), `tools whole` (the same without a stream), `late
@@ -40,6 +41,10 @@ class UpstreamServer:
 
     def __init__(self, *, words: int = 3, key: str = "", places: int = 0) -> None:
         self.words, self.key = words, key
+        #: The status of each response to a POST, and to `GET models`, if they are not 200.
+        self.status = self.models_status = 0
+        #: The empty requests so far, with which workers find out whether they are accepted.
+        self.probes = 0
         self.models = ["m"]
         self.behaviours: deque[Behaviour] = deque()
         self.retry_after = {"Retry-After": "0.3"}
@@ -119,18 +124,24 @@ class UpstreamServer:
         await asyncio.sleep(0)
 
     async def _models(self, _request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": name} for name in self.models]})
+        models = {"object": "list", "data": [{"id": name} for name in self.models]}
+        return web.json_response(models, status=self.models_status or 200)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        self.bodies.append(body)
+        if body:
+            self.bodies.append(body)
+        else:
+            self.probes += 1
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             message = f"Incorrect API key provided: {self.key[:8]}"
             return web.json_response({"error": {"message": message}}, status=401)
         for name, message in self.refuses.items():
             if name in body:
                 return _error(400, message)
-        behaviour = self.behaviours.popleft() if self.behaviours else "answer"
+        if self.status or not body:
+            return _error(self.status or 400, "messages is required")
+        behaviour = self._behaviour(body)
         self.open += 1
         try:
             async with self._places if self.places else nullcontext():
@@ -145,15 +156,25 @@ class UpstreamServer:
         finally:
             self.open -= 1
 
+    def _behaviour(self, body: dict[str, Any]) -> str:
+        """Return what the next request gets: what its text names after `please `, or what is queued."""
+        _, _, asked = str(body.get("messages", body.get("prompt", ""))).partition("please ")
+        if asked:
+            return asked.partition("'")[0]
+        return self.behaviours.popleft() if self.behaviours else "answer"
+
     async def _behave(self, behaviour: str, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         errors: dict[str, Callable[[], web.Response]] = {
             "busy": lambda: _error(429, "too many requests", self.retry_after),
             "loading": lambda: _error(503, "Loading model"),
+            "quota": lambda: _error(429, "You exceeded your current quota", code="insufficient_quota"),
             "fault": lambda: _error(500, "out of memory"),
             "reject": lambda: _error(400, f"no such tool, said {KEY}", param="tools"),
             "whole": lambda: web.json_response(self._whole(body)),
             "tools whole": lambda: web.json_response(_WHOLE_CALLS),
         }
+        if behaviour.isdigit():
+            errors[behaviour] = lambda: _error(int(behaviour), f"no such thing, said {KEY}")
         if behaviour in errors:
             return errors[behaviour]()
         if behaviour in {"crash", "nonsense"}:

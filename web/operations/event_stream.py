@@ -42,6 +42,13 @@ class JobStarted:
 
 
 @dataclass(frozen=True)
+class JobRequeued:
+    """The job went back to its queue. Only followers that ask for these items get them."""
+
+    event_id: str
+
+
+@dataclass(frozen=True)
 class TextDelta:
     """New text, and the number of tokens generated so far.
 
@@ -77,6 +84,8 @@ class NothingNew:
 
 
 StreamItem = JobStarted | TextDelta | JobEnded | NothingNew
+#: What followers get that ask for requeues.
+OwnedItem = StreamItem | JobRequeued
 
 #: How often the record of a job without a poll grace is read, in seconds. A job's end normally arrives as an event. The
 #: read detects an end whose event is missing because the stream has expired or another program has overwritten the key.
@@ -99,6 +108,19 @@ def follow_job(
     While the store does not answer, this function waits for the store instead of raising StoreUnavailable. Raises
     ApiError if the store no longer has the job.
     """
+    items = follow_with_requeues(context, view, after=after, stop=stop, check_interval_s=check_interval_s)
+    return (item for item in items if not isinstance(item, JobRequeued))
+
+
+def follow_with_requeues(
+    context: DoorContext,
+    view: JobView,
+    *,
+    after: str = "0",
+    stop: Callable[[], bool],
+    check_interval_s: float = CHECK_INTERVAL_S,
+) -> Iterator[OwnedItem]:
+    """Yield the same items as `follow_job`, and each return of the job to its queue."""
     if n_candidates(view) == 1:
         return _follow(context, view, "-".join(after.split("-")[:2]), stop, check_interval_s)
     # Which candidate a text belongs to is known only from the texts before it.
@@ -107,7 +129,7 @@ def follow_job(
 
 def _follow(
     context: DoorContext, view: JobView, after: str, stop: Callable[[], bool], check_interval_s: float
-) -> Iterator[StreamItem]:
+) -> Iterator[OwnedItem]:
     with context.event_hub.follow(view.id, after) as follower:
         source = _ItemSource(context, view, follower)
         refreshed_s = float("-inf") if has_ended(view) else context.clock.monotonic()
@@ -134,7 +156,7 @@ def _follow(
                 view = yield from source.refresh(text_from_result=after == "0")
 
 
-def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
+def _by_candidate(items: Iterator[OwnedItem]) -> Iterator[OwnedItem]:
     """Yield the items of a job with several candidates, with an item for each candidate's part of a text."""
     reader = CandidateReader()
     for item in items:
@@ -153,7 +175,7 @@ def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
         yield item
 
 
-def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
+def _after(after: str, items: Iterator[OwnedItem]) -> Iterator[OwnedItem]:
     """Yield the items that come after the stream id `after`: a client that has seen an event needs no stored result."""
     seen = _place(after)
     for item in items:
@@ -177,7 +199,7 @@ class _ItemSource:
         #: The job's last item; None until the job's end has been read.
         self.ended: JobEnded | None = None
 
-    def catch_up(self) -> Generator[StreamItem, None, bool]:
+    def catch_up(self) -> Generator[OwnedItem, None, bool]:
         """Yield the items of events that are in the store already; return False if the store did not answer."""
         try:
             events = list(self._follower.read_missed())
@@ -187,7 +209,7 @@ class _ItemSource:
         yield from self.to_items(events)
         return True
 
-    def to_items(self, events: list[Event]) -> Iterator[StreamItem]:
+    def to_items(self, events: list[Event]) -> Iterator[OwnedItem]:
         """Yield the items for these events; return after the `ended` event."""
         for event_id, fields in events:
             kind = fields.get("type")
@@ -202,11 +224,13 @@ class _ItemSource:
                 self._tokens = int(fields["tokens"])
                 self._yielded_text = True
                 yield TextDelta(event_id, fields.get("text", ""), self._tokens)
+            elif kind == "requeued":
+                yield JobRequeued(event_id)
             elif kind == "ended":
                 yield from self._end(event_id, self._read_ended())
                 return
 
-    def refresh(self, *, text_from_result: bool) -> Generator[StreamItem, None, JobView]:
+    def refresh(self, *, text_from_result: bool) -> Generator[OwnedItem, None, JobView]:
         """Read the job from the store and return it; if it has ended, also yield its remaining items.
 
         With `text_from_result`, the text of the stored result is yielded if no event had any text.

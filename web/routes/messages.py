@@ -20,7 +20,7 @@ from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
 from web.operations.admission import offer
 from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
-from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
+from web.operations.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
 from web.operations.ignored_fields import name_ignored
 from web.operations.request_caller import current_caller, watch_client
@@ -144,7 +144,7 @@ def _stream(context: DoorContext, view: JobView, deadline: RequestDeadline) -> R
     return response
 
 
-def _events(items: Iterator[StreamItem], view: JobView) -> Iterator[Event | None]:
+def _events(items: Iterator[OwnedItem], view: JobView) -> Iterator[Event | None]:
     """Yield the events of the message, and None for each NothingNew.
 
     Raises ApiError if the job did not succeed, TextDiverged if a new attempt generates text that differs from the text
@@ -157,9 +157,11 @@ def _events(items: Iterator[StreamItem], view: JobView) -> Iterator[Event | None
     for item in items:
         if isinstance(item, NothingNew):
             yield None
-        elif isinstance(item, JobStarted):
+        elif isinstance(item, JobRequeued):
+            # At once, because the upstream may be away for long.
             if sent and view.form.get("forwarded") is True:
                 raise upstream_lost(view.id)
+        elif isinstance(item, JobStarted):
             running = running if item.resumed else ""
         elif isinstance(item, TextDelta):
             running += item.text

@@ -25,7 +25,7 @@ from web.openai.tools_schema import ChatWithTools
 from web.operations.admission import offer
 from web.operations.batches.batch_json import list_json
 from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
-from web.operations.event_stream import JobStarted, NothingNew, StreamItem, TextDelta
+from web.operations.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
 from web.operations.idempotency import with_refusal_identity
 from web.operations.ignored_fields import name_ignored
 from web.operations.request_caller import current_caller, watch_client
@@ -161,7 +161,7 @@ def _stream(context: DoorContext, view: JobView, answer: AnswerFormat, deadline:
     return response
 
 
-def _chunks(items: Iterator[StreamItem], answer: AnswerFormat) -> Iterator[str]:
+def _chunks(items: Iterator[OwnedItem], answer: AnswerFormat) -> Iterator[str]:
     """Yield one frame for each chunk, and "" for each NothingNew.
 
     Raises ApiError if the job did not succeed, TextDiverged if a new attempt generates text that differs from the text
@@ -174,9 +174,11 @@ def _chunks(items: Iterator[StreamItem], answer: AnswerFormat) -> Iterator[str]:
     for item in items:
         if isinstance(item, NothingNew):
             yield ""
-        elif isinstance(item, JobStarted):
+        elif isinstance(item, JobRequeued):
+            # At once, because the upstream may be away for long.
             if any(sent) and answer.forwarded:
                 raise upstream_lost(answer.job_id)
+        elif isinstance(item, JobStarted):
             running = running if item.resumed else [""] * answer.choices
         elif isinstance(item, TextDelta):
             index = item.candidate or 0

@@ -67,7 +67,7 @@ def unsent_text(sent: str, text: str, job_id: str) -> str:
 
 
 def upstream_lost(job_id: str) -> TextDiverged:
-    """Return the exception for a job that an upstream begins again after the client has received a part of its text.
+    """Return the exception for a job that goes back to its queue after the client has received a part of its text.
 
     An upstream generates another text, and what the client has received cannot be taken back.
     """

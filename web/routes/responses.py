@@ -30,7 +30,15 @@ from web.operations.cancel_on_disconnect import (
     no_end_error,
     wait_for_result,
 )
-from web.operations.event_stream import READER_CHECK_INTERVAL_S, JobEnded, StreamItem, follow_job
+from web.operations.event_stream import (
+    READER_CHECK_INTERVAL_S,
+    JobEnded,
+    JobRequeued,
+    OwnedItem,
+    StreamItem,
+    TextDelta,
+    follow_job,
+)
 from web.operations.idempotency import with_job_identity, with_refusal_identity
 from web.operations.ignored_fields import name_ignored
 from web.operations.long_poll import refresh_job
@@ -48,6 +56,7 @@ from web.operations.responses import json_response, problem_response, yield_resp
 from web.operations.responses_events import ResponseEvents, TextDiverged
 from web.operations.sse import stream_response, with_comments
 from web.routes.batches.page_arguments import oldest_first, page_after, page_limit
+from web.routes.owned_streams import upstream_lost
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
@@ -263,8 +272,19 @@ def _owner_stream(context: DoorContext, view: JobView, deadline: RequestDeadline
     items = follow_from_first_text(context, view, deadline, client)
     if isinstance(items, ApiError):
         return problem_response(items)
-    frames = _frames(context, ResponseEvents(view), view, items, client)
+    frames = _frames(context, ResponseEvents(view), view, _until_lost(context, view, items), client)
     return stream_response(_owning_frames(context, view, frames, client))
+
+
+def _until_lost(context: DoorContext, view: JobView, items: Iterator[OwnedItem]) -> Iterator[StreamItem]:
+    """Yield the items. Raises ApiError if an upstream is lost that has shown a part of the text."""
+    has_shown = False
+    for item in items:
+        if not isinstance(item, JobRequeued):
+            has_shown = has_shown or isinstance(item, TextDelta)
+            yield item
+        elif has_shown and context.pools.resolve_target(view.model, None).forwards:
+            raise upstream_lost(view.id).problem
 
 
 def _reader_stream(context: DoorContext, view: JobView, after: int | None) -> Response:

@@ -16,7 +16,7 @@ from shared import failpoints
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.jobs.answer_ids import PackedIds
-from shared.jobs.job import ClaimRef, Ending, Usage
+from shared.jobs.job import ClaimRef, Deferral, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome
 from shared.store.replies import SettleAnswer, Settled
 from workers.answer_check import failed_check, may_escalate
@@ -69,8 +69,8 @@ class Delivery:
         self._inbox: deque[Event] = deque()
         #: Keys and ends of jobs to settle, in order of arrival. Only the passes use this queue.
         self._endings: deque[tuple[str, Ending]] = deque()
-        #: Jobs to release, by whether the attempt counts. Only the passes use these lists.
-        self._returned: dict[bool, list[HeldJob]] = {False: [], True: []}
+        #: Jobs to release, and how they wait, by whether the attempt counts. Only the passes use these lists.
+        self._returned: dict[bool, list[tuple[HeldJob, Deferral]]] = {False: [], True: []}
         #: Usage of jobs that this worker no longer held when they ended in the engine. Only the passes use this.
         self._unsettled_usage: list[tuple[ClaimRef, Usage]] = []
         #: Keys of jobs that have produced text. Only the engine's thread uses this set.
@@ -147,7 +147,9 @@ class Delivery:
                 self._forget(event.key)
                 self._keep_usage(event.key, event.usage)
             elif event.outcome in {RETURNED, ATTEMPT_FAILED}:
-                self._returned[event.outcome == ATTEMPT_FAILED].append(held_job)
+                refusal = event.message if event.outcome == RETURNED else ""
+                deferral = Deferral(round(1_000 * event.wait_s), encodable(refusal))
+                self._returned[event.outcome == ATTEMPT_FAILED].append((held_job, deferral))
                 self._keep_usage(event.key, event.usage)
                 self._spans.ended(held_job, event.usage, event.outcome)
             else:
@@ -159,10 +161,11 @@ class Delivery:
     def _release_returned(self, *, failed: bool) -> None:
         returned = self._returned[failed]
         if returned:
-            held = [held_job.claimed.held for held_job in returned]
-            self._store.release(self._worker, held, counts_as_attempt=failed)
+            held = [held_job.claimed.held for held_job, _ in returned]
+            deferrals = {held_job.claimed.id: deferral for held_job, deferral in returned}
+            self._store.release(self._worker, held, counts_as_attempt=failed, deferrals=deferrals)
         while returned:
-            self._forget(returned.pop().key)
+            self._forget(returned.pop()[0].key)
 
     def _append_text(self) -> None:
         """Append all text that is due.
@@ -170,7 +173,7 @@ class Delivery:
         If an earlier call was not answered, its chunks are sent again first, and newer text is sent in a second call.
         The loop makes both calls, because a job's end must not be written before its text.
         """
-        ending = {key for key, _ in self._endings} | {held_job.key for held_job in self._returned[False]}
+        ending = {key for key, _ in self._endings} | {held_job.key for held_job, _ in self._returned[False]}
         while chunks := self._pacing.due(self._clock.monotonic(), ending):
             pairs = [(chunk, self._claimed_jobs.get(chunk.key)) for chunk in chunks]
             texts = [(job.claimed.held, chunk.text, chunk.completion_tokens) for chunk, job in pairs if job]

@@ -68,13 +68,16 @@ class Ended:
     text: str
     usage: Usage
     #: The next three fields tell why the sequence did not succeed: an EndCode value, the stage in which it ended
-    #: (`prefill` or `decode`), and a message. All three are "" if it succeeded, was dropped or was returned.
+    #: (`prefill` or `decode`), and a message. All three are "" if it succeeded, was dropped or was returned; but the
+    #: message of a job that was returned says why the upstream has refused it, if it has.
     code: str = ""
     stage: str = ""
     message: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
     #: CPU time that the answer's grammar took.
     grammar_cpu_s: float = 0.0
+    #: How long a job that goes back to its queue must wait there.
+    wait_s: float = 0.0
 
 
 Event = Text | Ended

@@ -1,4 +1,4 @@
-"""Whether the upstream takes requests now: open, paused for a while at its own request, or away and probed.
+"""Whether the upstream takes requests now: open, paused for a while, about to be probed, or away and probed.
 
 Used by the event loop's thread only, except for `is_open` and `is_live`.
 """
@@ -13,6 +13,8 @@ from shared.clock import Clock
 
 log = structlog.get_logger()
 
+Probe = Callable[[], Awaitable[str]]
+
 #: The delays between two probes of an upstream that is away, in seconds: the first, and the longest. Each is up to a
 #: fifth longer at random, so that the workers of one upstream do not probe it at the same time.
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 0.1, 2.0
@@ -23,23 +25,26 @@ _LIVE_PAUSE_S = 5.0
 class Availability:
     """The state of the upstream, as this worker has observed it."""
 
-    def __init__(self, probe: Callable[[], Awaitable[str]], on_open: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, probe: Probe, on_open: Callable[[], None], clock: Clock) -> None:
         """Create the state of an upstream that nobody has reached yet.
 
         `probe` returns "" if the upstream answers, otherwise why it does not. `on_open` is called when the upstream
         takes requests again.
         """
         self._probe, self._on_open, self._clock = probe, on_open, clock
-        self._away = True
+        self._away, self._is_doubted = True, False
+        #: How often the upstream has been away.
+        self.outages = 0
         self._paused_until_s = 0.0
         self._probing: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         #: Ends the wait between two probes.
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
         """Whether jobs can be sent to the upstream now. May be called from any thread."""
-        return not self._away and self._clock.monotonic() >= self._paused_until_s
+        return not self._away and not self._is_doubted and self._clock.monotonic() >= self._paused_until_s
 
     @property
     def is_live(self) -> bool:
@@ -48,14 +53,28 @@ class Availability:
 
     def start(self) -> None:
         """Begin to probe the upstream, which is away until it has answered for the first time."""
-        self._probing = asyncio.create_task(self._probe_until_back())
+        self._probing = asyncio.create_task(self._probe_until_back(self._probe))
 
-    def note_away(self, why: str) -> None:
-        """Record that the upstream was not reached, and probe it until it answers."""
+    def note_away(self, why: str, probe: Probe | None = None) -> None:
+        """Record that the upstream cannot be used, and probe it until it can: with `probe` instead of the usual one."""
         if not self._away:
             log.warning("upstream.away", why=why)
             self._away = True
-            self._probing = asyncio.create_task(self._probe_until_back())
+            self.outages += 1
+            self._probing = asyncio.create_task(self._probe_until_back(probe or self._probe))
+
+    def check(self) -> None:
+        """Probe the upstream once, in the background. It is away if it does not answer."""
+        if not self._away and self._checking is None:
+            self._checking = asyncio.create_task(self._check(0.0))
+
+    def doubt(self, wait_s: float) -> None:
+        """Send nothing until the upstream has answered a probe, after this time."""
+        if not self._away and not self._is_doubted:
+            self._is_doubted = True
+            if self._checking is not None:
+                self._checking.cancel()
+            self._checking = asyncio.create_task(self._check(wait_s))
 
     def note_busy(self, pause_s: float, why: str) -> None:
         """Record that the upstream takes no requests for this long. A shorter pause does not end a longer one."""
@@ -72,13 +91,23 @@ class Availability:
         """End the probes."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._probing is not None:
-            self._probing.cancel()
-            await asyncio.gather(self._probing, return_exceptions=True)
+        tasks = [task for task in (self._probing, self._checking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _probe_until_back(self) -> None:
+    async def _check(self, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
+        why = await self._probe()
+        self._checking, was_doubted, self._is_doubted = None, self._is_doubted, False
+        if why:
+            self.note_away(why)
+        elif was_doubted:
+            self._announce()
+
+    async def _probe_until_back(self, probe: Probe) -> None:
         delay_s, logged = _FIRST_PROBE_S, ""
-        while why := await self._probe():
+        while why := await probe():
             if why != logged:
                 log.warning("upstream.silent", why=why)
                 logged = why

@@ -11,7 +11,15 @@ import structlog
 
 from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.dialect import Dialect, refused_field
-from workers.upstream.faults import Lost, Rejected, Unreachable, UpstreamFault, fault_in_answer, fault_of
+from workers.upstream.faults import (
+    Broken,
+    Lost,
+    Rejected,
+    Unreachable,
+    UpstreamFault,
+    fault_in_answer,
+    fault_of,
+)
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
 
@@ -26,6 +34,10 @@ _KEEP_ALIVE_S = 2.0
 _MAX_ERROR_BYTES, _ERROR_S = 64 << 10, 0.5
 #: How long the rest of a stream is awaited after the answer has said why it ended, in seconds: usage comes after that.
 _REST_S = 2.0
+#: The most bytes of a list of models that are read.
+_MAX_LIST_BYTES = 1 << 20
+#: The statuses with which an upstream does not accept a worker: its key is wrong, or its URL.
+_REFUSALS = frozenset({301, 302, 303, 307, 308, 401, 403})
 _END_OF_STREAM = b"[DONE]"
 
 
@@ -90,13 +102,47 @@ class UpstreamClient:
         return self._session
 
     async def probe(self) -> str:
-        """Return "" if the upstream answers, otherwise why it does not. A status of 500 or more: it is not ready."""
-        timeout = aiohttp.ClientTimeout(total=_PROBE_S)
+        """Return "" if the upstream takes requests, otherwise why it does not.
+
+        Statuses of 500 or more and 429 say that it is not ready. Some keys may not list models, so one of `_REFUSALS`
+        counts only if an empty request gets one too.
+        """
+        status, _ = await self._ask("GET", "models")
+        if status in _REFUSALS:
+            return await self._probe_with_request()
+        is_ready = isinstance(status, int) and status < 500 and status != 429
+        return "" if is_ready else _why_not("GET models", status)
+
+    async def probe_as_client(self, model: str) -> str:
+        """Return "" if the upstream accepts this worker's requests, otherwise why it does not.
+
+        `model` is "" or the model that the upstream must have. Some servers list their models without a key, so an
+        empty request is sent too.
+        """
+        if why := await self.probe():
+            return why
+        if not model:
+            return await self._probe_with_request()
+        status, body = await self._ask("GET", "models")
+        if status != 200:
+            return _why_not("GET models", status)
+        names = _listed(body)
+        return "" if names is None or model in names else f"the upstream has no model {model!r}"
+
+    async def _probe_with_request(self) -> str:
+        """Send an empty request, which the upstream rejects whoever sends it. Return why, if it does not accept us."""
+        status, _ = await self._ask("POST", "chat/completions")
+        return _why_not("an empty request", status) if isinstance(status, str) or status in _REFUSALS else ""
+
+    async def _ask(self, method: str, path: str) -> tuple[int | str, bytes]:
+        """Send a small request. Return its status and body; instead of the status, why there is no response."""
+        timeout, url = aiohttp.ClientTimeout(total=_PROBE_S), f"{self._url}/{path}"
+        body: dict[str, str] | None = None if method == "GET" else {}
         try:
-            async with self._opened.get(f"{self._url}/models", timeout=timeout, allow_redirects=False) as response:
-                return "" if response.status < 500 else f"GET models answered {response.status}"
+            async with self._opened.request(method, url, json=body, timeout=timeout, allow_redirects=False) as response:
+                return response.status, await _read_at_most(response, _MAX_LIST_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}", b""
 
     async def run(self, request: UpstreamRequest, answer: Reply, on_received: Callable[[str | None], None]) -> None:
         """Send a request and read its answer to the end.
@@ -167,7 +213,8 @@ class UpstreamClient:
                 on_received(answer.add_whole(value))
         except (aiohttp.ClientError, OSError) as error:
             if not answer.finish_reason:
-                raise Lost("the upstream closed the connection in the middle of the answer") from error
+                message = "the upstream closed the connection in the middle of the answer"
+                raise (Broken if answer.has_begun else Lost)(message) from error
         except (AnswerInvalid, EventTooLong) as error:
             if not answer.finish_reason:
                 raise Lost(str(error)) from error
@@ -194,7 +241,7 @@ class UpstreamClient:
                 raise
             return
         if not self._take_events(decoder.finish(), answer, on_received) and not answer.finish_reason:
-            raise AnswerInvalid("the upstream ended the stream in the middle of the answer")
+            raise (Broken if answer.has_begun else Lost)("the upstream ended the stream in the middle of the answer")
 
     def _take_events(self, events: list[bytes], answer: Reply, on_received: Callable[[str | None], None]) -> bool:
         """Add the events to the answer. Return whether the stream said that it is done."""
@@ -238,6 +285,19 @@ def _ends_with_connection(response: aiohttp.ClientResponse) -> Iterator[None]:
     finally:
         if closed is not None:
             closed.remove_done_callback(fail)
+
+
+def _why_not(what: str, status: int | str) -> str:
+    return status if isinstance(status, str) else f"{what} answered {status}"
+
+
+def _listed(body: bytes) -> list[str] | None:
+    """Return the names in a list of models, or None if it is none."""
+    try:
+        data = json.loads(body)["data"]
+        return [model["id"] for model in data] or None
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return None
 
 
 def _parsed(data: bytes) -> Any:

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
@@ -11,17 +13,26 @@ from shared.clock import Clock
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED
 from workers.upstream.availability import Availability
-from workers.upstream.backoff import FailureBackoff
+from workers.upstream.backoff import Backoff
 from workers.upstream.concurrency import Concurrency
-from workers.upstream.faults import Busy, Lost, Misconfigured, Rejected, Unreachable, UpstreamFault
+from workers.upstream.faults import Broken, Busy, Lost, Misconfigured, Rejected, Unreachable, UpstreamFault
 from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.run import Run
 
 log = structlog.get_logger()
 
-#: A request whose connection the upstream closes before the first byte costs no attempt, but a request that makes the
-#: upstream crash must not come back for ever. Of this many jobs the worker remembers how often that happened.
-_REMEMBERED_JOBS, _MAX_RETURNS = 1024, 2
+#: A request whose connection the upstream closes before the first byte costs no attempt, nor does another failure in a
+#: crash that has cost one. But a request that makes the upstream crash must not come back for ever. Of this many jobs
+#: the worker remembers how often that happened.
+_REMEMBERED_JOBS, _MAX_FREE = 1024, 2
+#: How long the upstream is left alone before it is probed after an answer broke off, in seconds: one that crashes may
+#: still answer for a moment.
+_DOUBT_S = 0.5
+#: How long a job waits in its queue after its first failed attempt, and twice as long after each further one; and after
+#: a failure that costs no attempt, in seconds.
+_FIRST_RETRY_S, _RETRY_S = 0.25, 1.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,21 +57,33 @@ class Ending:
     code: str = ""
     message: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
-
-
-_RETURNS = Ending(RETURNED)
+    wait_s: float = 0.0
 
 
 class Endings:
-    """Ends the jobs of one engine. Only the event loop's thread uses it, but any thread may read `backoff.suspects`."""
+    """Ends the jobs of one engine. Only the event loop's thread uses it, but any thread may read its attributes."""
 
     def __init__(
-        self, limits: Limits, availability: Availability, concurrency: Concurrency, sizes: PromptSizes, clock: Clock
+        self,
+        limits: Limits,
+        availability: Availability,
+        concurrency: Concurrency,
+        sizes: PromptSizes,
+        clock: Clock,
+        probe_as_client: Callable[[str], Awaitable[str]],
     ) -> None:
-        self.limits, self.backoff = limits, FailureBackoff()
+        self.limits, self.backoff = limits, Backoff()
         self._availability, self._concurrency, self._sizes, self._clock = availability, concurrency, sizes, clock
-        #: Job id → how often the upstream closed the job's connection before its first byte.
-        self._returns: OrderedDict[str, int] = OrderedDict()
+        self._probe_as_client = probe_as_client
+        #: Whether a job on its last attempt has succeeded since the last attempt that failed.
+        self.trusts_last_attempts = False
+        #: Job id → how often a failure of the upstream cost the job no attempt.
+        self._free: _Remembered[int] = _Remembered()
+        #: Job id → the crash that has cost the job an attempt: how many successes and outages there were before it.
+        self._crashes: _Remembered[tuple[int, int]] = _Remembered()
+        #: The jobs that the upstream had too many requests for.
+        self._refused: _Remembered[bool] = _Remembered()
+        self._successes = 0
 
     def ending(self, run: Run, task: asyncio.Task[None]) -> Ending:
         """Return how a job ends whose exchange has ended, and note what follows for the upstream."""
@@ -79,8 +102,13 @@ class Endings:
         raise fault
 
     def _after_success(self, run: Run) -> Ending:
-        self.backoff.note_success()
-        self._returns.pop(run.job_id, None)
+        self.backoff.note_success(run.tenant)
+        self._successes += 1
+        self._free.pop(run.job_id, None)
+        self.trusts_last_attempts |= run.job.spec.attempt >= self.limits.max_attempts
+        if self._refused.pop(run.job_id, None):
+            # It was refused for the number of requests, and not for what it asks.
+            self._concurrency.note_refused(self._clock.monotonic())
         if run.answer.counts.prompt:
             self._sizes.observe(run.job.spec.payload, run.answer.counts.prompt)
         return Ending(Outcome.SUCCEEDED, run.answer.finish_reason)
@@ -93,36 +121,66 @@ class Endings:
 
     def _after_fault(self, run: Run, fault: UpstreamFault) -> Ending:
         if isinstance(fault, Busy):
-            if fault.too_many:
-                self._concurrency.note_refused(self._clock.monotonic())
-            self._availability.note_busy(fault.pause_s, str(fault))
-            return _RETURNS
+            return self._after_refusal(run, fault)
         if isinstance(fault, Unreachable):
             self._availability.note_away(str(fault))
-            may_return = not fault.sent or self._count_return(run) <= _MAX_RETURNS
-            return _RETURNS if may_return else self._fail_attempt(run, fault)
+            may_return = not fault.sent or self._costs_nothing(run)
+            return Ending(RETURNED) if may_return else self._fail_attempt(run, fault)
         if isinstance(fault, Rejected):
-            self.backoff.note_success()
+            self.backoff.note_success(run.tenant)
             extra = {"param": fault.param} if fault.param else {}
             return Ending(Outcome.FAILED, "", EndCode.UPSTREAM_REJECTED, fault.message, extra)
         if isinstance(fault, Misconfigured):
             log.error("upstream.misconfigured", why=str(fault))
-            return Ending(Outcome.FAILED, "", EndCode.ENGINE_ERROR, fault.message)
+            self._availability.note_away(str(fault), partial(self._probe_as_client, fault.model))
+            return Ending(RETURNED, message=fault.message, wait_s=_RETRY_S)
         return self._fail_attempt(run, fault)
 
-    def _count_return(self, run: Run) -> int:
-        self._returns[run.job_id] = self._returns.pop(run.job_id, 0) + 1
-        while len(self._returns) > _REMEMBERED_JOBS:
-            self._returns.popitem(last=False)
-        return self._returns[run.job_id]
+    def _after_refusal(self, run: Run, fault: Busy) -> Ending:
+        """Give a job back. It waits by itself; the others do only if the upstream refuses theirs too, or a probe."""
+        now_s = self._clock.monotonic()
+        log.info("upstream.busy", job=run.job_id, why=str(fault), pause_s=round(fault.pause_s, 2))
+        pause_s = self.backoff.note_refusal(run.tenant, run.job_id, fault.pause_s, run.started_s, now_s)
+        if fault.too_many:
+            self._refused[run.job_id] = True
+        if pause_s:
+            self._availability.note_busy(pause_s, str(fault))
+        if self.backoff.suspects and fault.too_many:
+            self._concurrency.note_refused(now_s)
+        self._availability.check()
+        return Ending(RETURNED, message=fault.message, wait_s=fault.pause_s)
+
+    def _costs_nothing(self, run: Run) -> bool:
+        """Count a failure of the upstream that costs the job no attempt. Return whether that may be so once more."""
+        self._free[run.job_id] = self._free.pop(run.job_id, 0) + 1
+        return self._free[run.job_id] <= _MAX_FREE
 
     def _fail_attempt(self, run: Run, fault: UpstreamFault) -> Ending:
         """End a failed attempt. The job's next one begins, or the job fails if this was its last."""
-        attempt = run.job.spec.attempt
+        attempt, now_s = run.job.spec.attempt, self._clock.monotonic()
         log.warning("upstream.lost", job=run.job_id, attempt=attempt, why=str(fault))
-        pause_s = self.backoff.note_failure(run.started_s, self._clock.monotonic())
+        pause_s = self.backoff.note_failure(run.tenant, run.job_id, run.started_s, now_s)
         if pause_s:
             self._availability.note_busy(pause_s, "the upstream failed several times in a row")
+        crash = (self._successes, self._availability.outages)
+        if self._crashes.get(run.job_id) == crash and self._costs_nothing(run):
+            return Ending(RETURNED, wait_s=_RETRY_S)
+        if isinstance(fault, Broken):
+            self._crashes[run.job_id] = crash
+            if self.backoff.concerns_one_tenant(run.tenant):
+                self._availability.check()
+            else:
+                self._availability.doubt(_DOUBT_S)
+        self.trusts_last_attempts = False
         if attempt < self.limits.max_attempts:
-            return Ending(ATTEMPT_FAILED)
+            return Ending(ATTEMPT_FAILED, wait_s=_FIRST_RETRY_S * 2 ** min(4, attempt - 1))
         return Ending(Outcome.FAILED, "", EndCode.UPSTREAM_LOST, fault.message)
+
+
+class _Remembered(OrderedDict[str, T]):
+    """A value for each of the jobs for which it was set last."""
+
+    def __setitem__(self, job_id: str, value: T) -> None:
+        super().__setitem__(job_id, value)
+        while len(self) > _REMEMBERED_JOBS:
+            self.popitem(last=False)

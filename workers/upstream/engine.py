@@ -18,6 +18,8 @@ from workers.upstream.availability import Availability
 from workers.upstream.client import UpstreamClient
 from workers.upstream.concurrency import Concurrency
 from workers.upstream.endings import Ending, Endings, Limits
+from workers.upstream.faults import Misconfigured, NotAccepted, Rejected
+from workers.upstream.overtaken import Overtaken
 from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.request import build_request
 from workers.upstream.run import Run
@@ -27,6 +29,8 @@ log = structlog.get_logger()
 
 #: Interval at which an event loop without events shows that it works, in seconds.
 _SWEEP_S = 0.1
+#: The most tenants that are named as those whose jobs are not sent now.
+_MOST_ASIDE = 64
 
 
 @dataclass
@@ -63,7 +67,10 @@ class UpstreamEngine(Unpausable):
         self._client, self._emit, self._clock = client, emit, clock
         self._concurrency, self._on_room = concurrency, on_room
         self._availability = Availability(client.probe, on_room, clock)
-        self._endings = Endings(limits, self._availability, concurrency, self.sizes, clock)
+        self._endings = Endings(limits, self._availability, concurrency, self.sizes, clock, client.probe_as_client)
+        self._overtaken = Overtaken()
+        #: The tenants whose jobs are not sent now. Any thread may read it.
+        self._aside: tuple[str, ...] = ()
         #: Protects the attributes below.
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -105,16 +112,21 @@ class UpstreamEngine(Unpausable):
         """Return the free slots, which are 0 while the upstream takes no requests. May be called from any thread."""
         limit = 1 if self._endings.backoff.suspects else self._concurrency.limit
         with self._lock:
-            free = max(0, limit - len(self._reserved))
+            free = max(0, limit + min(limit, self._overtaken.count) - len(self._reserved))
         return FreeCapacity(
-            free if self._availability.is_open else 0, self.facts.cells, live=self._availability.is_live
+            free if self._availability.is_open else 0,
+            self.facts.cells,
+            live=self._availability.is_live,
+            aside=self._aside,
+            trusts_last_attempts=self._endings.trusts_last_attempts,
         )
 
     @property
     def slots(self) -> int:
         """How many jobs may run at once now, or run already. May be called from any thread."""
+        limit = self._concurrency.limit
         with self._lock:
-            return max(self._concurrency.limit, len(self._reserved))
+            return max(limit + min(limit, self._overtaken.count), len(self._reserved))
 
     def note_demand(self) -> None:
         """Record that the door refuses requests because of the load. May be called from any thread."""
@@ -187,14 +199,29 @@ class UpstreamEngine(Unpausable):
         now_s, starts = self._clock.monotonic(), self._starts
         tokens = self.stats.completion_tokens + self._embedded_tokens
         in_flight, waiting = len(self._runs), self._waiting
-        if self._concurrency.observe(now_s, in_flight=in_flight, waiting=waiting, tokens=tokens, starts=starts):
+        has_room = self._concurrency.observe(now_s, in_flight=in_flight, waiting=waiting, tokens=tokens, starts=starts)
+        has_room |= self._overtaken.update(self._runs.values(), now_s)
+        busy = {run.tenant for run in self._runs.values()}
+        before, self._aside = self._aside, self._who_is_aside(now_s, busy)
+        if has_room or not set(before) <= set(self._aside):
             self._on_room()
+
+    def _who_is_aside(self, now_s: float, busy: set[str]) -> tuple[str, ...]:
+        names = {*self._endings.backoff.aside(now_s, busy), *self._overtaken.tenants}
+        return tuple(sorted(names)[:_MOST_ASIDE])
 
     async def _exchange(self, run: Run) -> None:
         """Run the job's request. Raises TimeoutError if a deadline passes or the upstream is silent for too long."""
         async with run.limit:
             self._move_limit(run)
-            await self._client.run(run.request, run.answer, partial(self._receive, run))
+            try:
+                await self._client.run(run.request, run.answer, partial(self._receive, run))
+            except NotAccepted as fault:
+                # A replica with a wrong key must not fail the jobs that another one could run.
+                model = self.facts.model if fault.lacks_model else ""
+                if why := await self._client.probe_as_client(model):
+                    raise Misconfigured(f"{fault} ({why})", model) from fault
+                raise Rejected(str(fault), _only_this(fault)) from fault
 
     def _move_limit(self, run: Run) -> None:
         left_s = min(run.expires_at_s - self._clock.monotonic(), self._endings.limits.silence_s(run))
@@ -208,10 +235,11 @@ class UpstreamEngine(Unpausable):
                 run.prompt_read_s = self._clock.monotonic()
             return
         now_s = self._clock.monotonic()
-        if self._endings.backoff.note_part(run.started_s, now_s):
+        if self._endings.backoff.note_part(run.tenant, run.started_s, now_s):
             self._on_room()
         if run.first_token_s is None:
             run.first_token_s = now_s
+            self._overtaken.note_first_part(run, now_s)
             self._waiting, self._starts = self._waiting - run.streams, self._starts + 1
             self._observe()
         self._count(run, run.answer.completion_tokens)
@@ -248,4 +276,8 @@ class UpstreamEngine(Unpausable):
         self._observe()
         stage = run.stage if ending.code else ""
         result = (run.answer.text, usage, str(ending.code), stage, ending.message, extra)
-        self._emit(Ended(run.key, str(ending.outcome), str(ending.reason), *result))
+        self._emit(Ended(run.key, str(ending.outcome), str(ending.reason), *result, wait_s=ending.wait_s))
+
+
+def _only_this(fault: NotAccepted) -> str:
+    return fault.message if fault.lacks_model else f"{fault} for this request, although it accepts others"

@@ -1,6 +1,7 @@
 """What can go wrong with a request to the upstream, by what the worker does about it; pure functions."""
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -10,6 +11,9 @@ from workers.upstream.answers.error_bodies import ErrorBody, error_of, is_error,
 
 #: How long a worker pauses if the upstream is busy and gives no hint, and the longest pause, in seconds.
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 3600.0
+#: In what a server calls an error: that a quota or money is used up, as in `insufficient_quota` of OpenAI,
+#: `exceeded_current_quota_error` of Moonshot, `billing_not_active` and `insufficient_user_quota` of one-api.
+_EXHAUSTED = re.compile(r"quota|billing|balance|credit|arrear|payment", re.IGNORECASE)
 #: The longest message of the upstream that a job's end repeats, in characters.
 _MAX_MESSAGE = 1_000
 
@@ -39,11 +43,11 @@ class Unreachable(UpstreamFault):
 
 
 class Busy(UpstreamFault):
-    """The upstream takes no more requests now: status 429 or 503. The job is given back without an attempt."""
+    """The upstream does not take this request now: status 429 or 503. The job is given back without an attempt."""
 
-    def __init__(self, what: str, pause_s: float, *, too_many: bool = False) -> None:
-        super().__init__(what)
-        #: How long the worker claims nothing.
+    def __init__(self, what: str, message: str = "", *, pause_s: float, too_many: bool = False) -> None:
+        super().__init__(what, message)
+        #: How long the job waits.
         self.pause_s = pause_s
         #: Whether the upstream says that there were too many requests: status 429.
         self.too_many = too_many
@@ -51,6 +55,10 @@ class Busy(UpstreamFault):
 
 class Lost(UpstreamFault):
     """The upstream took the request and failed, hung, or sent half an answer. The attempt counts."""
+
+
+class Broken(Lost):
+    """The upstream began an answer and broke off, as it does when it crashes."""
 
 
 class Rejected(UpstreamFault):
@@ -61,8 +69,27 @@ class Rejected(UpstreamFault):
         self.param = param
 
 
+class NotAccepted(UpstreamFault):
+    """The upstream does not accept the worker's key, does not have the model, or sends the request elsewhere.
+
+    That may concern this request only, or all of them: then the upstream is `Misconfigured`.
+    """
+
+    def __init__(self, what: str, message: str = "", *, lacks_model: bool = False) -> None:
+        super().__init__(what, message)
+        #: Whether the upstream says that there is no such model or path.
+        self.lacks_model = lacks_model
+
+
 class Misconfigured(UpstreamFault):
-    """The upstream does not accept the worker's key, or sends it elsewhere: the job fails, and an operator must act."""
+    """The upstream accepts no request of this worker. It counts as away, and an operator must act.
+
+    `model` is the model that it lacks, or "" if it does not accept the worker's key or address.
+    """
+
+    def __init__(self, what: str, model: str) -> None:
+        super().__init__(what)
+        self.model = model
 
 
 def fault_of(
@@ -79,22 +106,33 @@ def _fault(
     status: int, headers: Mapping[str, str], error: ErrorBody, *, key: str, now: datetime | None = None
 ) -> UpstreamFault:
     what = f"the upstream answered {status}"
-    if status in {401, 403}:
-        # These messages tend to repeat a part of the key.
-        return Misconfigured(f"{what}: it does not accept this worker's key")
-    if 300 <= status < 400:
-        # Another request would be redirected as well, and the key must not be sent to another address.
-        return Misconfigured(f"{what}: it redirects requests, so PENSTOCK_UPSTREAM_URL has to be changed")
-    if status in {429, 503}:
-        return Busy(what, _pause_s(headers, now or datetime.now(UTC)), too_many=status == 429)
+    message, param = _shown(error.message, key, _MAX_MESSAGE), _shown(error.param, key, 200)
+    if status in {429, 503} and not _is_exhausted(error):
+        pause_s = _pause_s(headers, now or datetime.now(UTC))
+        return Busy(what, _with(what, message), pause_s=pause_s, too_many=status == 429)
     if status == 502:
         # A proxy before the upstream could not reach it, or got no answer.
         return Unreachable(what, sent=True)
-    message, param = _shown(error.message, key, _MAX_MESSAGE), _shown(error.param, key, 200)
-    shown = f"{what}: {message}" if message else ""
-    if (400 <= status < 500 and status != 408) or status == 501:
+    not_accepted = _not_accepted(status, what, message)
+    if not_accepted is not None:
+        return not_accepted
+    if (400 <= status < 500 and status != 408) or status in {501, 503}:
         return Rejected(what, message or what, param)
-    return Lost(what, shown)
+    return Lost(what, _with(what, message))
+
+
+def _not_accepted(status: int, what: str, message: str) -> NotAccepted | None:
+    if status in {401, 403}:
+        # These messages tend to repeat a part of the key.
+        return NotAccepted(f"{what}: it does not accept this worker's key")
+    if 300 <= status < 400:
+        # Another request would be redirected as well, and the key must not be sent to another address.
+        return NotAccepted(f"{what}: it redirects requests, so PENSTOCK_UPSTREAM_URL has to be changed")
+    return NotAccepted(what, message or what, lacks_model=True) if status == 404 else None
+
+
+def _with(what: str, message: str) -> str:
+    return f"{what}: {message}" if message else ""
 
 
 def fault_in_answer(value: Any, *, key: str, has_begun: bool) -> UpstreamFault | None:
@@ -111,7 +149,8 @@ def fault_in_answer(value: Any, *, key: str, has_begun: bool) -> UpstreamFault |
     if error.status == 503 and not has_begun:
         return _fault(error.status, {}, error, key=key)
     what = "the upstream failed in the middle of the answer"
-    return Lost(what, f"{what}: {_shown(error.message, key, _MAX_MESSAGE) or 'no message'}")
+    message = _shown(error.message, key, _MAX_MESSAGE) or "no message"
+    return (Broken if has_begun else Lost)(what, f"{what}: {message}")
 
 
 def _pause_s(headers: Mapping[str, str], now: datetime) -> float:
@@ -132,6 +171,11 @@ def _number(text: str | None, unit: float) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) and number >= 0 else None
+
+
+def _is_exhausted(error: ErrorBody) -> bool:
+    """Return whether the upstream names a bound that does not pass while a client waits: a quota, or money."""
+    return any(_EXHAUSTED.search(name) for name in error.names)
 
 
 def _shown(text: str, key: str, most: int) -> str:

@@ -46,6 +46,11 @@ class Run:
         return self.request.kind != "embeddings"
 
     @property
+    def tenant(self) -> str:
+        """The job's tenant."""
+        return self.job.spec.tenant
+
+    @property
     def stage(self) -> str:
         """The stage, as a value of `Stage`: `prefill` until the first part of the answer, then `decode`."""
         return "prefill" if self.first_token_s is None else "decode"

@@ -44,6 +44,8 @@ class ErrorBody:
     param: str = ""
     #: The HTTP status that the body names.
     status: int = 0
+    #: What the server calls the error: its code and its type, as far as they are texts.
+    names: tuple[str, ...] = ()
 
 
 def read_error(body: bytes) -> ErrorBody:
@@ -58,7 +60,7 @@ def read_error(body: bytes) -> ErrorBody:
 
 def error_of(value: Any) -> ErrorBody:
     """Read an error that is JSON."""
-    return ErrorBody(_message(value, 0) or _whole(value), _param(value, 0), _status(value, 0))
+    return ErrorBody(_message(value, 0) or _whole(value), _param(value, 0), _status(value, 0), _names(value, 0))
 
 
 def is_error(value: Any) -> bool:
@@ -145,6 +147,15 @@ def _status(value: Any, depth: int) -> int:
     return inner or next(
         (_STATUS_OF[word.lower()] for word in words if isinstance(word, str) and word.lower() in _STATUS_OF), 0
     )
+
+
+def _names(value: Any, depth: int) -> tuple[str, ...]:
+    if isinstance(value, list) and value and depth <= _MAX_DEPTH:
+        return _names(value[0], depth + 1)
+    if not isinstance(value, dict) or depth > _MAX_DEPTH:
+        return ()
+    own = tuple(name for name in (value.get("code"), value.get("type")) if isinstance(name, str))
+    return sum((_names(value.get(name), depth + 1) for name in ("error", "detail", "errors")), own)
 
 
 def _plain(text: str) -> str:

@@ -177,30 +177,6 @@ def test_a_request_that_the_upstream_rejects_fails_with_its_message_but_without_
         assert ended.extra == {"param": "tools"}
         assert ended.usage.unread_tokens == ended.usage.prompt_tokens
         assert (ended.usage.prefill_ms, scene.engine.stats.prompt_tokens) == (None, 0)
-        server.key = "another"
-        refused = scene.end(key="2:t")
-        assert (refused.outcome, refused.code) == ("failed", "engine_error")
-        assert "sk-test" not in refused.message
-
-
-@pytest.mark.parametrize("behaviour", ["busy", "loading"])
-def test_a_busy_upstream_gives_the_job_back_and_pauses_the_worker(
-    scene: UpstreamScene, server: UpstreamServer, behaviour: str
-) -> None:
-    server.will(behaviour)
-    wait_for(lambda: scene.rooms, "the word that the upstream answers")
-    assert scene.end().outcome == "returned"
-    capacity = scene.engine.free_capacity()
-    assert (capacity.slots, capacity.live) == (0, True)
-    wait_for(lambda: scene.rooms == 2, "the word that there is room again")
-    assert scene.end(key="2:t").outcome == "succeeded"
-
-
-def test_a_long_pause_makes_the_worker_not_live(scene: UpstreamScene, server: UpstreamServer) -> None:
-    server.retry_after = {"Retry-After": "30"}
-    server.will("busy")
-    assert scene.end().outcome == "returned"
-    assert not scene.engine.free_capacity().live
 
 
 def test_an_upstream_that_is_away_is_probed_until_it_answers(scene: UpstreamScene, server: UpstreamServer) -> None:

@@ -1,0 +1,54 @@
+"""Finds requests that the upstream leaves without an answer while it answers later ones; pure.
+
+Such a request would keep its place for as long as the upstream may be silent, and a tenant with many of them would take
+all places. So an overtaken request leaves its place to another one, and a tenant may have only a few of them.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from workers.upstream.run import Run
+
+#: How many first parts of answers are remembered.
+_REMEMBERED = 32
+#: A request is overtaken after this time, and this many times the longest that the remembered ones took, in all or for
+#: each token of their prompts.
+_LEAST_S, _TIMES = 0.5, 4.0
+#: The most overtaken requests of one tenant.
+_MOST_OF_A_TENANT = 2
+
+
+class Overtaken:
+    """The requests that were overtaken, by what the first parts of recent answers took. For one thread."""
+
+    def __init__(self) -> None:
+        #: Of recent answers: when the request began, how long its first part took, and the tokens of its prompt.
+        self._firsts: deque[tuple[float, float, int]] = deque(maxlen=_REMEMBERED)
+        #: The tenants that may send nothing until one of their overtaken requests has ended.
+        self.tenants: set[str] = set()
+        #: How many requests have left their places.
+        self.count = 0
+
+    def note_first_part(self, run: Run, now_s: float) -> None:
+        """Record that the first part of an answer has arrived."""
+        self._firsts.append((run.started_s, now_s - run.started_s, max(1, run.job.prompt_tokens)))
+
+    def update(self, runs: Iterable[Run], now_s: float) -> bool:
+        """Look which requests are overtaken now. Return whether there is room for more than before."""
+        before, tenants_before = self.count, self.tenants
+        if self._firsts:
+            last_s = max(began_s for began_s, _, _ in self._firsts)
+            took_s = max(took_s for _, took_s, _ in self._firsts)
+            token_s = max(took_s / tokens for _, took_s, tokens in self._firsts)
+            late = Counter(
+                run.tenant
+                for run in runs
+                if run.first_token_s is None
+                and run.started_s < last_s
+                and now_s - run.started_s > _LEAST_S + _TIMES * max(took_s, token_s * run.job.prompt_tokens)
+            )
+        else:
+            late = Counter()
+        self.count = late.total()
+        self.tenants = {tenant for tenant, count in late.items() if count >= _MOST_OF_A_TENANT}
+        return self.count > before or not tenants_before <= self.tenants
