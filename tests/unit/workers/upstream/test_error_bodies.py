@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from workers.upstream.answers.error_bodies import ErrorBody, is_error, read_error
-from workers.upstream.faults import Busy, Lost, Misconfigured, Rejected, fault_in_answer, fault_of
+from workers.upstream.faults import Busy, Lost, NotAccepted, Rejected, fault_in_answer, fault_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -79,7 +79,7 @@ def test_a_body_that_says_nothing_is_read_without_a_fault(body: bytes) -> None:
         ({"detail": "no room"}, Lost),
         ({"detail": [{"loc": ["body"], "msg": "no room"}]}, Lost),
         ({"message": "no room", "code": 500}, Lost),
-        ({"status_code": 401, "message": "no room"}, Misconfigured),
+        ({"status_code": 401, "message": "no room"}, NotAccepted),
         ({"choices": [{"error": {"code": 400, "message": "no room"}, "finish_reason": "error"}]}, Rejected),
         ({"choices": [], "error": {"message": "no room"}}, Lost),
     ],
@@ -88,7 +88,7 @@ def test_an_error_with_status_200_is_a_fault_of_the_kind_that_it_names(value: An
     fault = fault_in_answer(value, key="", has_begun=False)
     assert type(fault) is kind
     assert fault is not None
-    assert "no room" in fault.message or kind in {Busy, Misconfigured}
+    assert "no room" in fault.message or kind is NotAccepted
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_is_no_error_is_none(value: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"detail":[{"msg":"no room"}]}', b"no room", b'[{"error":{"message":"no room"}}]'])
-@pytest.mark.parametrize(("status", "kind"), [(400, Rejected), (404, Rejected), (413, Rejected), (500, Lost)])
+@pytest.mark.parametrize(("status", "kind"), [(400, Rejected), (404, NotAccepted), (413, Rejected), (500, Lost)])
 def test_a_message_reaches_the_client_with_each_status(body: bytes, status: int, kind: type[Exception]) -> None:
     fault = fault_of(status, {}, body, now=NOW)
     assert type(fault) is kind

@@ -80,7 +80,7 @@ def test_a_request_that_ends_while_nothing_has_come_counts_no_tokens(
         ([STREAM, ROLE], (0, 0)),
         ([STREAM, USAGE], (7, 2)),
         ([STREAM, USAGE, WORD], (7, 2)),
-        ([STREAM, LAST, USAGE, DONE], (7, 2)),
+        ([STREAM, USAGE, LAST, DONE], (7, 2)),
     ],
     ids=["nothing", "a role", "usage", "usage and a word", "an empty answer"],
 )
@@ -95,7 +95,7 @@ def test_usage_from_the_server_counts_even_without_a_word(
     scene.close()
 
 
-@pytest.mark.parametrize("parts", [[STREAM, WORD], [STREAM, LAST, DONE]], ids=["cut after a word", "an empty answer"])
+@pytest.mark.parametrize("parts", [[STREAM, WORD], [STREAM, WORD, LAST, DONE]], ids=["cut after a word", "whole"])
 def test_an_answer_without_usage_counts_the_estimated_prompt(raw: RawUpstream, parts: list[bytes | float]) -> None:
     scene = UpstreamScene(raw.url)
     raw.will(*parts)
