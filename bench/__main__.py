@@ -21,6 +21,7 @@ NAMES = (
     "structured",
     "tool_calls",
     "upstream",
+    "isolation",
     "gpu",
 )
 

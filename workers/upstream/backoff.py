@@ -113,7 +113,7 @@ class Backoff:
         self._forget_row()
 
     def aside(self, now_s: float, busy: set[str]) -> tuple[str, ...]:
-        """Return the tenants whose jobs are not sent now. `busy` has the tenants with requests in flight.
+        """Return the tenants whose jobs are not sent now. `busy` has those with requests that are not answered yet.
 
         After its wait, a tenant sends one request at a time until one succeeds.
         """

@@ -201,7 +201,8 @@ class UpstreamEngine(Unpausable):
         in_flight, waiting = len(self._runs), self._waiting
         has_room = self._concurrency.observe(now_s, in_flight=in_flight, waiting=waiting, tokens=tokens, starts=starts)
         has_room |= self._overtaken.update(self._runs.values(), now_s)
-        busy = {run.tenant for run in self._runs.values()}
+        unanswered = (run for run in self._runs.values() if run.first_token_s is None)
+        busy = {run.tenant for run in unanswered if run.key not in self._overtaken.keys}
         before, self._aside = self._aside, self._who_is_aside(now_s, busy)
         if has_room or not set(before) <= set(self._aside):
             self._on_room()

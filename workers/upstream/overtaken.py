@@ -26,8 +26,13 @@ class Overtaken:
         self._firsts: deque[tuple[float, float, int]] = deque(maxlen=_REMEMBERED)
         #: The tenants that may send nothing until one of their overtaken requests has ended.
         self.tenants: set[str] = set()
-        #: How many requests have left their places.
-        self.count = 0
+        #: The keys of the requests that have left their places.
+        self.keys: set[str] = set()
+
+    @property
+    def count(self) -> int:
+        """How many requests have left their places. May be called from any thread."""
+        return len(self.keys)
 
     def note_first_part(self, run: Run, now_s: float) -> None:
         """Record that the first part of an answer has arrived."""
@@ -35,20 +40,20 @@ class Overtaken:
 
     def update(self, runs: Iterable[Run], now_s: float) -> bool:
         """Look which requests are overtaken now. Return whether there is room for more than before."""
-        before, tenants_before = self.count, self.tenants
+        before, tenants_before = self.keys, self.tenants
+        late: list[Run] = []
         if self._firsts:
             last_s = max(began_s for began_s, _, _ in self._firsts)
             took_s = max(took_s for _, took_s, _ in self._firsts)
             token_s = max(took_s / tokens for _, took_s, tokens in self._firsts)
-            late = Counter(
-                run.tenant
+            late = [
+                run
                 for run in runs
                 if run.first_token_s is None
                 and run.started_s < last_s
                 and now_s - run.started_s > _LEAST_S + _TIMES * max(took_s, token_s * run.job.prompt_tokens)
-            )
-        else:
-            late = Counter()
-        self.count = late.total()
-        self.tenants = {tenant for tenant, count in late.items() if count >= _MOST_OF_A_TENANT}
-        return self.count > before or not tenants_before <= self.tenants
+            ]
+        self.keys = {run.key for run in late}
+        of_tenants = Counter(run.tenant for run in late)
+        self.tenants = {tenant for tenant, count in of_tenants.items() if count >= _MOST_OF_A_TENANT}
+        return not (self.keys <= before and tenants_before <= self.tenants)
