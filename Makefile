@@ -65,7 +65,7 @@ coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run all tests and print which line
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
 
 test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/bench) ## run OpenAI's end-to-end tests with a real llama-server behind the door, and kill it under load; LLAMA_SERVER=PATH of another one than the package xllamacpp
-	LLAMA_SERVER=$(or $(LLAMA_SERVER),xllamacpp) $(BIN)/pytest -q -s -n 0 tests/e2e/test_llama_server.py tests/e2e/test_llama_server_lost.py
+	LLAMA_SERVER=$(or $(LLAMA_SERVER),xllamacpp) $(BIN)/pytest -q -s -n 0 tests/e2e/test_llama_server.py tests/e2e/test_llama_server_lost.py tests/e2e/test_vllm.py
 
 test-alerts: $(STAMPS)/penstock $(STAMPS)/dev ## let Prometheus' alerts fire because of what happens to a real system, about two minutes
 	TEST_ALERTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_prometheus_alerts.py

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from shared.cli.sse import parse_json_object
 from shared.clock import Clock, RealClock
 from shared.errors import ConfigError, PenstockError
+from shared.proxies import proxy_handler
 from shared.store.keys import is_tenant_name
 
 Json = dict[str, Any]
@@ -32,7 +33,6 @@ RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 #: Text that is safe both in a header value and in a request line: printable ASCII without the space.
 _PRINTABLE_ASCII = re.compile(r"[!-~]+")
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class DoorError(PenstockError):
@@ -77,7 +77,7 @@ class DoorClient:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Send `tenant` as X-Tenant with each request. Raise ConfigError if the URL, key or tenant is malformed."""
-        host = _parse_host(url)
+        _check_url(url)
         self.url = url.rstrip("/")
         self.headers = {"Accept": "application/json", "User-Agent": "penstock"}
         if api_key:
@@ -88,9 +88,7 @@ class DoorClient:
             if not is_tenant_name(tenant):
                 raise ConfigError(f"tenant={tenant!r} is not a tenant name: 1 to 64 letters, digits, '_' and '-'")
             self.headers["X-Tenant"] = tenant
-        # Ignore http_proxy for a loopback URL: a proxy on another machine would connect to its own loopback address.
-        proxies = [urllib.request.ProxyHandler({})] if host in _LOOPBACK else []
-        self._opener = urllib.request.build_opener(_NoRedirect, _HttpHandler, _HttpsHandler, *proxies)
+        self._opener = urllib.request.build_opener(_NoRedirect, _HttpHandler, _HttpsHandler, proxy_handler(url))
         self.clock = clock or RealClock()
         self.sleep = sleep
 
@@ -140,7 +138,7 @@ class DoorClient:
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         all_headers = self.headers | headers | ({"Content-Type": "application/json"} if isinstance(body, dict) else {})
         url = self.url + path
-        request = urllib.request.Request(url, data, all_headers, method=method)  # noqa: S310 - http(s), see _parse_host
+        request = urllib.request.Request(url, data, all_headers, method=method)  # noqa: S310 - http(s), see _check_url
         response: HTTPResponse = self._opener.open(request, timeout=timeout_s)
         return response
 
@@ -150,8 +148,8 @@ class DoorClient:
         return DoorError(f"no answer from {self.url} (PENSTOCK_URL): {cause or type(cause).__name__}")
 
 
-def _parse_host(url: str) -> str:
-    """Return the host of an http or https URL. Raise ConfigError for any other text."""
+def _check_url(url: str) -> None:
+    """Raise ConfigError if the text is not an http or https URL."""
     try:
         parts = urllib.parse.urlsplit(url)
         valid = parts.scheme in {"http", "https"} and parts.port != 0 and _PRINTABLE_ASCII.fullmatch(url)
@@ -163,7 +161,6 @@ def _parse_host(url: str) -> str:
         raise ConfigError(
             f"PENSTOCK_URL={url!r} ends with /v1, as only the base URL of OpenAI's clients does; leave it out"
         )
-    return parts.hostname
 
 
 class _ReadsEarlyAnswer(HTTPConnection):

@@ -93,6 +93,8 @@ class EndCode(StrEnum):
     UPSTREAM_REJECTED = "upstream_rejected"
     #: That server has refused the job, mostly because it was busy, until the job's time or its bound on tries was over.
     UPSTREAM_BUSY = "upstream_busy"
+    #: That server makes no embeddings with the model.
+    EMBEDDINGS_UNSUPPORTED = "embeddings_unsupported"
     #: That server failed in the middle of the answer: on the last attempt, or after a part of the text was shown.
     UPSTREAM_LOST = "upstream_lost"
 

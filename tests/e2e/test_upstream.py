@@ -20,6 +20,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 @pytest.fixture(scope="module")
 def server() -> Iterator[UpstreamServer]:
     with UpstreamServer() as server:
+        server.model_fields = {"max_model_len": 4096}
         yield server
 
 
@@ -64,6 +65,7 @@ def test_a_request_is_passed_on_whole_and_its_tokens_are_the_upstreams(
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (21, 3)
     sent = {"model": "m", "stream": True, "stream_options": {"include_usage": True}, "max_completion_tokens": 9}
     assert server.bodies[-1] == more | sent | {"messages": messages, "guided": [1]}
+    assert server.headers[-1]["X-Request-Id"] == answer._request_id
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -174,6 +176,17 @@ def test_embeddings_are_those_of_the_upstream_in_the_order_of_the_inputs(
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (11, 11)
     expected = {"model": "m", "input": ["one", "two"], "encoding_format": "base64", "dimensions": 2}
     assert server.bodies[-1] == expected
+
+
+def test_a_model_whose_upstream_makes_no_embeddings_is_404(client: openai.OpenAI, server: UpstreamServer) -> None:
+    server.will("no embeddings")
+    with pytest.raises(openai.NotFoundError, match="makes no embeddings") as caught:
+        client.embeddings.create(model="m", input="one")
+    assert (caught.value.code, caught.value.param) == ("embeddings_unsupported", "model")
+
+
+def test_models_have_the_longest_job_of_the_upstream(client: openai.OpenAI) -> None:
+    assert [model.model_dump().get("max_model_len") for model in client.models.list()] == [4096]
 
 
 def test_a_response_runs_on_the_upstream(client: openai.OpenAI) -> None:

@@ -92,8 +92,10 @@ def test_a_response_has_the_upstreams_reasoning_and_calls_as_items(
     client: OpenAI, server: UpstreamServer, behaviour: str, streams: bool
 ) -> None:
     server.will(behaviour)
-    response = respond(client, streams=streams, tools=TOOLS)
+    response = respond(client, streams=streams, tools=TOOLS, tool_choice="required")
     assert read(response.output) == [THOUGHT, *CALLS]
+    assert [tool.name for tool in response.tools] == [tool["name"] for tool in TOOLS]
+    assert response.tool_choice == "required"
     assert response.status == "completed"
     assert response.usage.output_tokens_details.reasoning_tokens == 4
     assert len({item.call_id for item in response.output[1:]}) == 2

@@ -213,6 +213,14 @@ def test_a_pool_scales_by_its_queued_work_and_keeps_the_workers_that_are_busy():
         assert known[name] == ("model_name",)
 
 
+def test_a_query_that_finds_nothing_removes_no_workers():
+    # By default, KEDA takes an empty answer of Prometheus for 0, and a fallback for the exact number of replicas.
+    spec = of_kind(render(MUCH), "ScaledObject")["penstock-worker-demo"]["spec"]
+    assert {trigger["metadata"]["ignoreNullValues"] for trigger in spec["triggers"]} == {"false"}
+    assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
+    assert spec["fallback"]["replicas"] == spec["minReplicaCount"]
+
+
 def test_an_autoscaler_and_the_chart_do_not_both_set_the_number_of_workers():
     deployments = of_kind(render(MUCH), "Deployment")
     assert "replicas" not in deployments["penstock-worker-demo"]["spec"]

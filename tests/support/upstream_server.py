@@ -6,7 +6,7 @@ import json
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -23,9 +23,10 @@ KEY = "sk-test-1234567890"
 class UpstreamServer:
     """Answers with `words` words, unless a behaviour is queued for the next requests.
 
-    The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `fault` (500), `cut` (closes
-    in the middle of the answer, once `may_cut` is set), a number such as `403` (that status), `quota` (429, because the
-    operator's money is used up), `crash` (closes before the first byte), `hang` (says nothing),
+    The behaviours: `busy` (429 with a hint), `loading` (503 without one), `reject` (400), `no embeddings` (404),
+    `fault` (500), `cut` (closes in the middle of the answer, once `may_cut` is set), a number such as `403` (that
+    status), `quota` (429, because the operator's money is used up), `crash` (closes before the first byte), `hang`
+    (says nothing),
     `stall` (says nothing after the first word), `tools` (two calls of tools, in pieces, after some reasoning),
     `tools at once` (the same, but both names come first, then the arguments of the second call), `tools by turns` (the
     same, but with a piece of each call in turn), `tools whole` (the same without a stream), `late
@@ -46,6 +47,11 @@ class UpstreamServer:
         #: The empty requests so far, with which workers find out whether they are accepted.
         self.probes = 0
         self.models = ["m"]
+        #: More fields of each model, and whether requests for other models are rejected.
+        self.model_fields: dict[str, Any] = {}
+        self.has_only_its_models = False
+        #: The statuses of the next responses to `GET models`.
+        self.models_statuses: deque[int] = deque()
         self.behaviours: deque[Behaviour] = deque()
         self.retry_after = {"Retry-After": "0.3"}
         #: Fields that the server does not take → what it says about each of them.
@@ -59,6 +65,8 @@ class UpstreamServer:
         self.may_cut.set()
         #: The bodies of the requests so far, and how many of them the client has closed before their end.
         self.bodies: list[dict[str, Any]] = []
+        #: The headers of the requests so far.
+        self.headers: list[Mapping[str, str]] = []
         self.closed = 0
         self.open = 0
         self.port = 0
@@ -124,23 +132,20 @@ class UpstreamServer:
         await asyncio.sleep(0)
 
     async def _models(self, _request: web.Request) -> web.Response:
-        models = {"object": "list", "data": [{"id": name} for name in self.models]}
+        if self.models_statuses:
+            return _error(self.models_statuses.popleft(), "not now")
+        models = {"object": "list", "data": [{"id": name} | self.model_fields for name in self.models]}
         return web.json_response(models, status=self.models_status or 200)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if body:
             self.bodies.append(body)
+            self.headers.append(request.headers)
         else:
             self.probes += 1
-        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
-            message = f"Incorrect API key provided: {self.key[:8]}"
-            return web.json_response({"error": {"message": message}}, status=401)
-        for name, message in self.refuses.items():
-            if name in body:
-                return _error(400, message)
-        if self.status or not body:
-            return _error(self.status or 400, "messages is required")
+        if refused := self._refusal(request, body):
+            return refused
         behaviour = self._behaviour(body)
         self.open += 1
         try:
@@ -156,18 +161,32 @@ class UpstreamServer:
         finally:
             self.open -= 1
 
-    def _behaviour(self, body: dict[str, Any]) -> str:
+    def _behaviour(self, body: dict[str, Any]) -> Behaviour:
         """Return what the next request gets: what its text names after `please `, or what is queued."""
         _, _, asked = str(body.get("messages", body.get("prompt", ""))).partition("please ")
         if asked:
             return asked.partition("'")[0]
         return self.behaviours.popleft() if self.behaviours else "answer"
 
+    def _refusal(self, request: web.Request, body: dict[str, Any]) -> web.Response | None:
+        if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
+            message = f"Incorrect API key provided: {self.key[:8]}"
+            return web.json_response({"error": {"message": message}}, status=401)
+        for name, message in self.refuses.items():
+            if name in body:
+                return _error(400, message)
+        if self.status or not body:
+            return _error(self.status or 400, "messages is required")
+        if self.has_only_its_models and body.get("model") not in self.models:
+            return _error(404, f"The model `{body.get('model')}` does not exist.")
+        return None
+
     async def _behave(self, behaviour: str, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         errors: dict[str, Callable[[], web.Response]] = {
             "busy": lambda: _error(429, "too many requests", self.retry_after),
             "loading": lambda: _error(503, "Loading model"),
             "quota": lambda: _error(429, "You exceeded your current quota", code="insufficient_quota"),
+            "no embeddings": lambda: _error(404, "Not Found"),
             "fault": lambda: _error(500, "out of memory"),
             "reject": lambda: _error(400, f"no such tool, said {KEY}", param="tools"),
             "whole": lambda: web.json_response(self._whole(body)),

@@ -34,6 +34,7 @@ _MESSAGES = {
     EndCode.NOT_LOCAL: "the job is private, and its pool is no longer marked as local",
     EndCode.UPSTREAM_REJECTED: "the upstream server did not accept the request",
     EndCode.UPSTREAM_BUSY: "the upstream server refused the job until its time was over",
+    EndCode.EMBEDDINGS_UNSUPPORTED: "the upstream server makes no embeddings with this model",
     EndCode.UPSTREAM_LOST: "the upstream server failed in the middle of the answer",
 }
 

@@ -17,6 +17,9 @@ class Model(ResponseModel):
     type: Literal["model"]
     display_name: str
     created_at: str
+    max_model_len: int | None = Field(
+        default=None, description="how many tokens prompt and answer may have together; absent if it is unknown"
+    )
 
 
 class ModelList(ResponseModel):

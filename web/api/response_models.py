@@ -317,8 +317,8 @@ class Response(ResponseModel):
     reasoning: dict[str, str | None]
     temperature: float
     text: dict[str, Any] | None
-    tool_choice: Literal["auto"]
-    tools: list[dict[str, Any]] = Field(max_length=0)
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
     top_logprobs: int | None
     top_p: float
     truncation: Literal["disabled"]

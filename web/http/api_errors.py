@@ -36,6 +36,7 @@ CODES: dict[str, tuple[int, str]] = {
     "batch_not_found": (404, "not_found_error"),
     "file_not_found": (404, "not_found_error"),
     "job_not_found": (404, "not_found_error"),
+    "embeddings_unsupported": (404, "not_found_error"),
     "model_not_found": (404, "not_found_error"),
     "route_not_found": (404, "not_found_error"),
     "method_not_allowed": (405, "invalid_request_error"),

@@ -28,6 +28,7 @@ REQUEST_ERRORS = frozenset(
         EndCode.INVALID_VALUE,
         EndCode.UNSUPPORTED_PARAMETER,
         EndCode.UPSTREAM_REJECTED,
+        EndCode.EMBEDDINGS_UNSUPPORTED,
     )
 )
 

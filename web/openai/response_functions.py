@@ -4,8 +4,10 @@ The model sees a function of a namespace under its own name. If another function
 name of the namespace before it. Calls in the answer and in earlier answers have the two names apart.
 """
 
+import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from web.api.ignored import note_ignored
@@ -26,6 +28,8 @@ _HOSTED = re.compile(
     r"(_[0-9]{4}_[0-9]{2}_[0-9]{2})?\Z"
 )
 
+#: The longest tools, as JSON, that response objects repeat whole. They are kept with the job, and read whenever it is.
+_MAX_REPEATED_TOOLS = 8_192
 #: For each function of a namespace, by the name that the model sees: the names of its namespace and its own.
 Namespaces = dict[str, list[str]]
 
@@ -61,6 +65,55 @@ def namespaces_of(tools: list[dict[str, Any]] | None) -> Namespaces:
 def plain_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """Return the tools as the engine reads them."""
     return tools and [{"type": tool["type"], "function": tool["function"]} for tool in tools]
+
+
+def repeated_tools(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Return the tools as response objects repeat them; only their names if all of them are too long to be kept."""
+    whole = _in_namespaces(tools or [], _repeated)
+    if len(json.dumps(whole)) <= _MAX_REPEATED_TOOLS:
+        return whole
+    return _in_namespaces(tools or [], lambda function: _repeated({"name": function["name"]}))
+
+
+def repeated_choice(choice: Any) -> Any:
+    """Return a choice that `read_response_choice` has read, as response objects repeat it."""
+    if choice is None:
+        return "auto"
+    if not isinstance(choice, dict):
+        return choice
+    if choice["type"] == "allowed_tools":
+        allowed = [{"type": "function"} | _named(name) for name in choice["names"]]
+        return {"type": "allowed_tools", "mode": choice["mode"], "tools": allowed}
+    return {"type": "function"} | _named(choice["function"]["name"])
+
+
+def _named(name: tuple[str | None, str]) -> dict[str, str]:
+    namespace, own = name
+    return {"name": own} | ({"namespace": namespace} if namespace is not None else {})
+
+
+def _repeated(function: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: function.get(name) for name in ("name", "description", "parameters", "strict")}
+    return {"type": "function"} | fields
+
+
+def _in_namespaces(
+    tools: list[dict[str, Any]], to_json: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the functions in the form of the responses route: those of a namespace together."""
+    shown_tools: list[dict[str, Any]] = []
+    by_namespace: dict[str, list[dict[str, Any]]] = {}
+    for tool in tools:
+        namespace, name = tool.get("namespace", (None, tool["function"]["name"]))
+        function = to_json(tool["function"] | {"name": name})
+        if namespace is None:
+            shown_tools.append(function)
+        elif namespace in by_namespace:
+            by_namespace[namespace].append(function)
+        else:
+            by_namespace[namespace] = [function]
+            shown_tools.append({"type": "namespace", "name": namespace, "tools": by_namespace[namespace]})
+    return shown_tools
 
 
 class SeenNames:

@@ -16,6 +16,8 @@ from web.openai.response_functions import (
     plain_tools,
     read_response_choice,
     read_response_tools,
+    repeated_choice,
+    repeated_tools,
 )
 from web.openai.responses_schema import ResponsesBody, input_message, input_text
 from web.openai.tools_schema import MAX_TOOLS, ChatMessages, ReasoningEffort, ToolChoice, tool_fields
@@ -177,7 +179,13 @@ class ResponsesWithTools(ResponsesBody):
         calls = bool(self.tool_fields())
         namespaces = namespaces_of(self.tools) if calls else {}
         form = {"parts": True, "calls": calls, "effort": self._effort}
-        return super().form() | form | ({"namespaces": namespaces} if namespaces else {})
+        return super().form() | form | self._tools_form() | ({"namespaces": namespaces} if namespaces else {})
+
+    def _tools_form(self) -> dict[str, Any]:
+        if not self.tools:
+            return {}
+        tools, choice = repeated_tools(self.tools), repeated_choice(self.tool_choice)
+        return {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls is not False}
 
     @property
     def _seen(self) -> SeenNames:

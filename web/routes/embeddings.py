@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from apiflask import APIBlueprint
-from flask import Response
+from flask import Response, g
 
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
@@ -85,6 +85,7 @@ def _serve(
         return_ticket=return_ticket(body.return_ticket),
         priority=body.priority,
         traceparent=traceparent(),
+        request_id=g.request_id,
         private=body.private,
     )
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))

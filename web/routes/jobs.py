@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from apiflask import APIBlueprint
-from flask import Response, request
+from flask import Response, g, request
 
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
@@ -128,6 +128,7 @@ def _generation_request(
         generation,
         attempt=retry_attempt(),
         traceparent=traceparent(),
+        request_id=g.request_id,
         return_ticket=return_ticket(body.return_ticket),
     )
     return with_job_identity(generation, tenant)

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from apiflask import APIBlueprint
-from flask import Response
+from flask import Response, g
 
 from shared.jobs.job import JobView
 from web.api.candidates import choices_of
@@ -141,6 +141,7 @@ def generation_request(
         attempt=retry_attempt(),
         return_ticket=return_ticket(body.return_ticket),
         traceparent=traceparent(),
+        request_id=g.request_id,
     )
 
 
@@ -222,4 +223,7 @@ def _error_frame(problem: ApiError) -> str:
 def _model_json(name: str) -> dict[str, Any]:
     created_at = datetime.fromtimestamp(_MODEL_CREATED, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     of_anthropic = {"type": "model", "display_name": name, "created_at": created_at}
-    return {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"} | of_anthropic
+    longest = current_context().pools.max_model_len(name)
+    of_vllm = {} if longest is None else {"max_model_len": longest}
+    own = {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"}
+    return own | of_anthropic | of_vllm

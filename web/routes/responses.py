@@ -236,6 +236,7 @@ def _offer(
             attempt=retry_attempt(),
             return_ticket=return_ticket(body.return_ticket),
             traceparent=traceparent(),
+            request_id=g.request_id,
         )
         generation = continued(context, caller.tenant, request_of_body, held)
         verdict = offer(context, caller, with_identity(generation, caller.tenant))

@@ -22,6 +22,8 @@ from web.runtime.shared_answer import SharedAnswer
 #: The maximum age of the cached directory, in seconds: for a request whose model is live in the directory, and for any
 #: other request. The second value limits how often requests for unknown models make the door read the store.
 MAX_AGE_S, MAX_AGE_MISSING_S = 1.0, 0.1
+#: The context that a worker reports if its engine bounds no job.
+_UNLIMITED_CTX = 1 << 30
 #: The number of workers whose facts one reading includes: enough for two workers of each of 16 models. If more than
 #: 32 models are live, the defaults are used for the facts of some of them.
 _WORKERS_READ = 32
@@ -44,6 +46,8 @@ class Model:
     calls_tools: bool = False
     #: How many tokens prompt and answer may have together; None if no live worker has published the number.
     n_ctx: int | None = None
+    #: The same as clients are told: of an upstream, what its list of models says. None if it is unknown.
+    max_model_len: int | None = None
     #: How an embedding model combines the vectors of its tokens into one, or `rank` for a model that ranks documents;
     #: "" for a model that generates text.
     pooling: str = ""
@@ -122,6 +126,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
             forwards=worker.model not in not_forwarding,
             calls_tools=worker.facts.get("calls_tools") == "true" or (known is not None and known.calls_tools),
             n_ctx=int(n_ctx) or None,
+            max_model_len=_longest(worker.facts, known),
             pooling=worker.facts.get("pooling", ""),
             dimensions=int(_number(worker.facts, "width") or 0) or None,
         )
@@ -129,6 +134,13 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
             aliases[alias.strip()] = worker.model
     aliases.pop("", None)
     return ModelDirectory(models, aliases)
+
+
+def _longest(facts: Mapping[str, str], known: Model | None) -> int | None:
+    """Return the longest job of a worker and of those that were read before it; None if all are unknown."""
+    longest = min(_number(facts, "n_ctx") or _UNLIMITED_CTX, _number(facts, "upstream_max_model_len") or _UNLIMITED_CTX)
+    own = int(longest) if longest < _UNLIMITED_CTX else 0
+    return max(own, (known.max_model_len if known else None) or 0) or None
 
 
 def _number(facts: Mapping[str, str], name: str) -> float | None:
@@ -179,6 +191,14 @@ class ModelPools:
         names = [*directory.live, *sorted({*aliases, *routes} - live)]
         return [name for name in names if policy is None or policy.may_use(name)]
 
+    def max_model_len(self, name: str) -> int | None:
+        """Return how many tokens a request to a model, an alias or a route may have at most; None if it is unknown."""
+        directory = self.directory()
+        routed = directory.routes.get(name)
+        pools = [step.pool for step in routed.route.steps] if routed else [self._own_name(name)]
+        found = [directory.find(pool) for pool in pools]
+        return max((model.max_model_len or 0 for model in found if model and model.live), default=0) or None
+
     def resolve(self, requested: str | None, policy: TenantPolicy | None) -> Model:
         """Return the model for a request. If the model has no live worker, the store will refuse the job.
 
@@ -221,9 +241,12 @@ class ModelPools:
         return FoundRoute(name, stored.text, tuple(models))
 
     def _find(self, name: str) -> Model | None:
-        name = self._default_model if name in self._default_aliases else name
+        name = self._own_name(name)
         model = self.directory().find(name)
         return model if model and model.live else self.directory(MAX_AGE_MISSING_S).find(name)
+
+    def _own_name(self, name: str) -> str:
+        return self._default_model if name in self._default_aliases else name
 
     def _only_live_model(self) -> Model:
         directory = self.directory()

@@ -23,6 +23,8 @@ class JobSpec:
     start_by_s: float | None = None
     #: The number of this attempt, from 1.
     attempt: int = 1
+    #: The trace of the request that led to the job, as W3C's `traceparent`, or "".
+    traceparent: str = ""
     #: The tokens that earlier attempts generated. The answer goes on after them, and no Text event repeats their text.
     answer: tuple[int, ...] = ()
 

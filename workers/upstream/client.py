@@ -2,31 +2,37 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
 import aiohttp
 import structlog
 
+from shared.proxies import proxy_for
 from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.dialect import Dialect, refused_field
 from workers.upstream.faults import (
     Broken,
     Lost,
+    NoEmbeddings,
     Rejected,
     Unreachable,
     UpstreamFault,
     fault_in_answer,
     fault_of,
+    makes_no_embeddings,
 )
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
+from workers.upstream.vectors import Vectors
 
 log = structlog.get_logger()
 
 #: How long a connection to the upstream may take, and the answer to a probe, in seconds.
 _CONNECT_S, _PROBE_S = 10.0, 5.0
+#: The most bytes of the response to a probe.
+_MAX_ASKED_BYTES = 1 << 20
 #: How long an unused connection is kept, in seconds. Some servers close theirs after 5 s, and a request that is sent at
 #: that moment is lost.
 _KEEP_ALIVE_S = 2.0
@@ -34,8 +40,6 @@ _KEEP_ALIVE_S = 2.0
 _MAX_ERROR_BYTES, _ERROR_S = 64 << 10, 0.5
 #: How long the rest of a stream is awaited after the answer has said why it ended, in seconds: usage comes after that.
 _REST_S = 2.0
-#: The most bytes of a list of models that are read.
-_MAX_LIST_BYTES = 1 << 20
 #: The statuses with which an upstream does not accept a worker: its key is wrong, or its URL.
 _REFUSALS = frozenset({301, 302, 303, 307, 308, 401, 403})
 _END_OF_STREAM = b"[DONE]"
@@ -75,7 +79,8 @@ class UpstreamClient:
     """The connections to one upstream. All methods run in the event loop that entered the context."""
 
     def __init__(self, url: str, api_key: str) -> None:
-        self._url, self._api_key = url.rstrip("/"), api_key
+        """Create a client. Raises ConfigError if the environment names a proxy for the URL that cannot be used."""
+        self._url, self._api_key, self._proxy = url.rstrip("/"), api_key, proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
         self._dialect = Dialect()
 
@@ -89,6 +94,7 @@ class UpstreamClient:
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
+            proxy=self._proxy,
         )
         return self
 
@@ -107,7 +113,7 @@ class UpstreamClient:
         Statuses of 500 or more and 429 say that it is not ready. Some keys may not list models, so one of `_REFUSALS`
         counts only if an empty request gets one too.
         """
-        status, _ = await self._ask("GET", "models")
+        status, _ = await self.ask("models")
         if status in _REFUSALS:
             return await self._probe_with_request()
         is_ready = isinstance(status, int) and status < 500 and status != 429
@@ -123,7 +129,7 @@ class UpstreamClient:
             return why
         if not model:
             return await self._probe_with_request()
-        status, body = await self._ask("GET", "models")
+        status, body = await self.ask("models")
         if status != 200:
             return _why_not("GET models", status)
         names = _listed(body)
@@ -131,16 +137,16 @@ class UpstreamClient:
 
     async def _probe_with_request(self) -> str:
         """Send an empty request, which the upstream rejects whoever sends it. Return why, if it does not accept us."""
-        status, _ = await self._ask("POST", "chat/completions")
+        status, _ = await self.ask("chat/completions", {})
         return _why_not("an empty request", status) if isinstance(status, str) or status in _REFUSALS else ""
 
-    async def _ask(self, method: str, path: str) -> tuple[int | str, bytes]:
-        """Send a small request. Return its status and body; instead of the status, why there is no response."""
-        timeout, url = aiohttp.ClientTimeout(total=_PROBE_S), f"{self._url}/{path}"
-        body: dict[str, str] | None = None if method == "GET" else {}
+    async def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int | str, bytes]:
+        """Send a request that is no job, a GET without a body. Return the status or why there is none, and the body."""
+        timeout, method = aiohttp.ClientTimeout(total=_PROBE_S), "GET" if body is None else "POST"
+        url = f"{self._url}/{path}"
         try:
             async with self._opened.request(method, url, json=body, timeout=timeout, allow_redirects=False) as response:
-                return response.status, await _read_at_most(response, _MAX_LIST_BYTES)
+                return response.status, await _read_at_most(response, _MAX_ASKED_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return f"{type(error).__name__}: {error}", b""
 
@@ -176,7 +182,7 @@ class UpstreamClient:
         answer: Reply,
         on_received: Callable[[str | None], None],
     ) -> None:
-        response = await self._send(request.path, request.body(refused))
+        response = await self._send(request.path, request.body(refused), request.headers)
         try:
             with _ends_with_connection(response):
                 await self._read(response, answer, on_received)
@@ -184,8 +190,8 @@ class UpstreamClient:
             # This closes the connection, unless the response was read to its end.
             response.close()
 
-    async def _send(self, path: str, body: bytes) -> aiohttp.ClientResponse:
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
+    async def _send(self, path: str, body: bytes, more: Mapping[str, str]) -> aiohttp.ClientResponse:
+        headers = {**more, "Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
         url = f"{self._url}/{path}"
         try:
             return await self._opened.post(url, data=body, headers=headers, allow_redirects=False)
@@ -202,7 +208,10 @@ class UpstreamClient:
         self, response: aiohttp.ClientResponse, answer: Reply, on_received: Callable[[str | None], None]
     ) -> None:
         if response.status != 200:
-            raise fault_of(response.status, response.headers, await _error_body(response), key=self._api_key)
+            body = await _error_body(response)
+            if isinstance(answer, Vectors) and makes_no_embeddings(response.status, body):
+                raise NoEmbeddings(response.status)
+            raise fault_of(response.status, response.headers, body, key=self._api_key)
         try:
             if response.content_type == "text/event-stream":
                 await self._read_stream(response, answer, on_received)

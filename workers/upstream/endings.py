@@ -15,7 +15,16 @@ from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED
 from workers.upstream.availability import Availability
 from workers.upstream.backoff import Backoff
 from workers.upstream.concurrency import Concurrency
-from workers.upstream.faults import Broken, Busy, Lost, Misconfigured, Rejected, Unreachable, UpstreamFault
+from workers.upstream.faults import (
+    Broken,
+    Busy,
+    Lost,
+    Misconfigured,
+    NoEmbeddings,
+    Rejected,
+    Unreachable,
+    UpstreamFault,
+)
 from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.run import Run
 
@@ -129,7 +138,8 @@ class Endings:
         if isinstance(fault, Rejected):
             self.backoff.note_success(run.tenant)
             extra = {"param": fault.param} if fault.param else {}
-            return Ending(Outcome.FAILED, "", EndCode.UPSTREAM_REJECTED, fault.message, extra)
+            code = EndCode.EMBEDDINGS_UNSUPPORTED if isinstance(fault, NoEmbeddings) else EndCode.UPSTREAM_REJECTED
+            return Ending(Outcome.FAILED, "", code, fault.message, extra)
         if isinstance(fault, Misconfigured):
             log.error("upstream.misconfigured", why=str(fault))
             self._availability.note_away(str(fault), partial(self._probe_as_client, fault.model))

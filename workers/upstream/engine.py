@@ -19,6 +19,7 @@ from workers.upstream.client import UpstreamClient
 from workers.upstream.concurrency import Concurrency
 from workers.upstream.endings import Ending, Endings, Limits
 from workers.upstream.faults import Misconfigured, NotAccepted, Rejected
+from workers.upstream.model_check import ModelCheck
 from workers.upstream.overtaken import Overtaken
 from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.request import build_request
@@ -66,7 +67,8 @@ class UpstreamEngine(Unpausable):
         self.facts, self.stats, self.sizes = facts, UpstreamStats(), PromptSizes()
         self._client, self._emit, self._clock = client, emit, clock
         self._concurrency, self._on_room = concurrency, on_room
-        self._availability = Availability(client.probe, on_room, clock)
+        self._check = ModelCheck(client, facts.model)
+        self._availability = Availability(self._check.probe, on_room, clock)
         self._endings = Endings(limits, self._availability, concurrency, self.sizes, clock, client.probe_as_client)
         self._overtaken = Overtaken()
         #: The tenants whose jobs are not sent now. Any thread may read it.
@@ -133,8 +135,11 @@ class UpstreamEngine(Unpausable):
         self._post(lambda: self._concurrency.note_demand(self._clock.monotonic()))
 
     def figures(self) -> dict[str, str | int | float]:
-        """Return what was learned about the sizes of prompts. May be called from any thread."""
-        return {**self.sizes.figures()}
+        """Return what was learned about the sizes of prompts and the longest job. May be called from any thread."""
+        figures: dict[str, str | int | float] = {**self.sizes.figures()}
+        if self._check.max_model_len is not None:
+            figures["upstream_max_model_len"] = self._check.max_model_len
+        return figures
 
     def run(self, stop: threading.Event) -> None:
         """Run jobs until `stop` is set and `wake` was called. Then end the remaining jobs as dropped."""

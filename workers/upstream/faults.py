@@ -81,6 +81,14 @@ class NotAccepted(UpstreamFault):
         self.lacks_model = lacks_model
 
 
+class NoEmbeddings(Rejected):
+    """The upstream makes no embeddings with the model: mostly, because it generates text with it."""
+
+    def __init__(self, status: int) -> None:
+        message = "the model's upstream makes no embeddings with it"
+        super().__init__(f"the upstream answered {status}: it makes no embeddings", message, "model")
+
+
 class Misconfigured(UpstreamFault):
     """The upstream accepts no request of this worker. It counts as away, and an operator must act.
 
@@ -90,6 +98,18 @@ class Misconfigured(UpstreamFault):
     def __init__(self, what: str, model: str) -> None:
         super().__init__(what)
         self.model = model
+
+
+def makes_no_embeddings(status: int, body: bytes) -> bool:
+    """Whether an error for a request for embeddings says that the upstream makes none with this model.
+
+    Servers have no such route (404, 405), name it as not implemented, or say so with status 400. A 404 about a model
+    says that there is no such model.
+    """
+    text = body[:_MAX_MESSAGE].decode(errors="replace").lower()
+    if status == 404:
+        return "model" not in text
+    return status in {405, 501} or (status == 400 and "embedding" in text and "support" in text)
 
 
 def fault_of(

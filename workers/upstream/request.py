@@ -1,8 +1,9 @@
 """Converts a job to the request that the upstream receives; pure functions."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shared.candidates import candidates_in
@@ -14,6 +15,8 @@ from workers.upstream.answers.parts_writer import PartsWriter
 from workers.upstream.dialect import LENGTH_FIELDS
 from workers.upstream.vectors import Vectors
 
+#: What a header may be, without spaces.
+_HEADER = re.compile(r"[!-~]{1,200}")
 #: Sampling fields of a native job that OpenAI's API has, and those that only some servers have.
 _STANDARD = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias")
 #: Fields of a chat, which a route may bring to a pool of either kind.
@@ -60,6 +63,8 @@ class UpstreamRequest:
     keeps_sources: bool = False
     keeps_rest: bool = False
     streams: bool = True
+    #: Headers besides those of every request.
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def added(self, refused: frozenset[str]) -> dict[str, Any]:
         """Return the fields that the worker adds for a server that refuses some of them."""
@@ -100,7 +105,8 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         fields = {name: payload[name] for name in ("input", "dimensions") if name in payload} | {"model": model}
         fields |= forwarded if isinstance(forwarded, dict) else {}
         fields.pop("encoding_format", None)
-        return UpstreamRequest("embeddings", "embeddings", _as_json(fields), inputs=len(payload["input"]))
+        sent, inputs = _as_json(fields), len(payload["input"])
+        return UpstreamRequest("embeddings", "embeddings", sent, inputs=inputs, headers=_trace_headers(spec))
     if "prompts" in payload:
         # The pool had no live worker when the door took the request, or another kind of worker.
         message = "this model is served by an upstream, so prompt must be one text"
@@ -126,6 +132,7 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         keeps_sources=payload.get("sources") is True,
         keeps_rest=isinstance(forwarded, dict),
         streams=streams,
+        headers=_trace_headers(spec),
     )
 
 
@@ -151,6 +158,13 @@ def _without_lengths(fields: Mapping[str, Any], depth: int = 0) -> dict[str, Any
             continue
         kept[name] = _without_lengths(value, depth + 1) if is_nested else value
     return kept
+
+
+def _trace_headers(spec: JobSpec) -> dict[str, str]:
+    """Return the headers by which the upstream's log can be matched with the door's: `X-Request-Id`, `traceparent`."""
+    given = {"X-Request-Id": spec.payload.get("request_id"), "traceparent": spec.traceparent}
+    # Another program may have changed the job's record.
+    return {name: text for name, text in given.items() if isinstance(text, str) and _HEADER.fullmatch(text)}
 
 
 def _without_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Tests which settings of sign-in are valid, alone and together."""
 
+import ipaddress
 import re
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,23 @@ def test_the_proxy_reaches_the_door_in_the_network_in_which_its_address_is_known
     upstream = services["oauth2-proxy"]["environment"]["OAUTH2_PROXY_UPSTREAMS"]
     assert upstream == f"http://{services['web']['networks']['sso']['aliases'][0]}:8000"
     assert "aliases" not in services["web"]["networks"]["default"]
+
+
+def test_no_other_container_can_get_the_address_of_the_proxy():
+    services = compose()["services"]
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "compose.yaml").read_text())
+    (pool,) = yaml.safe_load(text)["networks"]["sso"]["ipam"]["config"]
+    subnet, others = ipaddress.ip_network(pool["subnet"]), ipaddress.ip_network(pool["ip_range"])
+    plain = yaml.safe_load(text)["services"]["oauth2-proxy"]["networks"]["sso"]["ipv4_address"]
+    assert others.subnet_of(subnet)
+    assert ipaddress.ip_address(plain) in subnet
+    assert ipaddress.ip_address(plain) not in others
+    # The first address is the machine's own, and the last one is for all.
+    assert subnet[1] not in others
+    wanting = [
+        name for name, one in services.items() if "sso" in (one.get("networks") or {}) and name != "oauth2-proxy"
+    ]
+    assert len(set(others) - {subnet[-1]}) >= len(wanting)
 
 
 def test_no_container_but_the_proxy_reads_its_secrets_and_git_ignores_them():

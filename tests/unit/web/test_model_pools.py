@@ -1,5 +1,7 @@
 """Tests how models, their facts and their aliases are read from a snapshot of the store."""
 
+import pytest
+
 from shared.store.replies import Snapshot, WorkerView
 from web.runtime.model_pools import read_directory
 
@@ -66,3 +68,22 @@ def test_a_model_is_passed_on_only_if_all_its_workers_pass_it_on() -> None:
         )
     )
     assert {name: model.forwards for name, model in directory.models.items()} == {"a": True, "b": False, "c": None}
+
+
+@pytest.mark.parametrize(
+    ("facts", "longest"),
+    [
+        ([{"n_ctx": "512"}], 512),
+        ([{"n_ctx": "1073741824"}], None),
+        ([{"n_ctx": "1073741824", "upstream_max_model_len": "4096"}], 4096),
+        ([{"n_ctx": "1000", "upstream_max_model_len": "4096"}], 1000),
+        ([{"n_ctx": "512"}, {"n_ctx": "1073741824", "upstream_max_model_len": "4096"}], 4096),
+        ([{"n_ctx": "junk"}], None),
+    ],
+)
+def test_the_longest_job_that_clients_are_told_is_the_workers_or_the_upstreams(
+    facts: list[dict[str, str]], longest: int | None
+) -> None:
+    model = read_directory(a_snapshot(*(a_worker("m", **each) for each in facts))).find("m")
+    assert model is not None
+    assert model.max_model_len == longest

@@ -251,3 +251,52 @@ def test_a_message_in_which_the_assistant_refused_to_answer_is_accepted():
     said = {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed"}
     parts = [{"type": "output_text", "text": "Well, ", "annotations": []}, {"type": "refusal", "refusal": "I can't."}]
     assert messages_of(HI, said | {"content": parts})[1] == {"role": "assistant", "content": "Well, I can't."}
+
+
+WHOLE = a_function("look", description="sees", parameters={"type": "object"}, strict=True)
+BARE = {"description": None, "parameters": None, "strict": None}
+
+
+@pytest.mark.parametrize(
+    ("fields", "tools", "choice"),
+    [
+        ({"tools": [WHOLE], "tool_choice": "required"}, [WHOLE], "required"),
+        ({"tools": [WHOLE]}, [WHOLE], "auto"),
+        ({"tools": [WHOLE], "tool_choice": "none"}, [WHOLE], "none"),
+        (
+            {"tools": [WHOLE], "tool_choice": {"type": "function", "name": "look"}},
+            [WHOLE],
+            {"type": "function", "name": "look"},
+        ),
+        (
+            {
+                "tools": [WHOLE],
+                "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [a_function("look")]},
+            },
+            [WHOLE],
+            {"type": "allowed_tools", "mode": "required", "tools": [a_function("look")]},
+        ),
+        ({"tools": [{"type": "web_search"}, WHOLE]}, [WHOLE], "auto"),
+        (
+            {"tools": [AGENTS, ROBOTS, WHOLE]},
+            [
+                {"type": "namespace", "name": name, "tools": [a_function(own, **BARE) for own in names]}
+                for name, names in (("agents", ("spawn", "stop")), ("robots", ("stop",)))
+            ]
+            + [WHOLE],
+            "auto",
+        ),
+    ],
+)
+def test_a_response_object_repeats_the_tools_and_the_choice_as_they_were_sent(fields, tools, choice):
+    form = body(**fields, parallel_tool_calls=False).form()
+    assert (form["tools"], form["tool_choice"], form["parallel"]) == (tools, choice, False)
+
+
+def test_of_tools_that_are_too_long_to_be_kept_a_response_object_repeats_the_names():
+    long = [a_function(f"f{i}", description="x" * 1_000) for i in range(9)]
+    assert body(tools=long).form()["tools"] == [a_function(f"f{i}", **BARE) for i in range(9)]
+
+
+def test_a_request_without_tools_keeps_nothing_about_them():
+    assert not {"tools", "tool_choice", "parallel"} & body(tools=[]).form().keys()

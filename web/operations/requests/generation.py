@@ -41,6 +41,8 @@ class GenerationRequest:
     #: The return ticket that the client sent, or "". One that is not valid for this request counts as none.
     return_ticket: str = ""
     traceparent: str = ""
+    #: The id of the client's HTTP request, which an upstream gets too.
+    request_id: str = ""
     #: When this job is admitted, the tenant's older job with the same key is canceled.
     supersede_key: str | None = None
     priority: int = 0

@@ -88,6 +88,8 @@ def _job_in_pool(
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
     ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name or model.name)
     payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
+    if model.forwards and generation.request_id:
+        payload |= {"request_id": generation.request_id}
     if generation.max_tokens is not None:
         # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
         # not written into the payload: without max_tokens, the engine shortens the answer to fit.

@@ -134,5 +134,6 @@ def _spec(held_job: HeldJob) -> JobSpec:
         deadline_s=held_job.claimed_s + job.deadline_in_ms / 1000,
         start_by_s=None if job.start_in_ms is None else held_job.claimed_s + job.start_in_ms / 1000,
         attempt=job.attempt,
+        traceparent=job.traceparent,
         answer=job.answer,
     )

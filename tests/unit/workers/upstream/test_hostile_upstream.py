@@ -293,8 +293,8 @@ def test_a_proxy_that_cannot_reach_the_upstream_costs_no_attempt(run: Run) -> No
 
 
 def test_an_unsupported_request_is_not_repeated(run: Run) -> None:
-    ended = run(response("501 Not Implemented", an_error("no embeddings here")), attempt=1)
-    assert (ended.outcome, ended.code, ended.message) == ("failed", "upstream_rejected", "no embeddings here")
+    ended = run(response("501 Not Implemented", an_error("no such thing here")), attempt=1)
+    assert (ended.outcome, ended.code, ended.message) == ("failed", "upstream_rejected", "no such thing here")
 
 
 @pytest.mark.parametrize("before", [0, 985, 995])

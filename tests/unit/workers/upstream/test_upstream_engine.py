@@ -273,3 +273,22 @@ def test_refusals_of_the_door_raise_a_number_that_is_not_all_in_use(
         return scene.engine.slots > 4
 
     wait_for(has_grown, "a number of requests above the first one")
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize("payload", [CHAT, {"prompt": "x"}, {"input": ["a"]}])
+def test_the_upstream_gets_the_id_and_the_trace_of_the_clients_request(
+    scene: UpstreamScene, server: UpstreamServer, payload: dict[str, Any]
+) -> None:
+    scene.end(payload | {"request_id": "r-1"}, traceparent=TRACE)
+    assert server.headers[-1]["X-Request-Id"] == "r-1"
+    assert server.headers[-1]["traceparent"] == TRACE
+    assert "request_id" not in server.bodies[-1]
+
+
+@pytest.mark.parametrize("request_id", [None, "", 7, "a\r\nb: c", "ü", "x" * 1_000])
+def test_what_is_no_request_id_is_not_sent(scene: UpstreamScene, server: UpstreamServer, request_id: Any) -> None:
+    assert scene.end(CHAT | {"request_id": request_id}).outcome == "succeeded"
+    assert not {"X-Request-Id", "traceparent"} & server.headers[-1].keys()
