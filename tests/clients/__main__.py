@@ -66,7 +66,7 @@ def _serving(model: str) -> Iterator[dict[str, str]]:
     """Run a door with a worker for the model, and yield the environment of the checks, until the context ends."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        checked = {"CHECKED_LIMIT_S": "300"}
+        checked = {"CHECKED_LIMIT_S": "300"} | ({} if model == CALLER else {"CHECKED_SMALL": "1"})
         settings = {"PENSTOCK_ENGINE": "llama"}
         settings["PENSTOCK_MODEL"] = str(smollm2() if model == SMOLLM2 else demo_model_path())
         if model == CALLER:

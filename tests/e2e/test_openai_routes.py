@@ -82,6 +82,33 @@ def test_a_completion_has_sixteen_tokens_by_default(client: FlaskClient, store: 
     assert store.jobs("default").jobs[0].max_tokens == 16
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": HI, "max_tokens": 32_000}),
+        ("chat/completions", {"messages": HI, "max_completion_tokens": 64}),
+        ("completions", {"prompt": "hi", "max_tokens": 65}),
+        ("responses", {"input": "hi", "max_output_tokens": 32_000}),
+    ],
+)
+def test_a_length_above_the_context_asks_for_an_answer_up_to_the_context(
+    client: FlaskClient, store: Store, path: str, body: dict[str, Any]
+) -> None:
+    """The prompt has at least one token, so at most 63 of 64 are left."""
+    serve(store, facts={"n_ctx": "64"})
+    seen = []
+
+    def act(held: ClaimRef) -> None:
+        view = store.touch(held.id)
+        assert view is not None
+        seen.append(view.max_tokens)
+        settle(store, held, text="a", finish_reason="length")
+
+    with worker(store, act):
+        assert client.post(f"/v1/{path}", json={"model": "m"} | body).status_code == 200
+    assert seen == [63]
+
+
 def test_a_chat_is_streamed_in_chunks_of_its_text(client: FlaskClient, store: Store) -> None:
     body = {"messages": HI, "stream": True, "stream_options": {"include_usage": True}}
     with worker(store, answer_with(store, "a", "b\n\n", "ž")):

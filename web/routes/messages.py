@@ -110,13 +110,13 @@ def _chat(context: DoorContext, body: CountTokensBody) -> ChatWithTools | Forwar
 
 
 def _as_message(generation: GenerationRequest) -> GenerationRequest:
-    """Return the request for an answer of at most the context's length, as in Anthropic's API.
+    """Return the request whose job remembers the requested length, by which the stop reason is chosen.
 
     The parts of an upstream's answer are in its text too, while they arrive.
     """
     parts = {"parts": True}
     form = generation.form | parts | {"max_tokens": generation.max_tokens}
-    return replace(generation, payload=generation.payload | parts, form=form, shortens=True)
+    return replace(generation, payload=generation.payload | parts, form=form)
 
 
 def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:

@@ -19,9 +19,17 @@ HOST = BASE_URL.removesuffix("/v1")
 #: The seconds that one run may take.
 LIMIT_S = float(os.environ.get("CHECKED_LIMIT_S", "120"))
 
+#: Set for models with a short context: the agents then have short instructions, and as few tools as they can have.
+SMALL = "CHECKED_SMALL" in os.environ
+BRIEF = "Be brief."
+
 CODEX = f"""
 model = "{MODEL}"
 model_provider = "penstock"
+{'model_instructions_file = "brief.md"' if SMALL else ""}
+[features]
+multi_agent = {json.dumps(not SMALL)}
+goals = {json.dumps(not SMALL)}
 [model_providers.penstock]
 name = "Penstock"
 base_url = "{BASE_URL}"
@@ -33,7 +41,8 @@ OPENCODE = {
     "small_model": f"penstock/{MODEL}",
     "share": "disabled",
     "autoupdate": False,
-    "permission": {"external_directory": "allow"},
+    "permission": ({"*": "deny", "read": "allow"} if SMALL else {}) | {"external_directory": "allow"},
+    "agent": {"build": {"prompt": BRIEF} if SMALL else {}, "title": {"disable": SMALL}},
     "provider": {
         "penstock": {
             "npm": "@ai-sdk/openai-compatible",
@@ -44,10 +53,18 @@ OPENCODE = {
 }
 #: The name of an agent → its arguments before the prompt.
 ARGUMENTS = {
-    "claude_code": ["--allowedTools=Read", "--print"],
+    "claude_code": [
+        "--allowedTools=Read",
+        *(["--tools", "Read", "--system-prompt", BRIEF] if SMALL else []),
+        "--print",
+    ],
     "codex": ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"],
     "opencode": ["run"],
-    "qwen_code": ["--auth-type", "openai", "--approval-mode", "yolo", "--prompt"],
+    "qwen_code": [
+        *(["--system-prompt", BRIEF, "--core-tools", "read_file"] if SMALL else []),
+        *(["--exclude-tools", "agent,skill,task_stop,send_message,tool_search"] if SMALL else []),
+        *("--auth-type", "openai", "--approval-mode", "yolo", "--prompt"),
+    ],
 }
 
 
@@ -80,6 +97,7 @@ def answer(prompt: str) -> str:
         for made in (home / ".codex", home / ".config" / "opencode", work):
             made.mkdir(parents=True)
         (home / ".codex" / "config.toml").write_text(CODEX)
+        (home / ".codex" / "brief.md").write_text(BRIEF)
         (home / ".config" / "opencode" / "opencode.json").write_text(json.dumps(OPENCODE))
         # The agent may start processes of its own, which must end with it.
         run = subprocess.Popen(
