@@ -15,12 +15,14 @@ def copy_gguf(
     pieces: Mapping[str, str] | None = None,
     piece_type: TokenType = TokenType.NORMAL,
     template: str | None = None,
+    adds_space: bool | None = None,
     **metadata: int,
 ) -> None:
     """Copy a model; `tensors_a_file` splits it into `<stem>-0000k-of-0000n.gguf`.
 
     `pieces` maps pieces of the vocabulary to their replacements, which become tokens of this type; `template` is the
-    chat template of the copy; `metadata` are whole numbers to add.
+    chat template of the copy; `adds_space` says whether its tokenizer puts a space in front of a text; `metadata` are
+    whole numbers to add.
     """
     reader = GGUFReader(source)
     architecture = reader.fields["general.architecture"].contents()
@@ -39,6 +41,8 @@ def copy_gguf(
             value = [piece_type if is_new else old for is_new, old in zip(new, value, strict=True)]
         elif name == "tokenizer.chat_template" and template is not None:
             value = template
+        elif name == "tokenizer.ggml.add_space_prefix" and adds_space is not None:
+            value = adds_space
         writer.add_key_value(name, value, kind, sub_type=item)
     for name, value in metadata.items():
         writer.add_uint32(f"{architecture}.{name}", value)

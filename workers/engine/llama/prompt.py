@@ -66,7 +66,7 @@ class Prompts:
             # Without the header of the channel, the content would not begin at the first token.
             pieces[-1] += FINAL
         self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
-        return _non_empty(np.concatenate([self._vocab.tokenize(piece) for piece in pieces]), "messages")
+        return _non_empty(self._vocab.tokenize_pieces(pieces), "messages")
 
     def _texts(self, prompts: list[Any]) -> list[Tokens]:
         """Return the tokens of prompts that are texts or lists of token ids, and fit the context together."""

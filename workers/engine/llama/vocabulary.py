@@ -46,6 +46,8 @@ class Vocabulary:
         self._unsplittable = self._names_pattern(control | user_defined)
         self._control_tokens = {self.name(token): token for token in control}
         self._byte_fallback = self._byte_fallback_pattern()
+        #: Whether a space is put in front of each text.
+        self._adds_space = self._byte_fallback is not None and self.text(self.tokenize("a")) == b" a"
 
     def _byte_fallback_pattern(self) -> re.Pattern[str] | None:
         """Return a pattern for runs of characters that occur in no token of a SentencePiece vocabulary.
@@ -106,6 +108,24 @@ class Vocabulary:
             return np.concatenate(parts) if len(parts) > 1 else parts[0]
         return self._tokens(text, add_special=add_special, parse_special=parse_special, param=param)
 
+    def tokenize_pieces(self, pieces: Iterable[str]) -> Tokens:
+        """Return the tokens of a text that is given in pieces, so that no token goes across two of them."""
+        parts = [self._continued(piece) if at else self.tokenize(piece) for at, piece in enumerate(pieces)]
+        return np.concatenate(parts)
+
+    def _continued(self, piece: str) -> Tokens:
+        """Return the tokens of a piece that follows other text.
+
+        A SentencePiece vocabulary puts a space in front of each text. Behind a line end, whose tokens are then left
+        out, the piece gets none.
+        """
+        if not self._adds_space:
+            return self.tokenize(piece)
+        before = self.tokenize("\n")
+        tokens = self.tokenize(f"\n{piece}")
+        is_separate = np.array_equal(tokens[: len(before)], before)
+        return tokens[len(before) :] if is_separate else self.tokenize(piece)
+
     def _split(self, text: str) -> list[str]:
         """Split a long text into parts that can be tokenized separately and give the same tokens as the whole text.
 
@@ -162,6 +182,10 @@ class Vocabulary:
             piece = self._pieces[token] = self._read(token, show_control=False)
         return piece
 
+    def text(self, tokens: Tokens) -> bytes:
+        """Return the bytes that the tokens add to a text."""
+        return b"".join(map(self.piece, tokens.tolist()))
+
     def piece_or_name(self, token: int) -> bytes:
         """Return the bytes that a token adds to a text or, for a control token, the token's name."""
         return self.piece(token) or self._read(token, show_control=True)
@@ -213,7 +237,7 @@ class PairFormat:
         """Yield the tokens of the query with each document. Raises JobRejected."""
         if self._template:
             for document in documents:
-                yield np.concatenate([self._vocab.tokenize(piece) for piece in self._pieces(query, document)])
+                yield self._vocab.tokenize_pieces(self._pieces(query, document))
             return
         asked = self._vocab.tokenize(query, parse_special=False, param="query")
         for document in documents:
