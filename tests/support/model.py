@@ -267,7 +267,8 @@ class Model:
     def lease(self, job: ModelJob, group: str, worker: str, claim_id: str) -> float:
         """Lease the job to the worker; return the ms that it was queued, by which a batch job proves nothing."""
         job.state, job.claim, job.worker = "running", claim_id, worker
-        job.attempts, job.entries = job.attempts + 1, job.entries + 1
+        # Of earlier attempts, only the newest return to the queue stays in the event stream.
+        job.attempts, job.entries = job.attempts + 1, min(job.entries + 1, 2)
         cut_before = job.cut_tokens
         cut(self, job)
         self.cuts[job.tenant] += bool(job.cut_tokens and not cut_before)

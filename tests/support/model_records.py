@@ -51,7 +51,7 @@ class ModelJob:
     #: The length of the request as JSON, and the bytes that its answer may take.
     payload_bytes: int = 0
     answer_bytes: int = 0
-    #: The number of entries of its event stream before it ends.
+    #: The number of entries of its event stream before it ends: of claims, and of returns to its queue.
     entries: int = 0
     #: What an ended job takes: for its record with its result, and for its event stream, the time of expiry in s and
     #: the bytes.
