@@ -40,7 +40,7 @@ class Run:
     #: The three tenants' answers, and the reasons of their refusals and of other ends.
     answers: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
-    #: How the fourth tenant's requests ended, by what they got: outcome, code and message.
+    #: Per kind of refusal, the ends of the fourth tenant's requests: outcome, code and message.
     ends: dict[str, Counter[tuple[str, str, str]]] = field(default_factory=lambda: defaultdict(Counter))
 
     @property

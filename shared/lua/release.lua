@@ -9,7 +9,7 @@
 -- KEEPS 1 2 3 7 8
 -- USES clock afford mark job waiting rq stats finish giveback lapse deferral
 
--- The refusal is not '' if the server behind the worker has refused the job: the result with which the job fails in the end.
+-- `refusal` is not '' if the server behind the worker has refused the job: the job's result if it is never accepted.
 local released = 0
 for i = held, #ARGV, 4 do
   local job = read_job(ARGV[i])

@@ -1,1 +1,1 @@
-"""Compares what Penstock charges for the jobs of an upstream with what the upstream itself has written down."""
+"""Checks Penstock's charges for the jobs of an upstream against the upstream's own ledger."""

@@ -1,4 +1,4 @@
-"""Tests of what is known of workers that ended by a fault or without a farewell: readiness and doctor see a loop."""
+"""Tests of the record of crashed workers: readiness and doctor notice a worker that restarts again and again."""
 
 import pytest
 

@@ -156,7 +156,7 @@ class AdmissionView:
         return (self.pool.run_ms or 0) / max(1, self.pool.slots)
 
     def most_ms(self, rates: Rates) -> float:
-        """Return the ms in which the pool does all queued and running work: no wait is predicted to be longer."""
+        """Return the ms that the pool needs for all queued and running work: no predicted wait is longer."""
         return self.pool_mwt / rates.mu_wtps + max(self.running_mwt / rates.mu_wtps, self.slot_ms())
 
     def longest_wait_ms(self, rates: Rates) -> float:

@@ -75,7 +75,7 @@ class SimulatedUpstream:
     _queue: list[_Request] = field(default_factory=list)
     _active: list[_Request] = field(default_factory=list)
     _random: random.Random = field(default_factory=random.Random)
-    #: The second in which the controller last heard of refusals.
+    #: When the controller last heard of refusals, in seconds.
     _told_s: int = -1
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class RecordedTemplate(ChatTemplate):
 
 @dataclass
 class Result:
-    """What one template does. `rendered` are the prompts of the cases, with what they were rendered from."""
+    """The result of one template. `rendered` are the prompts of the cases, each with its source."""
 
     name: str
     source: str

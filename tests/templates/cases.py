@@ -1,4 +1,4 @@
-"""The conversations that every real template has to render, and the checks of what it renders."""
+"""The conversations that every real template has to render, and the checks of the rendered text."""
 
 import json
 import re
@@ -108,7 +108,7 @@ def faults(case: Case, template: ChatTemplate) -> str:
 
 
 def _read(form: ToolFormat, shown: str, n_calls: int) -> list[Call]:
-    """Return the calls in what a template shows, each of which may be followed by its result."""
+    """Return the calls in a rendered text; each may be followed by its result."""
     calls: list[Call] = []
     for result in RESULTS[:n_calls]:
         part, _, shown = shown.partition(result)

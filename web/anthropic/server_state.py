@@ -1,4 +1,4 @@
-"""Check the fields with which a client lets Anthropic's servers edit or keep a conversation; pure functions.
+"""Check the fields that ask Anthropic's servers to edit or keep a conversation; pure functions.
 
 Here, a request has its whole conversation, and nothing is removed from it. So only what asks for no more is accepted.
 """

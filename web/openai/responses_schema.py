@@ -54,8 +54,7 @@ _ITEM_IGNORED = frozenset({"id", "phase", "status", "type"})
 def check_include(name: Any) -> bool:
     """Return whether a name in `include` asks for something; raise ApiError(unsupported_parameter) for an unknown one.
 
-    Encrypted reasoning, for example, is asked for by clients that repeat it in their next request. There is none here,
-    so nothing is left out.
+    Clients ask for encrypted reasoning, for example, to repeat it in their next request. Answers here contain none.
     """
     if name == LOGPROBS:
         return True

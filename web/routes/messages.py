@@ -110,7 +110,7 @@ def _chat(context: DoorContext, body: CountTokensBody) -> ChatWithTools | Forwar
 
 
 def _as_message(generation: GenerationRequest) -> GenerationRequest:
-    """Return the request whose job remembers the requested length, by which the stop reason is chosen.
+    """Return the request with the requested length in its form, because the stop reason depends on it.
 
     The parts of an upstream's answer are in its text too, while they arrive.
     """

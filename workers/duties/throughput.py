@@ -89,7 +89,7 @@ class Throughput:
         if prefill_tps > 0 and facts.decode_tps > 0:
             seconds = _INITIAL_MIX / prefill_tps + 1 / facts.decode_tps
             self._wtps, self._generated_tps = (_INITIAL_MIX + generated_weight) / seconds, 1 / seconds
-        #: The most slots with which the rates were measured or assumed. With more, each is assumed to be as fast.
+        #: The most slots at which the rates were measured or assumed. Further slots are assumed to be as fast.
         self._measured_slots, self._is_assumed = 0, False
         #: Counters at the last heartbeat if every slot was taken then, otherwise None.
         self._last_full: _Counters | None = None

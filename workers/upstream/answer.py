@@ -130,7 +130,7 @@ class Answer:
         return text
 
     def _count(self, usage: Any) -> None:
-        """Take over the upstream's counts. A count of 0 tokens for an answer that has begun is none."""
+        """Take over the upstream's counts. Once an answer has begun, a count of 0 tokens is ignored."""
         counts = read_counts(usage)
         if counts.completion:
             self._counted_chunks = self.chunks

@@ -1,4 +1,4 @@
-"""Decides who waits after the upstream has refused or failed requests: one tenant, or everybody; pure."""
+"""Decides after refused or failed requests whether one tenant's jobs wait, or all jobs; pure."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field

@@ -40,8 +40,6 @@ _KEEP_ALIVE_S = 2.0
 _MAX_ERROR_BYTES, _ERROR_S = 64 << 10, 0.5
 #: How long the rest of a stream is awaited after the answer has said why it ended, in seconds: usage comes after that.
 _REST_S = 2.0
-#: The statuses with which an upstream does not accept a worker: its key is wrong, or its URL.
-_REFUSALS = frozenset({301, 302, 303, 307, 308, 401, 403})
 _END_OF_STREAM = b"[DONE]"
 
 
@@ -107,41 +105,8 @@ class UpstreamClient:
             raise RuntimeError("the client is used outside of its context")
         return self._session
 
-    async def probe(self) -> str:
-        """Return "" if the upstream takes requests, otherwise why it does not.
-
-        Statuses of 500 or more and 429 say that it is not ready. Some keys may not list models, so one of `_REFUSALS`
-        counts only if an empty request gets one too.
-        """
-        status, _ = await self.ask("models")
-        if status in _REFUSALS:
-            return await self._probe_with_request()
-        is_ready = isinstance(status, int) and status < 500 and status != 429
-        return "" if is_ready else _why_not("GET models", status)
-
-    async def probe_as_client(self, model: str) -> str:
-        """Return "" if the upstream accepts this worker's requests, otherwise why it does not.
-
-        `model` is "" or the model that the upstream must have. Some servers list their models without a key, so an
-        empty request is sent too.
-        """
-        if why := await self.probe():
-            return why
-        if not model:
-            return await self._probe_with_request()
-        status, body = await self.ask("models")
-        if status != 200:
-            return _why_not("GET models", status)
-        names = _listed(body)
-        return "" if names is None or model in names else f"the upstream has no model {model!r}"
-
-    async def _probe_with_request(self) -> str:
-        """Send an empty request, which the upstream rejects whoever sends it. Return why, if it does not accept us."""
-        status, _ = await self.ask("chat/completions", {})
-        return _why_not("an empty request", status) if isinstance(status, str) or status in _REFUSALS else ""
-
     async def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int | str, bytes]:
-        """Send a request that is no job, a GET without a body. Return the status or why there is none, and the body."""
+        """Send a probe, a GET if `body` is None. Return the status, or why there is no response, and its body."""
         timeout, method = aiohttp.ClientTimeout(total=_PROBE_S), "GET" if body is None else "POST"
         url = f"{self._url}/{path}"
         try:
@@ -294,19 +259,6 @@ def _ends_with_connection(response: aiohttp.ClientResponse) -> Iterator[None]:
     finally:
         if closed is not None:
             closed.remove_done_callback(fail)
-
-
-def _why_not(what: str, status: int | str) -> str:
-    return status if isinstance(status, str) else f"{what} answered {status}"
-
-
-def _listed(body: bytes) -> list[str] | None:
-    """Return the names in a list of models, or None if it is none."""
-    try:
-        data = json.loads(body)["data"]
-        return [model["id"] for model in data] or None
-    except (ValueError, RecursionError, KeyError, TypeError):
-        return None
 
 
 def _parsed(data: bytes) -> Any:

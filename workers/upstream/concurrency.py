@@ -9,7 +9,7 @@ as fast as with the first number. After that, it measures each number for a wind
 it is in use. The score of a number is the tokens per second, less a third of the share of the requests that wait for
 their first tokens. The controller compares the best number with the next lower and with twice the number from time to
 time, and ends a trial of more requests as soon as they only wait. If the upstream becomes faster or slower as a whole,
-all scores are scaled by what the current number shows, so that a slowdown does not look like a wrong number.
+all scores are scaled by the change at the current number, so that a slowdown does not look like a wrong number.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _SETTLE_S, _LONGEST_SETTLE_S = 0.4, 5.0
 #: the limit, and not the demand. The rest allows for the time that a worker takes to claim the next job.
 _IN_USE = 0.7
 #: If the door refuses requests, a window with this share in use is followed by a higher number: the number may be why
-#: there are not more requests. So long after a refusal the door may still refuse, in seconds.
+#: there are not more requests. A refusal counts as demand for this long, in seconds.
 _PARTLY_IN_USE, _DEMAND_S = 0.4, 3.0
 #: Scores are measured again after this time, and a number whose trial was ended after the second one, in seconds.
 _FRESH_S, _ENDED_TRIAL_S = 20.0, 60.0
@@ -136,7 +136,7 @@ class Concurrency:
         # After a decrease, requests of the larger number may still run, and one of them may have been refused.
         refused = max(self.limit, self._in_flight)
         self._first, self._refused_from, self._refused_s = None, refused, now_s
-        # What was measured with so many says nothing about a server that refuses them.
+        # Scores of numbers that the server refuses are no longer valid.
         self._scores = {level: score for level, score in self._scores.items() if level < refused}
         self._best = min(self.limit, max(1, int(refused * _DECREASE)))
         self._move_to(self._best)
@@ -150,7 +150,7 @@ class Concurrency:
         return self._now_s - self._demanded_s <= _DEMAND_S
 
     def _grow_at_first(self, first: FirstGrowth) -> None:
-        """Double the number while first tokens come fast. Then measure: the last number with which they did, first."""
+        """Double the number while first tokens come fast. Then measure, beginning with the last fast number."""
         growth = first.verdict(self.limit, self._starts, refuses=self._is_demanded)
         if growth is Growth.GROW and self.limit < self._levels[-1]:
             self._best = self.limit

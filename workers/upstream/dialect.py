@@ -18,7 +18,7 @@ _REFUSED = re.compile(
 
 
 class Dialect:
-    """What is known of one server. Only the event loop's thread uses it."""
+    """The observed preferences of one server. Only the event loop's thread uses it."""
 
     def __init__(self) -> None:
         self._refused: frozenset[str] = frozenset()
@@ -34,7 +34,7 @@ class Dialect:
 
 
 def refused_field(fault: Rejected, sent: Mapping[str, Any]) -> str | None:
-    """Return the field, of those that the worker has added, because of which a server refused a request; or None.
+    """Return the added field that made a server refuse a request, or None.
 
     A message about the value of a field, such as a length that does not fit the context, is not about the field.
     """

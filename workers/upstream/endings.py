@@ -116,7 +116,7 @@ class Endings:
         self._free.pop(run.job_id, None)
         self.trusts_last_attempts |= run.job.spec.attempt >= self.limits.max_attempts
         if self._refused.pop(run.job_id, None):
-            # It was refused for the number of requests, and not for what it asks.
+            # The number of requests was refused, not the contents of this one.
             self._concurrency.note_refused(self._clock.monotonic())
         if run.answer.counts.prompt:
             self._sizes.observe(run.job.spec.payload, run.answer.counts.prompt)
@@ -188,7 +188,7 @@ class Endings:
 
 
 class _Remembered(OrderedDict[str, T]):
-    """A value for each of the jobs for which it was set last."""
+    """A value per job, kept for the jobs that were set last."""
 
     def __setitem__(self, job_id: str, value: T) -> None:
         super().__setitem__(job_id, value)

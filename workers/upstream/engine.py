@@ -69,7 +69,7 @@ class UpstreamEngine(Unpausable):
         self._concurrency, self._on_room = concurrency, on_room
         self._check = ModelCheck(client, facts.model)
         self._availability = Availability(self._check.probe, on_room, clock)
-        self._endings = Endings(limits, self._availability, concurrency, self.sizes, clock, client.probe_as_client)
+        self._endings = Endings(limits, self._availability, concurrency, self.sizes, clock, self._check.probe_as_client)
         self._overtaken = Overtaken()
         #: The tenants whose jobs are not sent now. Any thread may read it.
         self._aside: tuple[str, ...] = ()
@@ -225,7 +225,7 @@ class UpstreamEngine(Unpausable):
             except NotAccepted as fault:
                 # A replica with a wrong key must not fail the jobs that another one could run.
                 model = self.facts.model if fault.lacks_model else ""
-                if why := await self._client.probe_as_client(model):
+                if why := await self._check.probe_as_client(model):
                     raise Misconfigured(f"{fault} ({why})", model) from fault
                 raise Rejected(str(fault), _only_this(fault)) from fault
 

@@ -11,7 +11,7 @@ from workers.upstream.answers.error_bodies import ErrorBody, error_of, is_error,
 
 #: How long a worker pauses if the upstream is busy and gives no hint, and the longest pause, in seconds.
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 3600.0
-#: In what a server calls an error: that a quota or money is used up, as in `insufficient_quota` of OpenAI,
+#: Parts of error names that report a used-up quota or balance, as in `insufficient_quota` of OpenAI,
 #: `exceeded_current_quota_error` of Moonshot, `billing_not_active` and `insufficient_user_quota` of one-api.
 _EXHAUSTED = re.compile(r"quota|billing|balance|credit|arrear|payment", re.IGNORECASE)
 #: The longest message of the upstream that a job's end repeats, in characters.

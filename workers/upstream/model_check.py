@@ -1,4 +1,4 @@
-"""Finds out whether the upstream accepts this worker and has its model, before jobs are sent to it."""
+"""Checks whether the upstream accepts this worker and has its model, before jobs are sent and after a refusal."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import structlog
 
 log = structlog.get_logger()
 
-#: The statuses with which an upstream does not accept a worker: its key is wrong, or its URL.
+#: The statuses by which an upstream rejects a worker: its key or its URL is wrong.
 _NOT_ACCEPTED = frozenset({301, 302, 303, 307, 308, 401, 403})
 #: Where lists of models say how long a job may be: vLLM and SGLang, llama-server, and others. The first one counts.
 _LENGTHS = (("max_model_len",), ("meta", "n_ctx"), ("context_length",), ("max_context_length",), ("context_window",))
@@ -21,10 +21,10 @@ _MAX_LENGTH = 1 << 30
 
 
 class AsksUpstream(Protocol):
-    """The requests that are no jobs."""
+    """The client's requests that are not jobs."""
 
     async def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int | str, bytes]:
-        """Send a small request: a GET without a body. Return the status or why there is none, and the response."""
+        """Send a probe, a GET if `body` is None. Return the status, or why there is no response, and its body."""
         ...
 
 
@@ -52,6 +52,23 @@ class ModelCheck:
             log.error("upstream.misconfigured", why=why)
         self._logged = why
         return why
+
+    async def probe_as_client(self, model: str) -> str:
+        """Return "" if the upstream accepts this worker's requests, otherwise why it does not.
+
+        `model` is "", or the model for which the upstream has just answered 404, so that a list without it counts. Some
+        servers list their models without a key, so an empty request is sent otherwise.
+        """
+        if why := await self.probe():
+            return why
+        path = "models" if model else "chat/completions"
+        status, body = await self._upstream.ask(path, None if model else {})
+        if isinstance(status, str):
+            return status
+        if status in _NOT_ACCEPTED or (model and status != 200):
+            return f"the upstream answered {status} to {path}"
+        listed = read_list(body) if model else None
+        return f"the upstream has no model {model!r}" if listed and model not in listed else ""
 
     async def _why_not(self, status: int, body: bytes) -> str:
         """Return what an operator must mend, or ""."""

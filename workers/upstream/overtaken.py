@@ -19,7 +19,7 @@ _MOST_OF_A_TENANT = 2
 
 
 class Overtaken:
-    """The requests that were overtaken, by what the first parts of recent answers took. For one thread."""
+    """The overtaken requests, judged by the time to the first part of recent answers. For one thread."""
 
     def __init__(self) -> None:
         #: Of recent answers: when the request began, how long its first part took, and the tokens of its prompt.

@@ -161,7 +161,7 @@ def _without_lengths(fields: Mapping[str, Any], depth: int = 0) -> dict[str, Any
 
 
 def _trace_headers(spec: JobSpec) -> dict[str, str]:
-    """Return the headers by which the upstream's log can be matched with the door's: `X-Request-Id`, `traceparent`."""
+    """Return the headers that connect the upstream's log with the door's: `X-Request-Id`, `traceparent`."""
     given = {"X-Request-Id": spec.payload.get("request_id"), "traceparent": spec.traceparent}
     # Another program may have changed the job's record.
     return {name: text for name, text in given.items() if isinstance(text, str) and _HEADER.fullmatch(text)}

@@ -10,8 +10,8 @@ local MOVED_BEHIND, MAX_REFUSALS = 3, 30
 local LONGEST_WAIT_MS = 60000
 
 -- Lets a job that is about to go back to its queue wait for `wait_ms`. If `refusal` is not '', the server has refused the
--- job, and `refusal` is the result (JSON) with which the job fails if that does not change. Returns whether the job has
--- been refused too often.
+-- job, and `refusal` is the job's result (JSON) if the server keeps refusing it. Returns whether the job has been refused
+-- too often.
 local function defer(job, wait_ms, refusal)
   local key = k_rq_job .. job.id
   if refusal ~= '' then
@@ -44,7 +44,7 @@ local function refused_ending(refusal)
     rq_return = '' }
 end
 
--- Returns the result with which a job fails that waits after a refusal, or nil.
+-- Returns the result of a job that waits after a refusal, if it is not accepted in time; or nil.
 local function refusal_of(job)
   return job.wait_until_ms > 0 and redis.call('HGET', k_rq_job .. job.id, 'penstock_refusal') or nil
 end

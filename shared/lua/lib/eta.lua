@@ -107,8 +107,7 @@ local function slot_ms_of(request)
   return (request.run_ms or 0) / math.max(1, request.slots)
 end
 
--- Returns the ms in which the pool does all work that is queued or running: no wait is predicted to be longer, whatever was
--- learned. If running jobs take longer than their costs say, it is at least the mean time until a slot is free.
+-- Returns the ms that the pool needs for all queued and running work: no predicted wait is longer, whatever was learned. If running jobs take longer than their costs say, it is at least the mean time until a slot is free.
 local function longest_wait_ms(request)
   return request.pool_mwt / request.mu + math.max(request.running_mwt / request.mu, slot_ms_of(request))
 end
@@ -148,7 +147,7 @@ local function predict(request)
   local learned = redis.call('HMGET', k_books .. request.slug, 'wait|' .. class, 'early|' .. class, 'late|' .. class)
   local wait_ms = request.idle and 0
     or math.max(0, math.min(most_ms, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS))
-  -- While the job is paused, others do work for which it would otherwise have waited before it started.
+  -- The work that others do while the job is paused would otherwise have delayed its start.
   local longest_pause_ms = most_ms - math.max(wait_ms, share_wait_ms)
   local function pause_ms_of(compute_ms)
     return request.slot_view and math.min(longest_pause_ms, paused_ms_of(request.slot_view, compute_ms)) or 0

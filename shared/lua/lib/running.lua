@@ -4,8 +4,8 @@
 -- USES clock job books rows turns
 -- A tenant with a paused job wants a slot as much as one with a queued job, so it is in its active set.
 
--- Adds to the number of the rows in which a job's tenant, and the group in which the job was claimed, compute; and to the
--- tokens for which the pool's computing jobs have KV cells.
+-- Adds to the slots in use of a job's tenant and of the group in which it was claimed, and to the KV cells of the pool's
+-- computing jobs, in tokens.
 local function count_rows(job, by)
   book(job.slug, 'running_tokens', by * (job.prompt_tokens + job.max_tokens))
   for _, owner in ipairs({ job.tenant, job.group ~= '' and job.group or nil }) do

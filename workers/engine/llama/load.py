@@ -72,7 +72,7 @@ class ModelShape:
         """Whether to use flash attention; None if llama.cpp decides.
 
         A quantized KV cache requires it. On a GPU, llama.cpp decides about any other cache. On a CPU, a model with
-        quantized weights uses it, because its results otherwise depend on the cells in which a sequence lies. With a
+        quantized weights uses it, because its results otherwise depend on where a sequence's cells lie. With a
         cache in f32 llama.cpp would convert all cells to f16 in each step (ADR 84).
         """
         if self.kv_type in ("q8_0", "q4_0"):

@@ -80,7 +80,7 @@ class PartsWriter:
         return self._plain("content", piece, None)
 
     def reasoning(self, piece: str, field: str = "") -> str:
-        """Add a piece of what the model reasons, from the upstream's field of this name."""
+        """Add a piece of reasoning, from the upstream's field of this name."""
         return self._plain("reasoning", piece, "" if self.keeps_sources and field == "reasoning" else None)
 
     def call(self, index: int, name: str, arguments: str, call_id: str = "") -> str:

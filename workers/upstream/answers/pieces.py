@@ -50,7 +50,7 @@ _REASONS = {
     "safety": "content_filter",
     "spii": "content_filter",
 }
-#: Finish reasons with which a server says that it gave the answer up.
+#: Finish reasons of servers that gave the answer up.
 _GIVEN_UP = frozenset({"abort", "cancelled", "error"})
 
 
@@ -210,7 +210,7 @@ def _identifier(value: Any) -> str:
 
 
 def _says(value: Any, depth: int = 0) -> bool:
-    """Return whether a field has a value that may be a part of an answer: a proxy's object full of nulls is none."""
+    """Return whether a field has a value that may be a part of an answer: a proxy's object full of nulls does not."""
     if isinstance(value, dict | list) and depth < _MAX_DEPTH:
         return any(_says(item, depth + 1) for item in (value.values() if isinstance(value, dict) else value))
     return value not in (None, "", False)

@@ -1,4 +1,4 @@
-"""Tests of what an attempt counts: nothing, unless the upstream has begun an answer, ended one or sent usage."""
+"""Tests that an attempt is charged only if the upstream has begun an answer, ended one or sent usage."""
 
 from collections.abc import Iterator
 
