@@ -6,10 +6,11 @@ estimate therefore only has to be right on average. The door does not use the es
 too long for the context; it uses `lower_bound`, the smallest count that any tokenizer could return.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from shared.jobs.prompt_weights import PromptWeights
+from shared.jobs.request_texts import MAX_BYTES_PER_TOKEN, attachments, request_texts, token_ids
 from shared.settings.setting import AUTO
 
 #: The tokens per byte that are assumed until workers report a measured figure. In common vocabularies, English prose
@@ -23,9 +24,6 @@ TOKENS_PER_MESSAGE = 4
 #: The number of tokens of an image, a sound or a file in a message, until workers report a measured figure. Vision
 #: models make 250 to 1,600 tokens of a picture, whatever the number of its bytes.
 TOKENS_PER_ATTACHMENT = 800
-#: No token of any vocabulary in use has more bytes than this. The longest known tokens, runs of spaces in vocabularies
-#: for code, have 128 bytes.
-MAX_BYTES_PER_TOKEN = 256
 
 
 def reported_weight(generated_weight: int) -> int:
@@ -36,56 +34,26 @@ def reported_weight(generated_weight: int) -> int:
     return USUAL_GENERATED_WEIGHT if generated_weight == AUTO else generated_weight
 
 
-def request_texts(payload: Mapping[str, Any], *, with_reasoning: bool = True) -> list[str]:
-    """Return the texts of a validated request: its prompts, the text of each message, or the texts to embed.
-
-    Earlier reasoning is part of a message's text if it follows the user's last message: most templates show no other,
-    and some show none, for which `with_reasoning` is false.
-
-    A request to rank documents has its query once for each document, because the model reads it with each of them.
-    Tools and calls of tools are part of the prompt as JSON. A request that is forwarded to an upstream may also have
-    messages with parts.
-    """
-    if "input" in payload:
-        queries = [payload["query"]] * len(payload["input"]) if "query" in payload else []
-        return queries + [item for item in payload["input"] if isinstance(item, str)]
-    if "messages" in payload:
-        texts = [_message_text(message) for message in payload["messages"]]
-        if with_reasoning:
-            texts = list(map(str.__add__, texts, _reasoning_texts(payload["messages"])))
-        tools = payload.get("tools") or (payload.get("forward") or {}).get("tools")
-        return [*texts, _compact(tools)] if tools else texts
-    if "prompts" in payload:
-        return [prompt for prompt in payload["prompts"] if isinstance(prompt, str)]
-    return [str(payload.get("prompt", ""))]
-
-
-def token_ids(payload: Mapping[str, Any]) -> int:
-    """Return how many tokens of the prompts or of the inputs are given as ids."""
-    given = payload.get("input", payload.get("prompts", ()))
-    return sum(len(item) for item in given if not isinstance(item, str))
-
-
-def attachments(payload: Mapping[str, Any]) -> int:
-    """Return the number of images, sounds and files in the messages: of all parts that are not texts."""
-    contents = [message.get("content") for message in payload.get("messages", ())]
-    return sum(not _is_text(part) for content in contents if isinstance(content, list) for part in content)
-
-
 def estimate(
     payload: Mapping[str, Any],
     *,
     words: bool = False,
     tokens_per_byte: float = TOKENS_PER_BYTE,
     tokens_per_attachment: float = TOKENS_PER_ATTACHMENT,
+    weights: PromptWeights | None = None,
 ) -> int:
     """Return the estimated number of prompt tokens of a request, at least 1.
 
-    If `words` is true, return the number of words instead. The sim engine counts each word as one token.
+    If `words` is true, return the number of words instead. The sim engine counts each word as one token. `weights` are
+    those that a worker of the model has published; without them, the estimate depends on the number of bytes.
     """
+    if weights is not None and "messages" in payload and "forward" not in payload:
+        return max(1, round(weights.chat_tokens(payload)))
     parts, given_tokens = request_texts(payload, with_reasoning=not words), token_ids(payload)
     if words:
         return max(1, _count_words(parts) + given_tokens)
+    if weights is not None and "forward" not in payload:
+        return max(1, round(sum(map(weights.text_tokens, parts))) + given_tokens)
     template_tokens = TOKENS_PER_MESSAGE * len(parts) if "messages" in payload else 0
     if "forward" in payload:
         given_tokens += round(attachments(payload) * tokens_per_attachment)
@@ -109,27 +77,6 @@ def lower_bound(payload: Mapping[str, Any], *, words: bool = False) -> int:
     parts = request_texts(payload, with_reasoning=False)
     counted = _count_words(parts) if words else -(-_count_bytes(parts) // MAX_BYTES_PER_TOKEN)
     return max(1, counted + token_ids(payload))
-
-
-def _message_text(message: Mapping[str, Any]) -> str:
-    content, calls = message.get("content"), message.get("tool_calls")
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content if _is_text(part))
-    return str(content or "") + (_compact(calls) if calls else "")
-
-
-def _reasoning_texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the reasoning of each message; "" if it has none, or if a message of the user follows."""
-    last = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=-1)
-    return [str(message.get("reasoning_content") or "") if at > last else "" for at, message in enumerate(messages)]
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and "text" in str(part.get("type"))
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _count_bytes(parts: Iterable[str]) -> int:

@@ -12,6 +12,7 @@ from shared.accounts.routes import Routes, StoredRoute
 from shared.clock import Clock
 from shared.jobs import cost
 from shared.jobs.model_name import served_names
+from shared.jobs.prompt_weights import PromptWeights, read_weights
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store.replies import Snapshot
@@ -39,6 +40,8 @@ class Model:
     counts_words: bool = False
     tokens_per_byte: float = cost.TOKENS_PER_BYTE
     tokens_per_attachment: float = cost.TOKENS_PER_ATTACHMENT
+    #: What a worker of the model has measured with the model's vocabulary; None if none has.
+    prompt_weights: PromptWeights | None = None
     #: Whether all workers of the model pass requests of OpenAI's routes on whole, to an upstream. None if no worker's
     #: facts were read.
     forwards: bool | None = None
@@ -68,6 +71,7 @@ class Model:
             words=self.counts_words,
             tokens_per_byte=self.tokens_per_byte,
             tokens_per_attachment=self.tokens_per_attachment,
+            weights=self.prompt_weights,
         )
 
 
@@ -123,6 +127,8 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
             counts_words=worker.facts.get("counts_words") == "true",
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
             tokens_per_attachment=_number(worker.facts, "tokens_per_attachment") or cost.TOKENS_PER_ATTACHMENT,
+            prompt_weights=read_weights(worker.facts.get("prompt_weights", ""))
+            or (known.prompt_weights if known else None),
             forwards=worker.model not in not_forwarding,
             calls_tools=worker.facts.get("calls_tools") == "true" or (known is not None and known.calls_tools),
             n_ctx=int(n_ctx) or None,

@@ -13,6 +13,7 @@ from typing import Any
 from shared.clock import Clock
 from shared.jobs import cost
 from shared.jobs.job import Usage
+from shared.jobs.request_texts import request_texts, token_ids
 from workers.job_engine import JobEngine
 
 #: Weight of a new value in the moving average of weighted tokens per second. With this weight, the average adapts to a
@@ -100,9 +101,9 @@ class Throughput:
 
         Tokens that the chat template adds and token ids in `input` are not counted, as in `cost.estimate`.
         """
-        texts = cost.request_texts(payload)
+        texts = request_texts(payload)
         other_tokens = cost.TOKENS_PER_MESSAGE * len(texts) if "messages" in payload else 0
-        other_tokens += cost.token_ids(payload)
+        other_tokens += token_ids(payload)
         if self._prompt_bytes > _MAX_BYTES:
             self._prompt_bytes, self._prompt_tokens = self._prompt_bytes / 2, self._prompt_tokens / 2
         self._prompt_bytes += sum(len(text.encode()) for text in texts)

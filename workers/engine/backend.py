@@ -109,6 +109,8 @@ class Facts:
     forwards: bool = False
     #: Whether answers can call the tools of a request.
     calls_tools: bool = False
+    #: The tokens for each shape of a text and each part of a chat (`shared.jobs.prompt_weights`); "" if unknown.
+    prompt_weights: str = ""
     #: A sentence that warns the operator; "" if there is no warning.
     warning: str = ""
     #: Tells the model and its vocabulary from others, for which token ids mean something else; "" if there are no ids.

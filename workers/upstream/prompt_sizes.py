@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.jobs import cost
+from shared.jobs.request_texts import attachments, request_texts
 
 #: Tokens per byte are reported only after this many bytes of prompts, so that no single prompt has a large effect.
 _MIN_BYTES = 2_000
@@ -33,16 +34,16 @@ class PromptSizes:
 
     def observe(self, payload: Mapping[str, Any], prompt_tokens: int) -> None:
         """Add the prompt of one job. The tokens of attachments are what the text does not explain."""
-        texts = cost.request_texts(payload)
+        texts = request_texts(payload)
         size = sum(len(text.encode()) for text in texts)
         tokens = max(0, prompt_tokens - (cost.TOKENS_PER_MESSAGE * len(texts) if "messages" in payload else 0))
-        attachments = cost.attachments(payload)
+        attached = attachments(payload)
         with self._lock:
-            if attachments:
+            if attached:
                 per_byte = self._byte_tokens / self._bytes if self._bytes >= _MIN_BYTES else cost.TOKENS_PER_BYTE
                 if self._attachments > _MAX_ATTACHMENTS:
                     self._attachments, self._attachment_tokens = self._attachments / 2, self._attachment_tokens / 2
-                self._attachments += attachments
+                self._attachments += attached
                 self._attachment_tokens += max(0.0, tokens - size * per_byte)
                 return
             if self._bytes > _MAX_BYTES:

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from shared.jobs import cost
+from shared.jobs.request_texts import MAX_BYTES_PER_TOKEN, attachments
 
 
 def test_a_prompt_for_the_sim_engine_has_one_token_per_word_and_at_least_one() -> None:
@@ -33,7 +34,7 @@ def test_of_a_forwarded_message_the_text_counts_by_bytes_and_an_attachment_by_it
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 90_000}}
     messages = [{"role": "user", "content": [{"type": "text", "text": "a" * 1_000}, picture, picture]}]
     payload = {"messages": messages, "forward": {}}
-    assert cost.attachments(payload) == 2
+    assert attachments(payload) == 2
     assert cost.estimate(payload) == 300 + cost.TOKENS_PER_MESSAGE + 2 * cost.TOKENS_PER_ATTACHMENT
     assert cost.estimate(payload, tokens_per_byte=0.1, tokens_per_attachment=250) == 100 + 4 + 500
     assert cost.lower_bound(payload) < 10
@@ -50,7 +51,7 @@ def test_a_query_counts_with_each_document_that_it_is_compared_with() -> None:
 def test_several_prompts_count_together_and_token_ids_by_their_number() -> None:
     payload = {"prompts": ["a" * 1000, [5, 6, 7], "b" * 1000]}
     assert cost.estimate(payload) == 603
-    assert cost.lower_bound(payload) == -(-2000 // cost.MAX_BYTES_PER_TOKEN) + 3
+    assert cost.lower_bound(payload) == -(-2000 // MAX_BYTES_PER_TOKEN) + 3
     assert cost.estimate({"prompts": ["one two", [5, 6, 7]]}, words=True) == 5
 
 

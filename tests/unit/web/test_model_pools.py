@@ -2,6 +2,8 @@
 
 import pytest
 
+from shared.jobs import cost
+from shared.jobs.prompt_weights import CHAT_COUNTS, TEXT_COUNTS
 from shared.store.replies import Snapshot, WorkerView
 from web.runtime.model_pools import read_directory
 
@@ -33,6 +35,18 @@ def test_prompt_tokens_are_words_for_the_sim_engine_and_estimated_from_bytes_for
         model = directory.find(name)
         assert model is not None
         assert model.estimate({"prompt": "tell me a story!"}) == tokens
+
+
+def test_prompt_tokens_are_estimated_with_the_weights_that_any_worker_of_the_model_publishes() -> None:
+    weights = " ".join(["1"] + ["0"] * (TEXT_COUNTS - 1) + ["5", "2"] + ["0"] * (CHAT_COUNTS - 2))
+    model = read_directory(a_snapshot(a_worker("m", prompt_weights=weights), a_worker("m"))).find("m")
+    assert model is not None
+    # Five words, two messages and the beginning of the prompt.
+    chat = [{"role": "system", "content": "Be kind!"}, {"role": "user", "content": "tell me more"}]
+    assert model.estimate({"messages": chat}) == 5 + 2 * 2 + 5
+    assert model.estimate({"prompts": ["tell me more", [7, 8]]}) == 3 + 2
+    forwarded = {"messages": chat, "forward": {}}
+    assert model.estimate(forwarded) == cost.estimate(forwarded)
 
 
 def test_a_model_s_context_size_is_the_largest_of_its_workers() -> None:

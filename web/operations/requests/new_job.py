@@ -7,6 +7,7 @@ from typing import Any
 from shared.candidates import candidates_in
 from shared.jobs import cost
 from shared.jobs.job import NewJob
+from shared.jobs.request_texts import attachments
 from shared.jobs.route import RouteReason
 from shared.jobs.routing import RoutedRequest, Routing
 from web.api.digests import digest
@@ -55,7 +56,7 @@ def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
     has_schema = has_schema or any(forward.get(name) is not None for name in STRUCTURED)
     used = {
         "tools": bool(payload.get("tools") or forward.get("tools") or forward.get("functions")),
-        "images": cost.attachments(payload) > 0,
+        "images": attachments(payload) > 0,
         "schema": has_schema,
     }
     return tuple(name for name, is_used in used.items() if is_used)

@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 
 from shared import failpoints
-from shared.jobs import cost
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
+from shared.jobs.request_texts import request_texts
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.preparation import Outcome, Preparation, prepare
 from workers.duties.claims.rows import Rows
@@ -108,7 +108,7 @@ def _is_quick(payload: Mapping[str, Any]) -> bool:
     if payload.get("response_format") is not None or payload.get("tools"):
         return False
     try:
-        texts = cost.request_texts(payload)
+        texts = request_texts(payload)
     except (AttributeError, TypeError):
         # Another program has changed the payload. The engine rejects it.
         return True

@@ -77,7 +77,7 @@ class LlamaBackend:
         self._no_tools_reason = "" if template is not None else "tools need a chat template"
         if template is not None and not template.shows_tools and not explains_tools:
             self._no_tools_reason = "the model's chat template shows no tools (PENSTOCK_TOOLS_WITHOUT_TEMPLATE=refuse)"
-        self.facts = replace(facts, calls_tools=not self._no_tools_reason)
+        self.facts = replace(facts, calls_tools=not self._no_tools_reason, prompt_weights=self._prompt_maker.weights())
         self._grammars = GrammarCompiler(self._vocab.table(), limits)
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
         self._prompts: dict[int, Tokens] = {}

@@ -10,7 +10,7 @@ from shared.errors import ModelError
 from shared.jobs.outcomes import EndCode
 from workers.engine.backend import context_limit
 from workers.engine.chat.answer_form import AnswerForm, ChannelForm, Form
-from workers.engine.chat.chat_template import ChatTemplate
+from workers.engine.chat.chat_template import ChatTemplate, Tools
 from workers.engine.chat.harmony import ASSISTANT, CHANNEL, END_MESSAGE, FINAL, MARKS, MESSAGE, START
 from workers.engine.chat.parameter_grammar import text_parameters
 from workers.engine.chat.reasoning import BEGIN_MARK, END_MARK
@@ -18,6 +18,7 @@ from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.chat.tool_request import ToolRequest
 from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobRejected, JobSpec
+from workers.engine.llama.prompt_fit import fit_prompt_weights
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 
 #: How many tokens of a prompt may be needed for the marks that begin the reasoning, and a line end after them.
@@ -56,6 +57,23 @@ class Prompts:
             prompts = several if isinstance(several, list) and several else [spec.payload.get("prompt")]
             return self._texts(prompts)
         return [self._chat(spec, messages, tools, is_held=is_held)]
+
+    def weights(self) -> str:
+        """Return how many tokens the parts of a prompt have, as the door reads it; "" if no weights explain it."""
+        template = self.template
+
+        def chat_tokens(messages: list[dict[str, Any]], tools: Tools) -> int:
+            pieces = [] if template is None else template.pieces(messages, self._vocab.control_names, tools)
+            return len(self._vocab.tokenize_pieces(pieces))
+
+        def text_tokens(text: str) -> int:
+            return len(self._vocab.tokenize(text, parse_special=False))
+
+        try:
+            found = fit_prompt_weights(text_tokens, None if template is None else chat_tokens)
+        except JobRejected:  # an odd tokenizer cannot process the sample
+            return ""
+        return "" if found is None else str(found)
 
     def _chat(self, spec: JobSpec, messages: Any, tools: ToolRequest | None, *, is_held: bool) -> Tokens:
         if self.template is None:
