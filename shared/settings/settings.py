@@ -108,6 +108,7 @@ class Settings:
     max_schema_bytes: int
     schema_cpu_ms: int
     schema_step_ms: float
+    template_cpu_ms: int
     tools_without_template: str
     prepare_threads: int
     engine: str

@@ -110,6 +110,14 @@ ROWS: tuple[Setting, ...] = (
         "CPU time that a response_format may take for each token on average, and ten times as much for one token; "
         "usual schemas take 0.1 ms with 152,000 tokens",
     ),
+    int_row(
+        "template_cpu_ms",
+        1_000,
+        "ms",
+        10,
+        60_000,
+        "CPU time in which the model's chat template must render a job's messages; usual chats take 1 ms",
+    ),
     word_row(
         "tools_without_template",
         "generic",

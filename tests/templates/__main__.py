@@ -17,6 +17,7 @@ from typing import Any
 from tests.support.processes import ROOT
 from tests.templates.cases import CASES, Message, faults, grammar_faults
 from workers.engine.chat.chat_template import ChatTemplate
+from workers.engine.chat.renderer import Allowance
 from workers.engine.structured.compiler import GrammarCompiler, Limits, TokenTable
 
 BOS, EOS = "<s>", "</s>"
@@ -38,9 +39,13 @@ class RecordedTemplate(ChatTemplate):
     rendered: tuple[list[Message], Sequence[Mapping[str, Any]], str]
 
     def _rendered(
-        self, messages: list[Message], tools: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]
+        self,
+        messages: list[Message],
+        tools: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        allowance: Allowance,
     ) -> str:
-        prompt = super()._rendered(messages, tools, variables)
+        prompt = super()._rendered(messages, tools, variables, allowance)
         self.rendered = (messages, tools, prompt)
         return prompt
 

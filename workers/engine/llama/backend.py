@@ -55,7 +55,15 @@ class LlamaBackend:
     lockstep = True
 
     def __init__(
-        self, model: int, ctx: int, shape: ModelShape, facts: Facts, limits: Limits, *, explains_tools: bool = True
+        self,
+        model: int,
+        ctx: int,
+        shape: ModelShape,
+        facts: Facts,
+        limits: Limits,
+        *,
+        template_cpu_ms: int,
+        explains_tools: bool = True,
     ) -> None:
         sizes = shape.sizes
         self.slots, self.cells, self.n_ctx = sizes.slots, sizes.cells, sizes.n_ctx
@@ -70,7 +78,7 @@ class LlamaBackend:
         self._memory = llama_cpp.llama_get_memory(ctx)
         self._vocab = Vocabulary(llama_cpp, model)
         self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
-        self._prompt_maker = Prompts(llama_cpp, model, self._vocab, self.n_ctx)
+        self._prompt_maker = Prompts(llama_cpp, model, self._vocab, self.n_ctx, template_cpu_ms=template_cpu_ms)
         template = self._prompt_maker.template
         #: Why the model cannot call tools; "" if it can. With `explains_tools`, those of a request are explained to a
         #: model whose template knows none.
@@ -100,7 +108,7 @@ class LlamaBackend:
         if tools is not None and self._no_tools_reason:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, self._no_tools_reason, "tools")
         constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
-        prompts = self._prompt_maker.make(spec, tools, is_held=constraint is not None)
+        prompts, rendering_s = self._prompt_maker.make(spec, tools, is_held=constraint is not None)
         prompt = prompts[0]
         # A model that is held to a form from the first token on does not reason.
         may_reason = constraint is None and (tools is None or not tools.required)
@@ -117,7 +125,7 @@ class LlamaBackend:
             grammar,
             strip_space=spec.payload.get("prompt") == "",
             form=form,
-            helper_cpu_s=0.0 if grammar is None else grammar.helper_cpu_s,
+            helper_cpu_s=rendering_s + (0.0 if grammar is None else grammar.helper_cpu_s),
             prompts=tuple((each, len(each)) for each in prompts) if len(prompts) > 1 else (),
         )
 
@@ -270,6 +278,7 @@ class LlamaBackend:
         for slot in list(self._samplers):
             self.close_slot(slot)
         self._grammars.close()
+        self._prompt_maker.close()
         llama_cpp.llama_free(self._ctx)
         llama_cpp.llama_model_free(self._model)
 
@@ -294,5 +303,12 @@ def load_backend(
         kind = RankingBackend if opened.pooling == RANK else EmbeddingBackend
         return kind(libs, opened.model, opened.ctx, opened.facts)
     limits = Limits(settings.max_schema_bytes, settings.schema_cpu_ms, settings.schema_step_ms)
-    explains_tools = settings.tools_without_template == "generic"
-    return LlamaBackend(opened.model, opened.ctx, opened.shape, opened.facts, limits, explains_tools=explains_tools)
+    return LlamaBackend(
+        opened.model,
+        opened.ctx,
+        opened.shape,
+        opened.facts,
+        limits,
+        template_cpu_ms=settings.template_cpu_ms,
+        explains_tools=settings.tools_without_template == "generic",
+    )

@@ -32,7 +32,7 @@ _ASSISTANT = START + ASSISTANT
 class Prompts:
     """Makes prompts of at most `n_ctx` tokens. `lib` is llama.cpp's API. May be used from any thread."""
 
-    def __init__(self, lib: Any, model: int, vocab: Vocabulary, n_ctx: int) -> None:
+    def __init__(self, lib: Any, model: int, vocab: Vocabulary, n_ctx: int, *, template_cpu_ms: int) -> None:
         self._vocab, self._n_ctx = vocab, n_ctx
         #: The model's chat template, or None and the reason why the model has no usable one. Without a chat template,
         #: jobs with messages are rejected, but jobs with a prompt are accepted.
@@ -43,20 +43,28 @@ class Prompts:
             return
         text = source.decode("utf-8", "replace")
         try:
-            self.template = ChatTemplate(text, bos=vocab.name(vocab.bos), eos=vocab.name(vocab.eos))
+            bos, eos = vocab.name(vocab.bos), vocab.name(vocab.eos)
+            self.template = ChatTemplate(text, bos=bos, eos=eos, cpu_ms=template_cpu_ms)
         except ModelError as fault:
             self._no_template_reason = str(fault)
 
-    def make(self, spec: JobSpec, tools: ToolRequest | None, *, is_held: bool) -> list[Tokens]:
+    def close(self) -> None:
+        """End the helper processes of the template."""
+        if self.template is not None:
+            self.template.close()
+
+    def make(self, spec: JobSpec, tools: ToolRequest | None, *, is_held: bool) -> tuple[list[Tokens], float]:
         """Return the tokens of each prompt, of which a job with messages has one. Raises JobRejected.
 
-        `is_held` says whether the content of the answer must match a form.
+        `is_held` says whether the content of the answer must match a form. The number is the CPU time that a helper
+        process took.
         """
         messages, several = spec.payload.get("messages"), spec.payload.get("prompts")
         if messages is None:
             prompts = several if isinstance(several, list) and several else [spec.payload.get("prompt")]
-            return self._texts(prompts)
-        return [self._chat(spec, messages, tools, is_held=is_held)]
+            return self._texts(prompts), 0.0
+        tokens, cpu_s = self._chat(spec, messages, tools, is_held=is_held)
+        return [tokens], cpu_s
 
     def weights(self) -> str:
         """Return how many tokens the parts of a prompt have, as the door reads it; "" if no weights explain it."""
@@ -75,16 +83,17 @@ class Prompts:
             return ""
         return "" if found is None else str(found)
 
-    def _chat(self, spec: JobSpec, messages: Any, tools: ToolRequest | None, *, is_held: bool) -> Tokens:
+    def _chat(self, spec: JobSpec, messages: Any, tools: ToolRequest | None, *, is_held: bool) -> tuple[Tokens, float]:
         if self.template is None:
             raise JobRejected(EndCode.INVALID_VALUE, f"{self._no_template_reason}: send a prompt", "messages")
         shown = () if tools is None else tools.tools
-        pieces = self.template.pieces(messages, self._vocab.control_names, shown, _variables(spec))
+        allowance = self.template.allowance()
+        pieces = self.template.pieces(messages, self._vocab.control_names, shown, _variables(spec), allowance)
         if is_held and tools is None and self.template.tool_format.in_channels and pieces[-1].endswith(_ASSISTANT):
             # Without the header of the channel, the content would not begin at the first token.
             pieces[-1] += FINAL
         self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
-        return _non_empty(self._vocab.tokenize_pieces(pieces), "messages")
+        return _non_empty(self._vocab.tokenize_pieces(pieces), "messages"), allowance.spent_s
 
     def _texts(self, prompts: list[Any]) -> list[Tokens]:
         """Return the tokens of prompts that are texts or lists of token ids, and fit the context together."""

@@ -33,7 +33,7 @@ def serve(cpu_ms: int, limits: dict[str, Any]) -> None:
     vocabulary: Any = ByteTokenizer()
     tokenizer = llguidance.LLTokenizer(vocabulary, n_vocab=257, eos_token=256)
     parser_limits = llguidance.LLParserLimits(**limits)
-    _answer("ready", time.process_time())
+    _answer(time.process_time())
     for line in sys.stdin.buffer:
         began_s = time.process_time()
         # When the timer ends, the signal's default action ends the process.
@@ -43,11 +43,11 @@ def serve(cpu_ms: int, limits: dict[str, Any]) -> None:
             matcher.compute_bitmask()
         error = matcher.get_error()
         signal.setitimer(signal.ITIMER_PROF, 0)
-        _answer(error, time.process_time() - began_s)
+        _answer([error, time.process_time() - began_s])
 
 
-def _answer(text: str, cpu_s: float) -> None:
-    sys.stdout.buffer.write(json.dumps([text, cpu_s]).encode() + b"\n")
+def _answer(answer: object) -> None:
+    sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 

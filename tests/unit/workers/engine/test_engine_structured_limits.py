@@ -12,6 +12,7 @@ import pytest
 from shared.settings.settings import load
 from tests.support.cpu_time import cpu_time_below
 from tests.support.schemas import BOMBS, TOOL_BOMBS, an_object, bounded_integers, long_names
+from workers.engine import helper
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
 from workers.engine.structured import probe
@@ -123,7 +124,7 @@ def test_a_helper_process_that_died_while_it_was_idle_is_replaced():
     probes = Probes(500, {})
     try:
         assert probes.check('{"grammars":[{"json_schema":{}}]}').error == ""
-        process = probes._idle[0]._process
+        process = probes._helpers._idle[0]._process
         os.kill(process.pid, 9)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert probes.check('{"grammars":[{"json_schema":{}}]}').error == ""
@@ -141,7 +142,7 @@ def test_helper_processes_get_no_secret_and_end_with_their_compiler(monkeypatch)
     monkeypatch.setenv("PENSTOCK_REDIS_PASSWORD", "secret")
     probes = Probes(500, {})
     probes.check('{"grammars":[{"json_schema":{}}]}')
-    process = probes._idle[0]._process
+    process = probes._helpers._idle[0]._process
     if os.path.exists(f"/proc/{process.pid}/environ"):  # noqa: PTH110 - not every system has it
         with open(f"/proc/{process.pid}/environ", "rb") as environment:  # noqa: PTH123 - the same
             assert b"secret" not in environment.read()
@@ -153,9 +154,9 @@ def test_a_stopped_helper_process_does_not_hold_up_a_grammar_that_is_longer_than
     probes = Probes(500, {})
     grammar = json.dumps({"grammars": [{"json_schema": {"description": "x" * 200_000}}]})
     assert probes.check(grammar).error == ""
-    process = probes._idle[0]._process
+    process = probes._helpers._idle[0]._process
     os.kill(process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(probe, "_ANSWER_S", 0.2)
+    monkeypatch.setattr(helper, "ANSWER_S", 0.2)
     assert probes.check(grammar).error == "it was not compiled within 0.2 s"
     assert process.poll() is not None
     probes.close()
@@ -163,15 +164,15 @@ def test_a_stopped_helper_process_does_not_hold_up_a_grammar_that_is_longer_than
 
 def test_threads_that_compile_at_once_do_not_wait_for_each_other(compiler, monkeypatch):
     begun, may_end = threading.Event(), threading.Event()
-    check = probe._Probe.check
+    ask = helper._Helper.ask
 
-    def held(self, grammar):
-        if "held" in grammar:
+    def held(self, line):
+        if b"held" in line:
             begun.set()
             assert may_end.wait(30)
-        return check(self, grammar)
+        return ask(self, line)
 
-    monkeypatch.setattr(probe._Probe, "check", held)
+    monkeypatch.setattr(helper._Helper, "ask", held)
     slow = threading.Thread(target=compiler.compile, args=(Constraint("regex", "held"), "red"))
     slow.start()
     assert begun.wait(30)
