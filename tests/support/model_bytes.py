@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.support.model_admission import AdmissionView
 
 EVENTS_TTL_S = 60
-#: A hint is from 50 ms to a minute; one for a longer wait is spread over the last ten seconds of the minute.
+#: A hint is from 50 ms to a minute; one for a minute or more is spread over the last ten seconds of the minute.
 HINT_MIN_MS, CAPPED_MIN_MS, HINT_MAX_MS = 50, 50_000, 60_000
 #: The number of periods into which the time that results are kept is divided.
 PERIODS = 32
@@ -99,7 +99,8 @@ def bytes_hint_ms(view: "AdmissionView") -> int:
     else:
         base_ms = 1_000 if view.pool.run_ms is None else view.pool.run_ms / max(1, view.pool.slots)
     spread = int(hashlib.sha1(job.id.encode(), usedforsecurity=False).hexdigest()[:4], 16) / 65_536
-    if base_ms > HINT_MAX_MS:
-        return math.floor(CAPPED_MIN_MS + spread * (HINT_MAX_MS - CAPPED_MIN_MS))
+    if math.ceil(base_ms) >= HINT_MAX_MS:
+        shortest_ms = base_ms if base_ms < HINT_MAX_MS else CAPPED_MIN_MS
+        return math.floor(shortest_ms + spread * (HINT_MAX_MS - shortest_ms))
     longer_ms = min(0.2 * base_ms, HINT_MAX_MS - base_ms)
     return max(HINT_MIN_MS, min(HINT_MAX_MS, math.ceil(base_ms + spread * longer_ms)))
