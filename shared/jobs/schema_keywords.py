@@ -4,6 +4,7 @@ The workers' library (llguidance) is what decides; a test compares this list wit
 once, and lets both name the place of the keyword in the schema.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -54,6 +55,16 @@ _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "additionalItems")
 _NESTING = frozenset({*_MAPS, *_LISTS, *_SINGLE})
+#: Keywords about properties that a schema does not name, and those that join a schema with others.
+_ABOUT_OTHERS = frozenset({"additionalProperties", "patternProperties", "minProperties"})
+_JOINING = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
+_BOUNDS = frozenset({"minimum", "maximum"})
+#: Every number of a program is within this bound and its negative.
+_WIDEST = 1.7e308
+#: The most names of an object that are taken from an `enum` of `propertyNames`.
+_MAX_NAMES = 64
+#: What the library's regular expressions do not have.
+_LOOKS_AROUND = re.compile(r"\(\?<?[=!]")
 #: At most this many schemas inside one schema are examined, so that the door spends at most a few ms on a body.
 _MAX_NODES = 10_000
 #: A longer path is cut.
@@ -88,17 +99,61 @@ def unsupported_keyword(schema: Mapping[str, Any], *, formats: bool = False) -> 
 
 
 def drop_idle_keywords(schema: dict[str, Any]) -> None:
-    """Remove the keywords that the library does not implement and that restrict nothing."""
+    """Remove the keywords that the library does not implement and that restrict nothing.
+
+    Some that restrict something are written in another way, which the library implements.
+    """
     for node in _plain_nodes(schema):
+        if _fits_nothing(node):
+            node.clear()
+            node["enum"] = []
+        elif "propertyNames" in node and (named := _as_properties(node)) is not None:
+            del node["propertyNames"]
+            node.update(named)
         for name in _unimplemented(node) & _idle_in(node):
             del node[name]
+        if _has_unknown_format(node) and "pattern" in node:
+            del node["format"]
+        for name in _BOUNDS.intersection(node):
+            if isinstance(node[name], float) and abs(node[name]) >= _WIDEST:
+                del node[name]
 
 
-def drop_unsupported_keywords(schema: dict[str, Any], *, formats_only: bool = False) -> None:
+def close_objects(schema: dict[str, Any]) -> None:
+    """Allow only the properties that an object's schema names, unless it says something about others.
+
+    A model that makes up properties is of no use, and a schema that is silent about them allows to leave them out.
+    Schemas whose parts add properties to each other are left as they are.
+    """
+    every = list(_plain_nodes(schema))
+    if any(len(node.get("allOf", ())) > 1 or _adds_properties(node) for node in every):
+        return
+    for node in every:
+        names, required = node.get("properties"), node.get("required", ())
+        if not isinstance(names, dict) or not names or not _ABOUT_OTHERS.isdisjoint(node):
+            continue
+        if isinstance(required, list | tuple) and all(name in names for name in required):
+            node["additionalProperties"] = False
+
+
+def _adds_properties(node: Mapping[str, Any]) -> bool:
+    return "properties" in node and not _JOINING.isdisjoint(node)
+
+
+def drop_unsupported_keywords(schema: dict[str, Any]) -> None:
     """Remove the keywords that no answer can be held to, so that answers are held to the rest."""
+    drop_idle_keywords(schema)
     for node in _plain_nodes(schema):
-        for name in set() if formats_only else _unimplemented(node):
+        for name in _unimplemented(node):
             del node[name]
+        if isinstance(node.get("pattern"), str) and _LOOKS_AROUND.search(node["pattern"]):
+            del node["pattern"]
+    drop_unknown_formats(schema)
+
+
+def drop_unknown_formats(schema: dict[str, Any]) -> None:
+    """Remove the formats that no answer can be held to, as if they were annotations."""
+    for node in _plain_nodes(schema):
         if _has_unknown_format(node):
             del node["format"]
 
@@ -112,7 +167,12 @@ def _unsupported_in(node: Mapping[str, Any], *, formats: bool) -> set[str]:
     if UNSUPPORTED.isdisjoint(node) and "uniqueItems" not in node and not (formats and "format" in node):
         return set()
     found = _unimplemented(node) - _idle_in(node)
-    return found | {"format"} if formats and _has_unknown_format(node) else found
+    if _fits_nothing(node):
+        found.discard("not")
+    if "propertyNames" in found and _as_properties(node) is not None:
+        found.discard("propertyNames")
+    refused = formats and _has_unknown_format(node) and "pattern" not in node
+    return found | {"format"} if refused else found
 
 
 def _has_unknown_format(node: Mapping[str, Any]) -> bool:
@@ -160,6 +220,34 @@ def _accepts_all_texts(schema: Any) -> bool:
 
 def _accepts_nothing(schema: Any) -> bool:
     return schema is False or (isinstance(schema, dict) and "not" in schema and _accepts_all(schema["not"]))
+
+
+def _fits_nothing(node: Mapping[str, Any]) -> bool:
+    """Return whether the schema is `not` of everything, as zod writes `never`."""
+    return "not" in node and _accepts_all(node["not"])
+
+
+def _as_properties(node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return keywords that mean the same as the schema's `propertyNames`, as zod and pydantic write maps; else None.
+
+    They take the place of `additionalProperties`, so that the schema may have no other keyword about properties.
+    """
+    names = node["propertyNames"]
+    if not isinstance(names, dict) or "properties" in node or "patternProperties" in node:
+        return None
+    rest = names.keys() - _ANNOTATIONS - {"type"}
+    kinds = names.get("type", "string")
+    if len(rest) != 1 or "string" not in (kinds if isinstance(kinds, list) else [kinds]):
+        return None
+    value = node.get("additionalProperties", True)
+    if isinstance(names.get("pattern"), str):
+        return {"patternProperties": {names["pattern"]: value}, "additionalProperties": False}
+    allowed = names.get("enum", [names.get("const")])
+    if not isinstance(allowed, list) or not 1 <= len(allowed) <= _MAX_NAMES:
+        return None
+    if not all(isinstance(name, str) for name in allowed):
+        return None
+    return {"properties": dict.fromkeys(allowed, value), "additionalProperties": False}
 
 
 def _are_idle_dependencies(value: Any) -> bool:

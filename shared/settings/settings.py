@@ -109,6 +109,7 @@ class Settings:
     schema_cpu_ms: int
     schema_step_ms: float
     template_cpu_ms: int
+    unknown_formats: str
     tools_without_template: str
     prepare_threads: int
     engine: str

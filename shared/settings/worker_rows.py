@@ -119,6 +119,12 @@ ROWS: tuple[Setting, ...] = (
         "CPU time in which the model's chat template must render a job's messages; usual chats take 1 ms",
     ),
     word_row(
+        "unknown_formats",
+        "refuse",
+        ("refuse", "ignore"),
+        "a JSON schema's format that cannot be enforced. refuse: 400; ignore: it restricts nothing",
+    ),
+    word_row(
         "tools_without_template",
         "generic",
         ("generic", "refuse"),

@@ -192,7 +192,7 @@ def test_a_response_format_has_the_field_of_its_type_and_no_other(value: Any) ->
 
 @pytest.mark.parametrize("read", [read_submit, ChatBody.model_validate, ResponsesBody.model_validate])
 def test_a_keyword_that_no_answer_can_be_held_to_is_unsupported(read: Any) -> None:
-    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"not": {}}}}}
+    schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"not": {"type": "null"}}}}}
     body: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
     if read == ResponsesBody.model_validate:
         body = {"input": "hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}}

@@ -32,6 +32,7 @@ def tool_constraint(
     content: Constraint | None = None,
     reasons: bool = False,
     began: bool = False,
+    ignores_formats: bool = False,
 ) -> Constraint:
     """Return what an answer with these tools must match.
 
@@ -42,7 +43,7 @@ def tool_constraint(
     is not supported, or if the schemas together are longer than `max_bytes`.
     """
     writer = GrammarWriter(control_tokens)
-    tools = _tools(request, max_bytes)
+    tools = _tools(request, max_bytes, ignores_formats=ignores_formats)
     parts = tuple((_subject(request, name), schema) for name, schema in tools)
     if form.in_channels:
         answer = "" if content is None else _content_schema(content)
@@ -89,11 +90,13 @@ def _terms(writer: GrammarWriter, text: str) -> str:
     return " CALL_ID ".join(map(writer.terms, text.split(ID))) if ID in text else writer.terms(text)
 
 
-def _tools(request: ToolRequest, max_bytes: int) -> list[tuple[str, str]]:
+def _tools(request: ToolRequest, max_bytes: int, *, ignores_formats: bool) -> list[tuple[str, str]]:
     """Return the name of each function that the answer may call, with the schema of its arguments."""
     functions = request.callable_functions
     tools = [
-        (function["name"], _schema(function, max_bytes, _subject(request, function["name"]))) for function in functions
+        (name, _schema(function, max_bytes, _subject(request, name), ignores_formats=ignores_formats))
+        for function in functions
+        for name in [function["name"]]
     ]
     n_bytes = sum(len(schema) for _, schema in tools)
     if n_bytes > max_bytes:
@@ -161,7 +164,7 @@ def _subject(request: ToolRequest, name: str) -> Subject:
     return Subject(f"{param} of {name!r}", param)
 
 
-def _schema(function: Mapping[str, Any], max_bytes: int, subject: Subject) -> str:
+def _schema(function: Mapping[str, Any], max_bytes: int, subject: Subject, *, ignores_formats: bool) -> str:
     parameters = function.get("parameters") or _NO_PARAMETERS
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise unusable("it is no schema of an object", subject)
@@ -172,7 +175,8 @@ def _schema(function: Mapping[str, Any], max_bytes: int, subject: Subject) -> st
     for node, _ in nodes(own):
         for name in ANNOTATIONS.intersection(node):
             del node[name]
-    own = json.loads(schema_text(own, max_bytes, subject, strict=function.get("strict") is True))
+    strict = function.get("strict") is True
+    own = json.loads(schema_text(own, max_bytes, subject, strict=strict, ignores_formats=ignores_formats))
     own["type"] = "object"
     if "properties" in own and not _OPEN.intersection(own):
         # A model that makes up parameters is of no use, and the schema allows to leave them out.

@@ -107,7 +107,8 @@ class LlamaBackend:
         tools = read_tools(spec.payload)
         if tools is not None and self._no_tools_reason:
             raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, self._no_tools_reason, "tools")
-        constraint = read_constraint(spec.payload, max_bytes=self._grammars.limits.max_bytes)
+        limits = self._grammars.limits
+        constraint = read_constraint(spec.payload, max_bytes=limits.max_bytes, ignores_formats=limits.ignores_formats)
         prompts, rendering_s = self._prompt_maker.make(spec, tools, is_held=constraint is not None)
         prompt = prompts[0]
         # A model that is held to a form from the first token on does not reason.
@@ -141,6 +142,7 @@ class LlamaBackend:
             content=content,
             reasons=form.reasons,
             began=form.began,
+            ignores_formats=self._grammars.limits.ignores_formats,
         )
 
     def calibration_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
@@ -302,7 +304,12 @@ def load_backend(
     if opened.pooling:
         kind = RankingBackend if opened.pooling == RANK else EmbeddingBackend
         return kind(libs, opened.model, opened.ctx, opened.facts)
-    limits = Limits(settings.max_schema_bytes, settings.schema_cpu_ms, settings.schema_step_ms)
+    limits = Limits(
+        settings.max_schema_bytes,
+        settings.schema_cpu_ms,
+        settings.schema_step_ms,
+        ignores_formats=settings.unknown_formats == "ignore",
+    )
     return LlamaBackend(
         opened.model,
         opened.ctx,

@@ -31,11 +31,15 @@ _MAX_KEPT, _MAX_KEPT_PER_TENANT = 64, 16
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits from the settings: size in bytes, CPU time to compile, and average CPU time for a token, in ms."""
+    """The limits from the settings: size in bytes, CPU time to compile, and average CPU time for a token, in ms.
+
+    `ignores_formats` says whether an unknown `format` of a schema restricts nothing.
+    """
 
     max_bytes: int
     compile_ms: int
     step_ms: float
+    ignores_formats: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shared.jobs.outcomes import EndCode
-from shared.jobs.schema_keywords import drop_idle_keywords, drop_unsupported_keywords, unsupported_keyword
+from shared.jobs.schema_keywords import (
+    close_objects,
+    drop_idle_keywords,
+    drop_unknown_formats,
+    drop_unsupported_keywords,
+    unsupported_keyword,
+)
 from workers.engine.events import JobRejected
 
 #: The longest text inside a schema: a name, a value or a pattern. It is also the length of the longest regular
@@ -62,8 +68,10 @@ class Constraint:
         return TOOLS if self.kind == "tools" else RESPONSE_FORMAT
 
 
-def read_constraint(payload: Mapping[str, Any], *, max_bytes: int) -> Constraint | None:
+def read_constraint(payload: Mapping[str, Any], *, max_bytes: int, ignores_formats: bool = False) -> Constraint | None:
     """Return the constraint in a payload's `response_format`, or None for free text.
+
+    With `ignores_formats`, an unknown `format` of a schema restricts nothing.
 
     Raises JobRejected if the value is invalid, longer than `max_bytes`, or contains a keyword that is not supported.
     """
@@ -73,10 +81,10 @@ def read_constraint(payload: Mapping[str, Any], *, max_bytes: int) -> Constraint
         return None
     if kind not in _KINDS or not isinstance(value, Mapping):
         raise _invalid(value, f"an object whose type is one of {', '.join(_KINDS)}")
-    if kind == "json_object":
-        return Constraint("json", '{"type":"object"}' if value.get("schema") is None else _schema(value, max_bytes))
-    if kind == "json_schema":
-        return Constraint("json", _schema(value, max_bytes))
+    if kind == "json_object" and value.get("schema") is None:
+        value = {"schema": {"type": "object"}}
+    if kind in ("json_object", "json_schema"):
+        return Constraint("json", _schema(value, max_bytes, ignores_formats=ignores_formats))
     if kind == "choice":
         return Constraint("choice", _checked(_choices(value), max_bytes))
     text = value.get(kind)
@@ -114,16 +122,21 @@ def _choices(value: Mapping[str, Any]) -> str:
     return json.dumps(choices, ensure_ascii=False)
 
 
-def _schema(value: Mapping[str, Any], max_bytes: int) -> str:
+def _schema(value: Mapping[str, Any], max_bytes: int, *, ignores_formats: bool) -> str:
     named = value.get("json_schema")
     schema = named.get("schema") if isinstance(named, Mapping) else value.get("schema")
     if not isinstance(schema, Mapping):
         raise _invalid(value, "a json_schema that holds a schema object")
-    return schema_text(schema, max_bytes)
+    return schema_text(schema, max_bytes, ignores_formats=ignores_formats)
 
 
 def schema_text(
-    schema: Mapping[str, Any], max_bytes: int, of: Subject = RESPONSE_FORMAT, *, strict: bool = True
+    schema: Mapping[str, Any],
+    max_bytes: int,
+    of: Subject = RESPONSE_FORMAT,
+    *,
+    strict: bool = True,
+    ignores_formats: bool = False,
 ) -> str:
     """Return a schema as llguidance reads it. Raises JobRejected, which names the subject `of`.
 
@@ -137,11 +150,14 @@ def schema_text(
         raise _invalid(schema, "a JSON schema", of) from None
     if not strict:
         drop_unsupported_keywords(own)
+    elif ignores_formats:
+        drop_unknown_formats(own)
     found = unsupported_keyword(own, formats=True)
     if found is not None:
         raise unusable(f"the keyword {found} is not supported", of)
     _reject_long_texts(map(len, _texts(own)), of)
     drop_idle_keywords(own)
+    close_objects(own)
     # llguidance reads options for itself from `x-guidance`.
     own.pop("x-guidance", None)
     return json.dumps(own, ensure_ascii=False)

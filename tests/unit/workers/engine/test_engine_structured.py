@@ -193,7 +193,7 @@ RESTRICTING = {
     "if": {"if": {"type": "null"}, "then": False},
     "else": {"else": {"type": "null"}, "if": {"type": "null"}},
     "contains": {"contains": {}},
-    "propertyNames": {"propertyNames": {"type": "string", "pattern": "^a"}},
+    "propertyNames": {"propertyNames": {"type": "string", "minLength": 2}},
     "dependencies": {"dependencies": {"a": ["b"]}},
     "dependentRequired": {"dependentRequired": {"a": [], "b": ["c"]}},
     "dependentSchemas": {"dependentSchemas": {"a": {"required": ["b"]}}},
