@@ -55,7 +55,13 @@ _MESSAGE_IGNORED = frozenset(
 )
 #: Where a client would have a cache begin. Prefixes are cached without being asked for.
 _CACHE_MARKS = frozenset({"cache_control", "copilot_cache_control"})
-_MESSAGE_NEUTRAL = frozenset({"audio", "function_call", "tool_calls"})
+_MESSAGE_NEUTRAL = {
+    "audio": "audio is not supported",
+    "function_call": "tools are not supported",
+    # Mistral's package sends it with each message of the assistant.
+    "prefix": "an answer does not continue a message",
+    "tool_calls": "tools are not supported",
+}
 #: Maps the name of a role in OpenAI's API to the name that chat templates know.
 _ROLES = {"developer": "system"}
 #: A message with one of these roles and a text needs no conversion; nearly all messages are of this kind.
@@ -259,10 +265,10 @@ def normalize_message(item: Any, where: str) -> Any:
     kept: dict[str, Any] = {}
     for name, given in item.items():
         if name in _MESSAGE_NEUTRAL and given:
-            raise unsupported(f"{where}.{name}", "tools and audio are not supported")
+            raise unsupported(f"{where}.{name}", _MESSAGE_NEUTRAL[name])
         if given is not None and name in _CACHE_MARKS:
             note_ignored(f"messages.{name}")
-        elif given is not None and name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL:
+        elif given is not None and name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL.keys():
             kept[name] = given
     role = kept.get("role")
     if role in ("tool", "function"):

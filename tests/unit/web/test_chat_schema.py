@@ -98,6 +98,12 @@ def test_two_names_of_one_field_are_refused() -> None:
     assert error_of(random_seed=7, seed=7).param == "random_seed"
 
 
+def test_a_message_that_does_not_ask_to_be_continued_is_accepted() -> None:
+    said = {"role": "assistant", "content": "Hello"}
+    assert chat(messages=[*HI, said | {"prefix": False}]).messages == chat(messages=[*HI, said]).messages
+    assert error_of(messages=[*HI, said | {"prefix": True}]).param == "messages[1].prefix"
+
+
 @pytest.mark.parametrize("level", ["loud", "", 3, ["low"], {"level": "low"}])
 def test_a_verbosity_that_is_none_is_refused(level: Any) -> None:
     assert error_of(verbosity=level).param == "verbosity"
