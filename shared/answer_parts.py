@@ -53,9 +53,9 @@ class AnswerParts:
 
     content: str = ""
     reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
     #: The upstream's name of the field with the reasoning, if it is kept.
     reasoning_field: str = ""
-    calls: list[Call] = field(default_factory=list)
 
 
 def without_marks(text: str) -> str:

@@ -87,6 +87,7 @@ def test_a_hostile_list_of_tools_is_refused_or_its_job_ends_and_another_job_gets
     if rejected is not None:
         assert (rejected.code, rejected.param) in {
             ("unsupported_parameter", "tools"),
+            ("unsupported_parameter", "tools[0].function.parameters"),
             ("context_length_exceeded", "messages"),
         }
         assert rejected.helper_cpu_s <= 1.0
