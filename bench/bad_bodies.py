@@ -75,7 +75,7 @@ def _nested(schema: str, depth: int, inner: str = "{}") -> str:
 
 def rejected_tools() -> dict[str, bytes]:
     """Return chats with tools that no route accepts, because of the last of them."""
-    unsupported = '{"type":"function","function":{"name":"g","parameters":{"not":{}}}}'
+    unsupported = '{"type":"function","function":{"name":"g","parameters":{"not":{"type":"null"}}}}'
     texts = ",".join(f'"{i}"' for i in range(250))
     numbers = ",".join(["1"] * 1_750)
     schemas = {
@@ -88,7 +88,7 @@ def rejected_tools() -> dict[str, bytes]:
         "descriptions": json.dumps({"description": "x" * 7_900}),
     }
     bodies = {f"tools: {name}, then not": _tools(schema, unsupported) for name, schema in schemas.items()}
-    deep = _nested('{"properties":{"a_name_of_a_property":', 60, _nested('{"anyOf":[{"not":{}},', 1, "{}]")) + "}" * 60
+    deep = _nested('{"properties":{"a_name_of_a_property":', 60, _nested('{"anyOf":[{"not":{"type":"null"}},', 1, "{}]")) + "}" * 60
     return bodies | {
         "tools: not, deep inside": _tools("{}", f'{{"type":"function","function":{{"name":"g","parameters":{deep}}}}}'),
         "tools: two of a name": _tools("{}", '{"type":"function","function":{"name":"f0"}}'),

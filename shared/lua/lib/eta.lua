@@ -107,7 +107,8 @@ local function slot_ms_of(request)
   return (request.run_ms or 0) / math.max(1, request.slots)
 end
 
--- Returns the ms that the pool needs for all queued and running work: no predicted wait is longer, whatever was learned. If running jobs take longer than their costs say, it is at least the mean time until a slot is free.
+-- Returns the ms that the pool needs for all queued and running work: no predicted wait is longer, whatever was
+-- learned. If running jobs take longer than their costs say, it is at least the mean time until a slot is free.
 local function longest_wait_ms(request)
   return request.pool_mwt / request.mu + math.max(request.running_mwt / request.mu, slot_ms_of(request))
 end

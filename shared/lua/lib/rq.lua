@@ -39,6 +39,7 @@ local function rq_exc(code)
     corrupt = 'eJwrSM0rLslPzrZSSM4vKiotKAEAPSIG0Q==',
     engine_error = 'eJwrSM0rLslPzrZSSM1Lz8xLjU8tKsovAgBj6QjB',
     upstream_rejected = 'eJwrSM0rLslPzrZSKC0oLilKTcyNL0rNSk0uSU0BAJe0Ctg=',
+    embeddings_unsupported = 'eJwrSM0rLslPzrZSSM1NSk1JycxLL44vzSsuLSjILypJTQEA0hAM/A==',
     not_local = 'eJwrSM0rLslPzrZSyMsvic/JT07MAQBLjQd9',
     upstream_busy = 'eJwrSM0rLslPzrZSKC0oLilKTcyNTyotrgQAbtQJVQ==',
     upstream_lost = 'eJwrSM0rLslPzrZSKC0oLilKTcyNz8kvLgEAbuUJVA==',

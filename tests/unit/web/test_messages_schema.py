@@ -252,7 +252,11 @@ def test_thinking_effort_and_format_reach_the_template_and_the_grammar(
         ({"tools": [TOOL | {"name": "a b"}]}, "invalid_value", "tools[0].name"),
         ({"tools": [{"name": "f"}]}, "invalid_value", "tools[0].input_schema"),
         ({"tools": [TOOL | {"input_schema": {"type": "array"}}]}, "invalid_value", "tools[0].input_schema.type"),
-        ({"tools": [TOOL | {"input_schema": {"not": {}}}]}, "unsupported_parameter", "tools[0].input_schema"),
+        (
+            {"tools": [TOOL | {"input_schema": {"not": {"type": "null"}}}]},
+            "unsupported_parameter",
+            "tools[0].input_schema",
+        ),
         ({"tools": [TOOL | {"defer_loading": True}]}, "unsupported_parameter", "tools[0].defer_loading"),
         ({"tools": [TOOL, TOOL]}, "invalid_value", "tools"),
         ({"tools": [TOOL] * (MAX_TOOLS + 1)}, "invalid_value", "tools"),
@@ -263,7 +267,7 @@ def test_thinking_effort_and_format_reach_the_template_and_the_grammar(
         ({"thinking": {"type": "sometimes"}}, "invalid_value", "thinking.type"),
         ({"output_config": {"format": {"type": "xml"}}}, "unsupported_parameter", "output_config.format.type"),
         (
-            {"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}},
+            {"output_config": {"format": {"type": "json_schema", "schema": {"not": {"type": "null"}}}}},
             "unsupported_parameter",
             "output_config.format.schema",
         ),

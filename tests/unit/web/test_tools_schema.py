@@ -98,7 +98,7 @@ def test_reasoning_of_the_assistant_is_kept_by_either_of_its_names() -> None:
             "tools[0].function.parameters.type",
         ),
         (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]},
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {"type": "null"}}}}]},
             "unsupported_parameter",
             "tools[0].function.parameters",
         ),
