@@ -26,7 +26,7 @@ def _message() -> None:
 
 @check("stream")
 def _stream() -> None:
-    with client.messages.stream(**REQUEST) as stream:
+    with client.messages.stream(**REQUEST | {"messages": [{"role": "user", "content": "Tell me a story."}]}) as stream:
         assert len(list(stream.text_stream)) > 1
         assert stream.get_final_message().stop_reason in {"end_turn", "max_tokens"}
 
@@ -74,8 +74,10 @@ def _document() -> None:
 
 @check("count_tokens is within a tenth of what the message takes")
 def _count() -> None:
-    counted = client.messages.count_tokens(model=MODEL, messages=HELLO, tools=[TOOL]).input_tokens
-    usage = client.messages.create(**REQUEST, tools=[TOOL]).usage
+    asked = " ".join(["The weather was mild when we left the harbor, and the ferry was nearly empty."] * 12)
+    turns: Any = [{"role": "user", "content": f"{asked} What will it be like tomorrow in Oslo?"}]
+    counted = client.messages.count_tokens(model=MODEL, messages=turns, tools=[TOOL]).input_tokens
+    usage = client.messages.create(**REQUEST | {"messages": turns}, tools=[TOOL]).usage
     taken = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
     assert abs(counted - taken) <= taken / 10, (counted, taken)
 
