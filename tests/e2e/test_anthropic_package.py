@@ -116,7 +116,7 @@ def test_the_tokens_of_a_prompt_are_counted_without_a_job(claude: Anthropic, ser
 @pytest.mark.parametrize(
     ("fields", "error", "kind", "param"),
     [
-        ({"max_tokens": 1_000_000, "timeout": 9}, anthropic.BadRequestError, "invalid_request_error", "max_tokens"),
+        ({"max_tokens": 0}, anthropic.BadRequestError, "invalid_request_error", "max_tokens"),
         ({"stop_sequences": ["a"] * 17}, anthropic.BadRequestError, "invalid_request_error", "stop_sequences"),
         ({"extra_body": {"n": 2}}, anthropic.BadRequestError, "invalid_request_error", "n"),
         ({"model": "nope"}, anthropic.NotFoundError, "not_found_error", "model"),

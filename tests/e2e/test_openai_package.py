@@ -93,7 +93,7 @@ def test_a_yield_raises_an_error_with_the_refusal_if_retries_are_off(client: Ope
     [
         ({"n": 17}, openai.BadRequestError, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
-        ({"max_tokens": 1_000_000}, openai.BadRequestError, "max_tokens"),
+        ({"max_tokens": 0}, openai.BadRequestError, "max_tokens"),
         ({"temperature": 9}, openai.BadRequestError, "temperature"),
         ({"model": "nope"}, openai.NotFoundError, "model"),
     ],

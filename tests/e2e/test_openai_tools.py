@@ -21,8 +21,8 @@ SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in 
 QUESTION: Any = {"role": "user", "content": "dibo kufe"}
 REQUEST: Any = {"model": "m", "messages": [QUESTION], "tools": [WEATHER, TIME], "max_tokens": 400, "seed": 4}
 ONE_CALL: Any = REQUEST | {"tool_choice": "required", "parallel_tool_calls": False}
-#: A call of several hundred tokens.
-NOTE = a_tool("note", text={"type": "string", "minLength": 1000, "maxLength": 1100})
+#: A call of some sixty tokens. In a longer one, two tokens may be so close that equal requests differ (docs/engine.md).
+NOTE = a_tool("note", text={"type": "string", "minLength": 200, "maxLength": 220})
 LONG_CALL: Any = ONE_CALL | {"tools": [NOTE], "max_tokens": 900}
 NAMED: Any = {"type": "function", "function": {"name": "get_time"}}
 
@@ -118,7 +118,7 @@ def test_arguments_that_are_cut_by_max_tokens_end_with_length(client: OpenAI) ->
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [WEATHER, {"type": "function", "function": {"name": "a b"}}]}, "tools[1].function.name"),
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice.function.name"),
-        ({"tools": [a_tool("f", a={"enum": ["x" * 70_000]})]}, "tools"),
+        ({"tools": [a_tool("f", a={"enum": ["x" * 70_000]})]}, "tools[0].function.parameters"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
     ],
 )
