@@ -88,7 +88,8 @@ def rejected_tools() -> dict[str, bytes]:
         "descriptions": json.dumps({"description": "x" * 7_900}),
     }
     bodies = {f"tools: {name}, then not": _tools(schema, unsupported) for name, schema in schemas.items()}
-    deep = _nested('{"properties":{"a_name_of_a_property":', 60, _nested('{"anyOf":[{"not":{"type":"null"}},', 1, "{}]")) + "}" * 60
+    inner = _nested('{"anyOf":[{"not":{"type":"null"}},', 1, "{}]")
+    deep = _nested('{"properties":{"a_name_of_a_property":', 60, inner) + "}" * 60
     return bodies | {
         "tools: not, deep inside": _tools("{}", f'{{"type":"function","function":{{"name":"g","parameters":{deep}}}}}'),
         "tools: two of a name": _tools("{}", '{"type":"function","function":{"name":"f0"}}'),

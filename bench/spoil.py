@@ -25,7 +25,7 @@ _VALUES = ("abc", "", "-1", "1e300", "1152921504606846976", "9223372036854775807
 _SCORES = ("inf", "-inf", "-1", "1e300", "1152921504606846976", "0")
 #: The jobs of which each key and field is spoiled: one that ended, one that computes, one that is paused, one that was
 #: given back with its ids, and queued ones, of which one came by a route and one is a batch job.
-_JOBS = ("bob-m-0", "ann-n-0", PAUSED_JOB, RETURNED_JOB, "ann-m-1", "bob-m-3", "ann-n-3", ROUTED_JOB, "dot-m-0")
+_JOBS = ("ann-m-0", "ann-n-0", PAUSED_JOB, RETURNED_JOB, "ann-m-1", "bob-m-3", "ann-n-3", ROUTED_JOB, "dot-m-0")
 #: How many steps pass before, and after, the value is spoiled. A step is half a second.
 _STEPS_AFTER = 60
 #: The step after the damage by which every job that was there must have ended, and from which no call may fail. Without

@@ -37,7 +37,7 @@ BATCH_TENANTS = ("cal", "dot")
 #: The route to both pools, and the job that it takes to the first one.
 ROUTE, ROUTED_JOB = "smart", "ann-smart-0"
 #: A job that is paused, and one that was given back with the ids of its answer.
-PAUSED_JOB, RETURNED_JOB = "ann-m-0", "bob-n-0"
+PAUSED_JOB, RETURNED_JOB = "bob-m-0", "bob-n-0"
 _STEPS_A_PERIOD = int(PERIOD_S * 1000 / STEP_MS)
 _PROMPT_TOKENS, _MAX_TOKENS = 10, 20
 #: All jobs come with this API key, whose bounds refuse none of them.

@@ -114,7 +114,7 @@ def test_arguments_that_are_cut_by_max_tokens_end_with_length(client: OpenAI) ->
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"tools": [a_tool("f", a={"not": {}})]}, "tools[0].function.parameters"),
+        ({"tools": [a_tool("f", a={"not": {"type": "null"}})]}, "tools[0].function.parameters"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [WEATHER, {"type": "function", "function": {"name": "a b"}}]}, "tools[1].function.name"),
         ({"tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice.function.name"),

@@ -47,7 +47,14 @@ class Vocabulary:
         self._control_tokens = {self.name(token): token for token in control}
         self._byte_fallback = self._byte_fallback_pattern()
         #: Whether a space is put in front of each text.
+        self._missing_bytes: frozenset[int] = frozenset()
         self._adds_space = self._byte_fallback is not None and self.text(self.tokenize("a")) == b" a"
+        if self._byte_fallback is not None:
+            names = set(map(self.name, range(self.size)))
+            self._missing_bytes = frozenset(
+                byte for byte in range(256) if f"<0x{byte:02X}>" not in names and chr(byte) not in names
+            )
+            self._characters = {name for name in names if len(name) == 1}
 
     def _byte_fallback_pattern(self) -> re.Pattern[str] | None:
         """Return a pattern for runs of characters that occur in no token of a SentencePiece vocabulary.
@@ -68,6 +75,13 @@ class Vocabulary:
         """
         runs = [] if self._byte_fallback is None else self._byte_fallback.findall(text)
         return sum(len(run.encode(errors="replace")) for run in runs)
+
+    def _can_write(self, text: str) -> bool:
+        """Whether each character is a token or its bytes are. llama.cpp ends the process at a byte without a token."""
+        if not self._missing_bytes:
+            return True
+        used = set(text.replace(" ", "\u2581"))
+        return all(self._missing_bytes.isdisjoint(char.encode()) for char in used - self._characters)
 
     def _names_pattern(self, tokens: Iterable[int]) -> re.Pattern[str] | None:
         """Return a pattern for the names of these tokens, or None if there are none.
@@ -149,7 +163,7 @@ class Vocabulary:
         except UnicodeEncodeError:
             raise JobRejected(EndCode.INVALID_VALUE, "the text contains half of a surrogate pair", param) from None
         capacity = len(raw) + 16
-        for _ in range(2):
+        for _ in range(2 if self._can_write(text) else 0):
             tokens = np.empty(capacity, np.int32)
             pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
             n = self._lib.llama_tokenize(self.handle, raw, len(raw), pointer, capacity, add_special, parse_special)
