@@ -211,14 +211,12 @@ def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int,
             f"least {min_prompt_tokens} prompt tokens and max_tokens={requested}",
             param=_oversized_field(generation, min_prompt_tokens, model.n_ctx),
         )
-    if wanted is not None and (model.n_ctx is None or not generation.shortens):
-        return wanted
-    if wanted is not None and model.n_ctx is not None:
-        # Our engine counts the prompt and shortens the answer to fit. An upstream gets a length that should fit.
-        least = prompt_tokens if model.forwards else min_prompt_tokens
-        return max(1, min(wanted, model.n_ctx - least))
-    room = model.n_ctx - prompt_tokens if model.n_ctx is not None else default
-    return max(1, min(default, room))
+    most = default if wanted is None else wanted
+    if model.n_ctx is None or (wanted is not None and not generation.shortens):
+        return most
+    # Our engine counts the prompt and shortens the answer to fit. An upstream gets a length that should fit.
+    least = prompt_tokens if model.forwards else min_prompt_tokens
+    return max(1, min(most, model.n_ctx - least))
 
 
 def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ctx: int) -> str:
