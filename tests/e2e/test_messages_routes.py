@@ -1,7 +1,6 @@
 """Anthropic's routes over a real store: the form of messages and events, errors and refusals."""
 
 import json
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
-from tests.support.door import a_door, restart_with_another_answer, serve, settle, worker
+from tests.support.door import a_door, serve, settle, worker, worker_that_restarts
 from tests.support.messages import blocks_of, events_of, failed, text_of
 from tests.support.scrapes import parse
 from web.api import message_models
@@ -218,8 +217,8 @@ def test_a_stream_goes_on_without_a_gap_or_a_repeat_after_a_lost_worker(client: 
 def test_a_second_attempt_with_a_different_text_ends_the_stream_with_an_error(
     client: FlaskClient, store: Store
 ) -> None:
-    with worker(store, partial(restart_with_another_answer, store)):
-        events = events_of(client.post(ROUTE, json=BODY | {"stream": True}))
+    with worker_that_restarts(store) as watched:
+        events = events_of(watched(client.post(ROUTE, json=BODY | {"stream": True})))
     assert (events[-1]["type"], events[-1]["error"]["type"]) == ("error", "api_error")
     assert events[-1]["error"]["code"] == "job_failed"
     assert store.jobs("default").jobs[0].cancel_requested

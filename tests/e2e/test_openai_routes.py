@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from shared.store import keys
 from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import MODEL, a_job, admitted, heartbeat, reconfigure
-from tests.support.door import a_door, fault, refused, restart_with_another_answer, run_next, serve, settle, worker
+from tests.support.door import a_door, fault, refused, run_next, serve, settle, worker, worker_that_restarts
 from web.api import list_models, response_models
 
 CHAT = "/v1/chat/completions"
@@ -194,8 +193,8 @@ def test_a_stream_goes_on_without_a_gap_or_a_repeat_if_the_lost_workers_tokens_a
 def test_a_second_attempt_with_a_different_text_ends_the_stream_with_an_error(
     client: FlaskClient, store: Store
 ) -> None:
-    with worker(store, partial(restart_with_another_answer, store)):
-        stream = chunks(client.post(CHAT, json={"messages": HI, "stream": True}).text)
+    with worker_that_restarts(store) as watched:
+        stream = chunks(watched(client.post(CHAT, json={"messages": HI, "stream": True})).text)
     assert stream[-1]["error"]["code"] == "job_failed"
     assert store.jobs("default").jobs[0].cancel_requested
 

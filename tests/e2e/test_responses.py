@@ -1,7 +1,6 @@
 """`/v1/responses` over a real store: the form of each end, and streams that can be resumed after any event."""
 
 import json
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,12 +20,12 @@ from tests.support.door import (
     fault,
     post_response,
     refused,
-    restart_with_another_answer,
     run_next,
     serve,
     settle,
     submit,
     worker,
+    worker_that_restarts,
 )
 from web.api import response_models
 
@@ -219,8 +218,8 @@ def test_a_response_goes_on_after_the_tokens_of_a_lost_worker(client: FlaskClien
 
 
 def test_a_second_attempt_with_a_different_text_ends_the_stream_and_its_job(client: FlaskClient, store: Store) -> None:
-    with worker(store, partial(restart_with_another_answer, store)):
-        events = events_in(post_response(client, stream=True).text)
+    with worker_that_restarts(store) as watched:
+        events = events_in(watched(post_response(client, stream=True)).text)
     assert (events[-1]["type"], events[-1]["error"]["code"]) == ("error", "job_failed")
     assert store.jobs("default").jobs[0].cancel_requested
 

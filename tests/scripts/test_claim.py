@@ -206,10 +206,13 @@ def test_two_jobs_on_their_last_attempt_never_run_on_one_worker_at_once(store):
     first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
     lose_all_but_the_last_attempt(store, first, second)
     innocent = admitted(store, a_job("c"))
-    assert {job.id for job in claim(store, room=3)} == {first, innocent}
+    taken = {job.id for job in claim(store, room=3)}
+    left = {first, second} - taken
+    assert len(taken) == 2
+    assert innocent in taken
     assert claim(store, room=3) == []
     heartbeat(store, "w2")
-    assert claim_one(store, "w2").id == second
+    assert {claim_one(store, "w2").id} == left
 
 
 def test_a_worker_may_claim_another_last_attempt_after_it_settled_the_one_before(store):

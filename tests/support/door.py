@@ -93,14 +93,6 @@ def settle(store: Store, held: ClaimRef, worker: str = "w1", **overrides: Any) -
     store.settle(an_ending(held, **reason | overrides), worker)
 
 
-def restart_with_another_answer(store: Store, held: ClaimRef) -> None:
-    """Begin an answer, release the job, claim it again and begin a different answer."""
-    store.append([(held, "Hello", 1)])
-    store.release("w1", [held])
-    heartbeat(store)
-    store.append([(run_next(store), "Good day", 1)])
-
-
 @contextmanager
 def worker(store: Store, act: Callable[[ClaimRef], None]) -> Iterator[None]:
     """Run a thread that claims the next job and calls `act` with it."""
@@ -114,3 +106,34 @@ def worker(store: Store, act: Callable[[ClaimRef], None]) -> Iterator[None]:
     yield
     thread.join(timeout=20)
     assert not thread.is_alive()
+
+
+@contextmanager
+def worker_that_restarts(store: Store) -> Iterator[Callable[[TestResponse], TestResponse]]:
+    """Run a worker that begins an answer, releases the job, claims it again and begins a different answer.
+
+    The value is a function for the streamed response. The worker waits until the response has shown the first answer:
+    whoever reads the events later sees only the second.
+    """
+    shown = threading.Event()
+
+    def act(held: ClaimRef) -> None:
+        store.append([(held, "Hello", 1)])
+        assert shown.wait(timeout=20)
+        store.release("w1", [held])
+        heartbeat(store)
+        store.append([(run_next(store), "Good day", 1)])
+
+    def watched(response: TestResponse) -> TestResponse:
+        def parts() -> Iterator[bytes]:
+            for part in original:
+                if b"Hello" in part:
+                    shown.set()
+                yield part
+
+        original = response.iter_encoded()
+        response.response = parts()
+        return response
+
+    with worker(store, act):
+        yield watched
