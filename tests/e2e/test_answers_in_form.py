@@ -18,6 +18,8 @@ from tests.support.processes import Process, Stage
 from tests.support.served import Address, Served
 from workers.demo.random_gguf import write_random_model
 
+pytestmark = pytest.mark.ways("direct", reason="other files test plain and streamed answers both ways")
+
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
 SCHEMA = {

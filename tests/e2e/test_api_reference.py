@@ -15,6 +15,8 @@ from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, random_model_served
 from web.api.openapi.texts import EXAMPLES
 
+pytestmark = pytest.mark.ways("direct", reason="the page and its examples do not depend on the way to the door")
+
 SCALAR = ROOT / "web" / "static" / "scalar"
 #: The routes whose example needs a model that embeds, or a file: status and code of the error.
 OTHERWISE = {

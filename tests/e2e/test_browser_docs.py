@@ -15,6 +15,8 @@ from tests.support.ports import free_port
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, sim_served
 
+pytestmark = pytest.mark.ways("direct", reason="the page's requests are those of any browser")
+
 TEXT = (ROOT / "docs" / "browser.md").read_text(encoding="utf-8")
 
 

@@ -15,6 +15,8 @@ from shared.store import keys
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
 
+pytestmark = pytest.mark.ways("direct", reason="other files test plain and streamed responses both ways")
+
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

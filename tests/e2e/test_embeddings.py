@@ -24,6 +24,10 @@ from tests.support.bert import write_bert  # noqa: E402 - needs the engine's pac
 from web.api import response_models  # noqa: E402 - after the check of the engine's packages
 from workers.demo.random_gguf import write_random_model  # noqa: E402 - needs the engine's packages
 
+pytestmark = pytest.mark.ways(
+    "direct", reason="the requests differ from others only in their answers, which are not streamed"
+)
+
 TEXTS = ["ba dedi", "foku gali muna", "pesi"]
 
 

@@ -14,6 +14,8 @@ from tests.support.builders import MODEL
 from tests.support.door import a_door, door_store, serve
 from tests.support.served import Address, Served, sim_served
 
+pytestmark = pytest.mark.ways("direct", reason="the page does not depend on the way to the door")
+
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
 
 

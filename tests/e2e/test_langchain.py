@@ -14,6 +14,8 @@ from pydantic import BaseModel, SecretStr
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, sim_served
 
+pytestmark = pytest.mark.ways("direct", reason="test_openai_package.py sends such requests both ways")
+
 #: One slot and two inflight jobs, so that most calls of a batch are refused at first.
 ONE_SLOT = {"PENSTOCK_MAX_BATCH_SIZE": "1", "PENSTOCK_MAX_INFLIGHT": "2"}
 PAGE = (ROOT / "docs" / "langchain.md").read_text(encoding="utf-8")
@@ -75,7 +77,6 @@ def test_tools_raise_the_error_unsupported_parameter(model: ChatOpenAI) -> None:
     assert caught.value.param == "tools"
 
 
-@pytest.mark.ways("direct", reason="this tests the page; the tests above send such requests both ways")
 def test_the_snippet_in_the_docs_works_as_printed(served: Address, tmp_path: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     for printed, actual in (("http://localhost:8000", served.url), ('"demo"', '"sim"')):

@@ -13,6 +13,8 @@ from shared.jobs.tenant_policy import TenantPolicy
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
 
+pytestmark = pytest.mark.ways("direct", reason="test_openai_package.py raises errors both ways")
+
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

@@ -75,7 +75,7 @@ def test_every_route_answers_generated_requests_as_documented(served: Address, t
             "--exclude-path",
             "/v2/rerank",
             "--max-examples",
-            "10",
+            "6",
             "--seed",
             "1",
             "--continue-on-failure",

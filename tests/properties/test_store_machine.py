@@ -250,9 +250,9 @@ class BytesMachine(StoreMachine):
 @pytest.mark.parametrize(
     ("machine", "examples", "reason"),
     [
-        (StoreMachine, 40, "inflight_full"),
-        (OverloadMachine, 30, "backlog_full"),
-        (BytesMachine, 20, "tenant_bytes_full"),
+        (StoreMachine, 25, "inflight_full"),
+        (OverloadMachine, 20, "backlog_full"),
+        (BytesMachine, 14, "tenant_bytes_full"),
     ],
 )
 def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examples, reason):

@@ -230,7 +230,7 @@ def _is_tie(backend, prompt: str, n: int, one: str, other: str) -> bool:
 
 # Found at random: here two tokens have the logits 12.465689 and 12.465654.
 @example(seed=56848, chunk=1)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), chunk=st.sampled_from([1, 7, 64, 512]))
 def test_answers_are_the_same_with_and_without_reuse_even_if_other_jobs_are_canceled(backend, seed, chunk):
     dice = random.Random(seed)
