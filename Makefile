@@ -53,10 +53,11 @@ RUN_TESTS := -m pytest --ignore=tests/house -n $(PROCESSES) --dist loadfile --no
 
 # The tests start hundreds of processes. Each takes a fifth of a second longer to start if it has to compile its modules.
 # The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them.
+test: export PYTHONDONTWRITEBYTECODE = # pytest keeps the modules that it has rewritten, for the next process
 test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests but those that `make check` runs, in PROCESSES=4 processes; PYTEST='-k words' selects some
 	@$(BIN)/python -m compileall -q shared web workers tests
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
-	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
+	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) $$(grep -rl 'pytest\.mark\.rq\b' tests) || test $$? -eq 5
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
 coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run all tests and print which lines of shared, web and workers they do not run
