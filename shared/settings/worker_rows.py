@@ -61,7 +61,8 @@ ROWS: tuple[Setting, ...] = (
         "slots",
         1,
         1_024,
-        "jobs that a worker runs at once; auto: 16 on a GPU, 4 on a CPU, at most 64 for an upstream",
+        "jobs that a worker runs at once; auto: 8 to 64 on a GPU, as the calibration finds, 4 on a CPU, and at most 64 "
+        "for an upstream",
         auto=True,
     ),
     int_row("prefill_chunk", 512, "tokens", 16, 65_536, "maximum number of prompt tokens in one step"),

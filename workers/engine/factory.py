@@ -6,12 +6,13 @@ from pathlib import Path
 from shared.clock import Clock, RealClock
 from shared.errors import ModelError
 from shared.jobs.cost import reported_weight
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.backend import DecodeFailed
 from workers.engine.events import Event
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
-from workers.engine.sizing import engine_settings, sizes_of
+from workers.engine.sizing import FEWEST_MEASURED_SLOTS, engine_settings, sizes_of
 
 #: Context length of the sim engine, which has no model and therefore no context length of its own.
 _UNLIMITED_CTX = 1 << 30
@@ -47,7 +48,9 @@ def make_engine(
     fit = None
     try:
         if isinstance(backend, LlamaBackend):
-            backend.facts, fit = calibrate(backend, clock)
+            measures_slots = settings.max_batch_size == AUTO and backend.slots > FEWEST_MEASURED_SLOTS
+            longest_step_ms = engine_settings(settings, gpu=True).step_target_ms / 2 if measures_slots else None
+            backend.facts, fit = calibrate(backend, clock, longest_step_ms=longest_step_ms)
         else:
             backend.facts = backend.calibrated_facts(clock, reported_weight(settings.generated_weight))
     except DecodeFailed as fault:

@@ -7,6 +7,10 @@ from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.stats import EngineSettings
 
+#: Default numbers of slots on a CPU, and on a GPU for embeddings and for models that keep a state for each slot.
+_SLOTS_CPU, _SLOTS_WITH_STATE = 4, 16
+#: On a GPU the calibration measures how many slots are worthwhile: at least and at most this many (ADR 89).
+FEWEST_MEASURED_SLOTS, MOST_MEASURED_SLOTS = 8, 64
 #: Default for the length of the longest job that the engine accepts, in tokens.
 _N_CTX_GPU, _N_CTX_CPU = 32768, 8192
 #: Default number of KV cells per slot in the host's memory. It is small, because all other programs use this memory.
@@ -29,20 +33,34 @@ class Sizes:
     n_ctx: int
 
 
-def slots_of(settings: Settings, *, gpu: bool) -> int:
-    """Return the number of slots, which is how many jobs the engine runs at the same time."""
+def slots_of(settings: Settings, *, gpu: bool, has_state: bool = False) -> int:
+    """Return the number of slots, which is how many jobs the engine runs at the same time.
+
+    On a GPU, the calibration may choose fewer, unless the setting decides. `has_state` says whether the model keeps
+    memory for each slot beside the cells.
+    """
     if settings.max_batch_size != AUTO:
         return settings.max_batch_size
-    return 16 if gpu else 4
+    if not gpu:
+        return _SLOTS_CPU
+    return _SLOTS_WITH_STATE if has_state else MOST_MEASURED_SLOTS
 
 
-def sizes_of(settings: Settings, *, model_ctx: int, gpu: bool, free_cells: int = 0, integrated: bool = False) -> Sizes:
+def sizes_of(
+    settings: Settings,
+    *,
+    model_ctx: int,
+    gpu: bool,
+    free_cells: int = 0,
+    integrated: bool = False,
+    has_state: bool = False,
+) -> Sizes:
     """Return the sizes for a model with a trained context of `model_ctx` tokens.
 
     `free_cells` is the number of cells that fit into the GPU's memory in addition to the weights. `integrated` says
     whether the GPU uses the host's memory.
     """
-    slots = slots_of(settings, gpu=gpu)
+    slots = slots_of(settings, gpu=gpu, has_state=has_state)
     longest = min(model_ctx, _N_CTX_GPU if gpu else _N_CTX_CPU) if settings.n_ctx == AUTO else settings.n_ctx
     if settings.kv_cells != AUTO:
         cells = settings.kv_cells
@@ -58,7 +76,8 @@ def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Size
     longest = min(model_ctx, _EMBEDDING_GPU if gpu else _EMBEDDING_CPU)
     if settings.n_ctx != AUTO:
         longest = min(model_ctx, settings.n_ctx)
-    return Sizes(slots_of(settings, gpu=gpu), max(longest, settings.prefill_chunk), longest)
+    slots = slots_of(settings, gpu=gpu, has_state=True)
+    return Sizes(slots, max(longest, settings.prefill_chunk), longest)
 
 
 def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:

@@ -74,7 +74,7 @@ def fit(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Fit:
         raise DoesNotFit(f"the model's file names no context_length ({layout.context}); give --context")
     if layout.embeds:
         return _checked(layout, settings, _embedding_sizes(layout, settings, gpu_bytes), gpu_bytes)
-    slots = slots_of(settings, gpu=gpu_bytes is not None)
+    slots = slots_of(settings, gpu=gpu_bytes is not None, has_state=layout.is_recurrent)
     if slots > MAX_SEQUENCES:
         raise DoesNotFit(
             f"llama.cpp computes {MAX_SEQUENCES} sequences at once, fewer than {slots} slots; give fewer --slots, or "
@@ -85,7 +85,7 @@ def fit(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Fit:
     spare = gpu_bytes - _device_weights_bytes(layout) - GPU_SPARE_BYTES - _recurrent_bytes(layout, slots)
     one_cell = cell_bytes(layout, settings.kv_type, flash=True)
     free_cells = int(max(0, spare) / one_cell) // CELL_STEP * CELL_STEP if one_cell else UNBOUNDED
-    sizes = sizes_of(settings, model_ctx=layout.context, gpu=True, free_cells=free_cells)
+    sizes = sizes_of(settings, model_ctx=layout.context, gpu=True, free_cells=free_cells, has_state=layout.is_recurrent)
     if settings.kv_cells != AUTO:
         return _checked(layout, settings, sizes, gpu_bytes)
     # A worker whose compute buffers do not fit beside its cells tries again with fewer cells.

@@ -8,7 +8,7 @@ from shared.settings.settings import Settings
 from workers.plan.layers import Layer
 from workers.plan.layout import Layout
 from workers.plan.memory import Fit, layer_cell_bytes
-from workers.plan.work import Work, suitable_settings
+from workers.plan.work import Work, measures_slots, suitable_settings
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -97,7 +97,10 @@ def as_rows(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("recurrent memory", _size(fit.recurrent_bytes)))
     rows += [("compute buffers", f"{_size(fit.compute_bytes)} (estimate)"), ("sum", _sum_text(fit))]
     longest = f"longest job {fit.sizes.n_ctx:,} tokens"
-    rows.append(("inputs", longest) if layout.embeds else ("slots", f"{fit.sizes.slots}, {longest}"))
+    slots = f"{fit.sizes.slots}"
+    if measures_slots(fit, plan.settings):
+        slots = f"up to {slots} as the worker measures"
+    rows.append(("inputs", longest) if layout.embeds else ("slots", f"{slots}, {longest}"))
     rows += _work_rows(plan.work)
     found = suitable_settings(fit, plan.settings, plan.work)
     return rows + ([] if layout.embeds else [("settings", f"{name}={value}") for name, value in found.items()])

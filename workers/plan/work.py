@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from shared.errors import ConfigError
 from shared.jobs.cost import reported_weight
+from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
+from workers.engine.sizing import FEWEST_MEASURED_SLOTS
 from workers.plan.memory import DoesNotFit, Fit
 
 #: The largest values that PENSTOCK_MAX_WAIT_MS and PENSTOCK_MAX_INFLIGHT may have.
@@ -60,6 +62,11 @@ def work_of(fit: Fit, settings: Settings, demand: Demand, rate_wtps: float | Non
     return Work(demand, at_once, in_memory, jobs_per_s, last_s)
 
 
+def measures_slots(fit: Fit, settings: Settings) -> bool:
+    """Return whether the worker measures, when it starts, how many of the slots it uses."""
+    return settings.max_batch_size == AUTO and fit.sizes.slots > FEWEST_MEASURED_SLOTS
+
+
 def suitable_settings(fit: Fit, settings: Settings, work: Work | None) -> dict[str, int]:
     """Return the settings that the plan implies, by name.
 
@@ -67,7 +74,8 @@ def suitable_settings(fit: Fit, settings: Settings, work: Work | None) -> dict[s
     bounds that are `auto` otherwise have at least the value that `auto` has.
     """
     slots = fit.sizes.slots
-    found = {"PENSTOCK_MAX_BATCH_SIZE": slots, "PENSTOCK_N_CTX": fit.sizes.n_ctx}
+    found = {} if measures_slots(fit, settings) else {"PENSTOCK_MAX_BATCH_SIZE": slots}
+    found["PENSTOCK_N_CTX"] = fit.sizes.n_ctx
     if fit.cells_bytes:
         found["PENSTOCK_KV_CELLS"] = fit.sizes.cells
     if work is None or not work.demand.users:

@@ -25,7 +25,7 @@ from workers.engine.chat.tool_request import ToolRequest, read_tools
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.embedding import EmbeddingBackend, RankingBackend
-from workers.engine.llama.load import RANK, Libraries, ModelShape
+from workers.engine.llama.load import RANK, Libraries, ModelShape, has_recurrent_memory
 from workers.engine.llama.log import LlamaLog
 from workers.engine.llama.logprobs import Logprobs
 from workers.engine.llama.prompt import Prompts
@@ -71,7 +71,7 @@ class LlamaBackend:
         self._model, self._ctx = model, ctx
         # Prefixes can be reused only with a full KV cache. Recurrent memory keeps only the latest state of a sequence,
         # and a sliding window keeps only its last tokens.
-        recurrent = llama_cpp.llama_model_is_recurrent(model) or llama_cpp.llama_model_is_hybrid(model)
+        recurrent = has_recurrent_memory(llama_cpp, model)
         self.reuses = not recurrent and llama_cpp.llama_model_n_swa(model) == 0
         self.rewinds = self.reuses
         self.compact = not shape.shared

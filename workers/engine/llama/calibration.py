@@ -7,6 +7,7 @@ from shared.clock import Clock
 from workers.engine.backend import END, BatchRow, Facts, Prepared
 from workers.engine.events import JobSpec
 from workers.engine.llama.backend import LlamaBackend
+from workers.engine.sizing import FEWEST_MEASURED_SLOTS
 from workers.engine.step_time import StepTimeModel
 
 #: Number of tokens in the measured prompt, which is computed twice, and number of steps in which every slot decodes.
@@ -17,20 +18,33 @@ _SINGLE_STEPS = 4
 #: Number of rows of one slot in a step with drafts, whose duration is compared with that of a step with one row, and
 #: number of such steps.
 _ROWS, _DRAFT_STEPS = 5, 2
+#: Number of steps with each number of slots that is tried, and after how many seconds no further number is tried.
+_TRIAL_STEPS, _TRIAL_S = 8, 5.0
+#: Twice as many slots are worthwhile if they generate this many times the tokens in a second.
+_WORTHWHILE = 1.1
 
 
-def calibrate(backend: LlamaBackend, clock: Clock) -> tuple[Facts, StepTimeModel]:
-    """Return the backend's facts with measured rates, and an initial step time model. Leaves all slots closed."""
+def calibrate(
+    backend: LlamaBackend, clock: Clock, *, longest_step_ms: float | None = None
+) -> tuple[Facts, StepTimeModel]:
+    """Return the backend's facts with measured rates, and an initial step time model. Leaves all slots closed.
+
+    With `longest_step_ms`, first reduces the backend's slots to as many as are worthwhile, and whose steps are at most
+    that long (ADR 89).
+    """
+    if longest_step_ms is not None:
+        backend.slots = _worthwhile_slots(backend, clock, longest_step_ms / 1000)
     prompt = max(1, min(_PROMPT, backend.n_ctx // 2, backend.cells // 2))
     prefill_s, single_s = min(_one_slot(backend, clock, prompt) for _ in range(2))
     draft_s = _draft(backend, clock, single_s)
-    every_s = _every_slot(backend, clock)
+    every_s = _step_of(backend, clock, backend.slots, _STEPS)
     row_s = max(0.0, (every_s - single_s) / max(1, backend.slots - 1))
     facts = replace(
         backend.facts,
         prefill_tps=round(prompt / prefill_s, 1),
         step_ms=round(every_s * 1000, 3),
         decode_tps=round(backend.slots / every_s, 1),
+        slots=backend.slots,
     )
     base_s = max(0.0, single_s - row_s)
     token_s = max(0.0, prefill_s - base_s) / prompt
@@ -71,10 +85,24 @@ def _draft(backend: LlamaBackend, clock: Clock, single_s: float) -> float:
     return max(0.0, min(times_s) - single_s) / (_ROWS - 1)
 
 
-def _every_slot(backend: LlamaBackend, clock: Clock) -> float:
-    """Return how many seconds a step takes if every slot decodes in it."""
-    steps = max(1, min(_STEPS, backend.cells // backend.slots - 1, backend.n_ctx - 1))
-    slots = list(range(backend.slots))
+def _worthwhile_slots(backend: LlamaBackend, clock: Clock, longest_s: float) -> int:
+    """Return the largest number of slots that is worthwhile compared with half of it, at most the backend's."""
+    chosen, chosen_tps = backend.slots, 0.0
+    slots = FEWEST_MEASURED_SLOTS
+    began_s = clock.monotonic()
+    while slots <= backend.slots and clock.monotonic() - began_s < _TRIAL_S:
+        step_s = _step_of(backend, clock, slots, _TRIAL_STEPS)
+        if chosen_tps and (step_s > longest_s or slots / step_s < _WORTHWHILE * chosen_tps):
+            break
+        chosen, chosen_tps = slots, slots / step_s
+        slots *= 2
+    return chosen
+
+
+def _step_of(backend: LlamaBackend, clock: Clock, rows: int, most_steps: int) -> float:
+    """Return how many seconds a step takes in which this many slots decode. At most `most_steps` are measured."""
+    steps = max(1, min(most_steps, backend.cells // rows - 1, backend.n_ctx - 1))
+    slots = list(range(rows))
     for slot in slots:
         backend.open_slot(slot, _job(backend, 1, steps))
     backend.decode([BatchRow(slot, 0, 1, -1, samples=True) for slot in slots])

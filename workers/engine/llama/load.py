@@ -178,8 +178,7 @@ def new_context(libs: Libraries, model: int, shape: ModelShape) -> int:
             f"memory, or set PENSTOCK_KV_CELLS higher or PENSTOCK_MAX_BATCH_SIZE lower"
         )
     params = lib.llama_context_default_params()
-    recurrent = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
-    params.n_ctx, params.n_seq_max = sizes.cells, shape.sequences(recurrent=recurrent)
+    params.n_ctx, params.n_seq_max = sizes.cells, shape.sequences(recurrent=has_recurrent_memory(lib, model))
     params.n_batch, params.n_ubatch = shape.batch_rows
     # By default, llama.cpp reserves memory for every token's logits. It aborts with fewer outputs than sequences.
     params.n_outputs_max = max(params.n_seq_max, sizes.slots + MAX_DRAFTS)
@@ -239,6 +238,11 @@ def metadata(lib: Any, model: int, key: str) -> str:
     buffer = ctypes.create_string_buffer(512)
     n = lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
+
+def has_recurrent_memory(lib: Any, model: int) -> bool:
+    """Return whether some layers of the model keep a state for each sequence instead of cells."""
+    return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
 def description(lib: Any, model: int) -> str:

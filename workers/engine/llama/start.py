@@ -14,6 +14,7 @@ from workers.engine.llama.load import (
     Libraries,
     ModelShape,
     description,
+    has_recurrent_memory,
     is_quantized,
     load_model,
     new_context,
@@ -86,12 +87,16 @@ def _wanted_shape(
     if embeds:
         return shaped(embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu))
     free_cells = 0
+    has_state = has_recurrent_memory(libs.lib, model)
     if gpu and settings.kv_cells == AUTO:
-        slots = slots_of(settings, gpu=True)
+        slots = slots_of(settings, gpu=True, has_state=has_state)
         shape = shaped(Sizes(slots, 0, model_ctx))
         free_cells = cells_that_fit(libs, model, devices, shape, paused_bytes=settings.paused_bytes)
     integrated = gpu and all(device.integrated for device in devices)
-    return shaped(sizes_of(settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells, integrated=integrated))
+    sizes = sizes_of(
+        settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells, integrated=integrated, has_state=has_state
+    )
+    return shaped(sizes)
 
 
 def _computes_on_cpu(libs: Libraries, model: int) -> bool:

@@ -20,17 +20,22 @@ def test_the_longest_job_is_never_longer_than_the_models_training_context():
     assert sizes_of(_settings(), model_ctx=2048, gpu=False).n_ctx == 2048
 
 
-def test_a_gpu_gets_sixteen_slots_and_the_cells_that_fit_but_no_more_than_the_slots_can_use():
-    assert sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=100_096) == Sizes(16, 100_096, 32768)
-    assert sizes_of(_settings(), model_ctx=4096, gpu=True, free_cells=900_000) == Sizes(16, 65536, 4096)
-    assert sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=1024) == Sizes(16, 1024, 1024)
+def test_a_gpu_gets_sixty_four_slots_at_most_and_the_cells_that_fit_but_no_more_than_the_slots_can_use():
+    assert sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=100_096) == Sizes(64, 100_096, 32768)
+    assert sizes_of(_settings(), model_ctx=4096, gpu=True, free_cells=900_000) == Sizes(64, 64 * 4096, 4096)
+    assert sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=1024) == Sizes(64, 1024, 1024)
 
 
 def test_an_integrated_gpu_gets_as_many_cells_as_a_cpu_because_it_uses_the_same_memory():
     sizes = sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=900_000, integrated=True)
-    assert sizes == Sizes(16, 16 * 2048, 32768)
+    assert sizes == Sizes(64, 64 * 2048, 32768)
     few = sizes_of(_settings(), model_ctx=131072, gpu=True, free_cells=1024, integrated=True)
     assert few.cells == 1024
+
+
+def test_a_model_with_a_state_for_each_slot_gets_sixteen_slots_on_a_gpu():
+    sizes = sizes_of(_settings(), model_ctx=4096, gpu=True, free_cells=900_000, has_state=True)
+    assert sizes == Sizes(16, 65536, 4096)
 
 
 def test_explicit_sizes_are_not_changed():

@@ -30,12 +30,14 @@ def test_the_table_has_the_sizes_the_jobs_and_the_settings(model, capsys):
     found = dict(rows)
     assert found["model"] == "small (llama), trained for 2,048 tokens"
     assert found["layers"] == "2 with full attention: 128 bytes for a token in each"
-    assert found["KV cells"] == "8 MiB: 32,768 of 256 bytes (f16)"
-    assert found["jobs at once"] == "16 of 300 + 200 tokens; the memory holds 65"
+    assert found["KV cells"] == "32 MiB: 131,072 of 256 bytes (f16)"
+    assert found["jobs at once"] == "64 of 300 + 200 tokens; the memory holds 262"
+    assert found["slots"] == "up to 64 as the worker measures, longest job 2,048 tokens"
     assert found["jobs per second"] == "2"
     assert found["last answer"] == "after 50 s if all 100 users ask at once"
     named = [value for what, value in rows if what == "settings"]
-    assert "PENSTOCK_MAX_WAIT_MS=42000" in named
+    assert not [line for line in named if line.startswith("PENSTOCK_MAX_BATCH_SIZE")]
+    assert "PENSTOCK_MAX_WAIT_MS=18000" in named
     assert "PENSTOCK_MAX_QUEUE_SIZE=100" in named
 
 
@@ -43,7 +45,7 @@ def test_the_table_has_the_sizes_the_jobs_and_the_settings(model, capsys):
     ("arguments", "code", "expected"),
     [
         (["--gpu=80"], 2, "--gpu='80' is not a size; write it like 80GiB"),
-        (["--gpu=1GiB"], 1, "what is left is too little for 16 slots"),
+        (["--gpu=1GiB"], 1, "what is left is too little for 64 slots"),
         (["--users=5"], 2, "name both numbers of tokens"),
         (["--rate=5"], 2, "--rate=5.0: name --prompt and --answer too"),
         (["--slots=5000"], 2, "--slots='5000' is out of range"),

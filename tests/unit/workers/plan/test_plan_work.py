@@ -1,5 +1,7 @@
 """Tests of the jobs that a worker is predicted to do, and of the settings that a plan names."""
 
+from dataclasses import replace
+
 import pytest
 
 from shared.errors import ConfigError
@@ -66,8 +68,10 @@ def test_the_settings_of_a_plan_can_be_set_and_hold_all_users(users, rate):
 
 
 def test_without_users_only_the_sizes_of_the_worker_are_named():
-    names = {"PENSTOCK_MAX_BATCH_SIZE": 16, "PENSTOCK_N_CTX": 8_192, "PENSTOCK_KV_CELLS": 16_384}
+    names = {"PENSTOCK_N_CTX": 8_192, "PENSTOCK_KV_CELLS": 16_384}
     assert suitable_settings(a_fit(), SETTINGS, None) == names
+    of_sixteen = replace(SETTINGS, max_batch_size=16)
+    assert suitable_settings(a_fit(), of_sixteen, None) == names | {"PENSTOCK_MAX_BATCH_SIZE": 16}
 
 
 def test_a_demand_has_the_tokens_of_prompt_and_answer():
