@@ -23,6 +23,13 @@ hypothesis.settings.register_profile("penstock", deadline=None)
 hypothesis.settings.load_profile("penstock")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without such tests if only those with the marker `rq` are wanted: the import takes half a minute."""
+    if config.option.markexpr != "rq" or not collection_path.match("test_*.py"):
+        return None
+    return True if "mark.rq" not in collection_path.read_text(encoding="utf-8") else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the files with the marker `minutes` first, so that no process works on one alone after all others."""
