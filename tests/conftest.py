@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("penstock")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file without such tests if only those with the marker `rq` are wanted: the import takes half a minute."""
+    """Import only files with such tests if those with the marker `rq` are wanted: all imports take half a minute."""
     if config.option.markexpr != "rq" or not collection_path.match("test_*.py"):
         return None
     return True if "mark.rq" not in collection_path.read_text(encoding="utf-8") else None
