@@ -1,6 +1,6 @@
 -- crowd: finds the paused job that goes back to its queue when a worker holds as many as it may and a newcomer wants a slot.
 -- USES clock job rows partial contest
--- docs/adr/0077-a-paused-job-makes-room-for-a-newcomer.md gives the reasons.
+-- docs/adr/0088-when-a-running-job-is-paused.md gives the reasons.
 
 -- Whether the owner of a paused job leads a tenant by so much that the job makes room for it: by RISK_FACTOR times the lead
 -- for a turn and what a slot computes while the job's tokens are computed again. So they take a fifth of the time at most.

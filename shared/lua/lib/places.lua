@@ -2,7 +2,7 @@
 -- KEYS models books
 -- USES clock slug
 -- Each live pool is kept its part of the bound in proportion to its slots, but at least one place, which jobs of other
--- pools cannot take. docs/adr/0037-places-per-pool.md gives the reasons.
+-- pools cannot take. docs/adr/0041-bounds-from-what-is-measured.md gives the reasons.
 
 -- With more live pools than this, no places are kept, and only the bound on all jobs holds: an admission looks at each
 -- pool.

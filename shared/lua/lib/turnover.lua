@@ -1,7 +1,7 @@
 -- turnover: counts how many slots of a pool became free lately because the jobs in them ended.
 -- KEYS books
 -- USES clock settings
--- docs/adr/0066-no-pauses-where-slots-become-free.md gives the reasons.
+-- docs/adr/0088-when-a-running-job-is-paused.md gives the reasons.
 
 -- The time in which slots are counted, as a part of a quantum.
 local TURNOVER_PART = 0.5
