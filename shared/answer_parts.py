@@ -28,8 +28,8 @@ class Delta:
     """A new piece of an answer.
 
     For the kind `call`, `text` is the name of the tool. `index` is the number of the call, from 0, that a `call` begins
-    and whose `arguments` go on. `source` is the upstream's id of a call, or its name of the field with the reasoning;
-    "" if it is not kept.
+    or that `arguments` extend. `source` is the upstream's id of a call, or its name of the field with the reasoning; ""
+    if it is not kept.
     """
 
     kind: Kind

@@ -10,7 +10,7 @@ def apply() -> None:
     """Call gevent's `monkey.patch_all`, but let it read the metadata of the installed packages once only.
 
     gevent looks for subscribers to its patches there, more than 20 times. That takes 0.6 s of CPU time in an
-    environment of 170 packages, a quarter of what a door needs to start.
+    environment of 170 packages, a quarter of the CPU time of a door's start.
     """
     find = metadata.entry_points
     read_all = cache(find)

@@ -24,8 +24,8 @@ bind = _settings.listen
 workers = _settings.web_workers
 #: A gevent worker runs one greenlet per connection. A waiting call or a stream needs only a few kB, not a thread.
 worker_class = "web.gunicorn_worker.DoorWorker"
-#: The worker accepts so many more connections than PENSTOCK_MAX_CONNECTIONS that it can answer /health on the reserve
-#: and refuse others; it stops to accept only when even those are in use (web/gunicorn_worker.py).
+#: The worker accepts more connections than PENSTOCK_MAX_CONNECTIONS. On the reserve it answers /health and refuses
+#: other requests; it stops accepting only when the reserve is in use too (web/gunicorn_worker.py).
 worker_connections = connection_limits(_settings, raise_file_limit()).total + 2 * RESERVE
 #: The maximum number of connections that the kernel queues while a worker is busy or restarts. Linux caps this
 #: number at net.core.somaxconn.

@@ -110,7 +110,7 @@ class PacedSocket:
         self._begin(_Phase.IDLE, idle_s, self._limits.head_max_bytes)
 
     def begin_head(self, count: int) -> None:
-        """Read the head of a request, of which `count` bytes are there."""
+        """Read the head of a request. `count` of its bytes have arrived."""
         self._begin(_Phase.HEAD, self._limits.head_s, self._limits.head_max_bytes)
         self._hold(count)
 

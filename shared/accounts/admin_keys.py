@@ -22,7 +22,7 @@ from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-#: Each admin key begins with this prefix, so that people can tell it from a tenant's API key.
+#: Each admin key begins with this prefix, which distinguishes it from a tenant's API key.
 ADMIN_KEY_PREFIX = "psa_"
 #: The name of the key in the admin key file. No key in the store may have this name.
 FILE_KEY_NAME = "admin key file"

@@ -88,7 +88,7 @@ class Budgets:
         return found
 
     def _read(self, records: Sequence[str]) -> tuple[date, Sequence[Mapping[Any, Any]]]:
-        """Return the date of the store's time, and these records; empty for one that another program has spoiled."""
+        """Return the date of the store's time, and these records, a spoiled one as an empty record."""
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.mget(keys.of_time())

@@ -11,7 +11,7 @@ from shared.store import keys
 
 #: The number of hex digits of the digest that lists show as a key's id.
 ID_DIGITS = 12
-#: The prefix by which people and scanners for leaked secrets recognize a key.
+#: The prefix of each key, so that people and scanners for leaked secrets recognize it.
 KEY_PREFIX = "psk_"
 #: Longer texts are not keys; a key has 47 characters.
 _MAX_KEY_CHARS = 128

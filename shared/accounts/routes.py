@@ -76,7 +76,7 @@ class Routes:
                 pipe.execute()
 
     def remove(self, name: str) -> bool:
-        """Remove a route, also one that is spoiled. Return whether it existed. Jobs that it has routed go on."""
+        """Remove a route, also one that is spoiled. Return whether it existed. Jobs that it has routed continue."""
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hdel(keys.routes(), name)
             add_record(pipe, self._actor, "route.rm", f"route {name}")

@@ -10,7 +10,7 @@ from shared.store.decode import text
 
 
 def parse_policy(tenant: str, fields: Mapping[Any, Any]) -> tuple[TenantPolicy | None, tuple[str, ...]]:
-    """Return the policy, None if there is none, and a sentence about each field that is not valid.
+    """Return the policy (None if the tenant has no policy), and a sentence about each field that is not valid.
 
     The scripts count such fields as missing too (shared/lua/lib/verdict.lua), and the tenant must not be shut out.
     """

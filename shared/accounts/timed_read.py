@@ -1,4 +1,4 @@
-"""Reads keys from the store together with the store's time, by which they expire."""
+"""Reads keys from the store together with the store's time, which decides whether they have expired."""
 
 from collections.abc import Callable
 from typing import Any

@@ -18,7 +18,7 @@ from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-#: The days for which the store keeps the usage, today included.
+#: The days for which the store keeps the usage, the current day included.
 KEPT_DAYS = 400
 #: The tenant and the model of the series in which a day with too many series counts what is beyond them.
 OTHER = "(other)"
@@ -135,7 +135,7 @@ def parse_dimensions(name: str, value: str) -> tuple[str, ...]:
 
 
 def days_between(first: date, last: date, *, most: int = KEPT_DAYS) -> list[date]:
-    """Return the days from the first to the last. Raises ConfigError if there are none, or more than `most`."""
+    """Return the days from the first to the last. Raises ConfigError for no day or more than `most`."""
     number = (last - first).days + 1
     if number < 1:
         raise ConfigError(f"from={first} is after to={last}")

@@ -25,7 +25,7 @@ def parse_secrets(content: str) -> tuple[bytes, ...]:
     """Return the secrets in a text, one a line. Raises ConfigError, whose message does not quote them."""
     lines = content.split()
     if not 1 <= len(lines) <= _MAX_SECRETS:
-        raise ConfigError(f"webhook_secret has {len(lines)} lines; it needs one secret, or two of which both sign")
+        raise ConfigError(f"webhook_secret has {len(lines)} lines; it needs one secret, or two if both are to sign")
     return tuple(_parse(line) for line in lines)
 
 

@@ -105,7 +105,7 @@ def write_table(
 
 
 def _draw_unbroken(lines: Sequence[Sequence[str]], styles: dict[str, str]) -> None:
-    """Draw the lines, of which the first has the names of the columns."""
+    """Draw the lines as a table. The first line has the names of the columns."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Packs the token ids of an unfinished answer for the store, with a seal that says which worker may go on after them.
+"""Packs the token ids of an unfinished answer for the store, with a seal that says which worker may continue it.
 
 An id has 4 bytes, the lowest first. The seal is made from the claim token, the fingerprint of the worker's model and
 all ids so far: 16 hexadecimal digits of a SHA-1. shared/lua/lib/partial.lua checks it. It detects ids that another
@@ -20,21 +20,21 @@ class PackedIds(NamedTuple):
     seal: str = ""
 
 
-#: What is sent of an answer that no other worker can go on with.
+#: Sent for an answer that no other worker can continue.
 NOTHING = PackedIds()
 
 
 class AnswerIds:
-    """The ids of one answer under one claim, of which each call of `add` packs the new ones."""
+    """The ids of one answer under one claim. Each call of `add` packs the new ones."""
 
     def __init__(self, claim_token: str, fingerprint: str, kept: Sequence[int] = ()) -> None:
-        """Create the ids of an answer that goes on after the tokens `kept`, which the store has already."""
+        """Create the ids of an answer that continues after the tokens `kept`, which the store has already."""
         self._prefix = f"{claim_token} {fingerprint} ".encode()
         self._begin()
         self._pack(kept)
 
     def add(self, tokens: Sequence[int], end: int) -> PackedIds:
-        """Return what to store when the answer has `end` tokens, of which the last are `tokens`.
+        """Return the bytes to store when the answer has `end` tokens and ends with `tokens`.
 
         An answer may be told from its beginning again. Returns nothing to store if tokens between are missing.
         """

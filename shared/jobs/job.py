@@ -179,7 +179,7 @@ class ClaimedJob:
     max_tokens: int
     cancel_requested: bool = False
     traceparent: str = ""
-    #: The tokens that earlier attempts generated, after which the answer goes on.
+    #: The tokens that earlier attempts generated. The answer continues after them.
     answer: tuple[int, ...] = ()
     key_label: str = ""
     #: How long the job was queued before this claim, in ms: since its admission, or since it was last given back.
@@ -247,7 +247,7 @@ class Ending:
     id: str
     token: str
     outcome: Outcome
-    #: A FinishReason, or "" if there is none.
+    #: A FinishReason, or "" if the job has none.
     finish_reason: str = ""
     #: An EndCode if the job did not succeed, else "".
     code: str = ""

@@ -31,7 +31,7 @@ class Refusal(StrEnum):
     #: The tenant has used up its own rate limit. The HTTP status is 429 instead of 503.
     RATE_LIMITED = "rate_limited"
     #: With the offered job, the tenant or its group could use more tokens than a budget allows; or the jobs of the pool
-    #: have cost as much as they may today. The HTTP status is 429.
+    #: have cost as much as they may on this day. The HTTP status is 429.
     BUDGET_EXHAUSTED = "budget_exhausted"
     #: No pool that the request may use takes such a request: it is private and no pool is local, or it does not meet a
     #: condition of each pool of its route. `limit` is the RouteReason.

@@ -48,7 +48,7 @@ class RouteReason(StrEnum):
     WINDOW = "window"
     #: The job is private, and an earlier pool is not marked as local.
     PRIVATE = "private"
-    #: The jobs of an earlier pool have cost as much as they may today.
+    #: The jobs of an earlier pool have cost as much as they may on this day.
     BUDGET = "budget"
     #: An earlier pool would have refused the job.
     SPILL = "spill"

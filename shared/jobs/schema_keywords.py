@@ -183,7 +183,7 @@ def _has_unknown_format(node: Mapping[str, Any]) -> bool:
 
 
 def _idle_in(node: Mapping[str, Any]) -> set[str]:
-    """Return the keywords of the schema that restrict nothing because of their value or of what stands beside them."""
+    """Return the keywords that restrict nothing because of their own value or of the schema's other keywords."""
     idle = {name for name, restricts_nothing in _IDLE.items() if name in node and restricts_nothing(node[name])}
     if "if" not in node or all(_accepts_all(node.get(name, True)) for name in ("then", "else")):
         idle |= {"if", "then", "else"}

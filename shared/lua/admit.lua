@@ -11,14 +11,14 @@
 --   candidates int · how many answers share them
 --   cost_mwt int · the job's cost in thousandths of a weighted token, -1 to estimate it from learned answer lengths
 --   deadline_in_ms int · ms from now to the deadline
---   latest_in_ms int · ms from now to the latest start, by which the queue is ordered; -1 to compute it here
+--   latest_in_ms int · ms from now to the latest start, which orders the queue; -1 to compute it here
 --   start_within_ms int · ms from now to the start deadline, 0 for none
 --   poll_grace_ms int · the job is canceled as abandoned if it is not polled for this long, 0 for never
 --   patience_from text · where the deadline came from, which the job's JSON shows; `default` if the client named none
 --   start_named int · 1 if the client itself named the start deadline
 --   longest_in_ms int · ms to which a deadline that the client did not name may be extended; 0 if it named one
 --   idem_digest text · digest of the Idempotency-Key, '' for none
---   body_digest text · digest of the body, by which a repeat of the request is recognised; '' if it must not be
+--   body_digest text · digest of the body, which identifies a repeat of the request; '' if repeats are not detected
 --   attempt int · how many times the client has already sent this request
 --   asked_id text · deduplication id for refusals: the job's id, or an id that a proxy's retry also has
 --   key_label text · label of the API key that the client used

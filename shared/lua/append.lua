@@ -33,7 +33,7 @@ for i = chunks, #ARGV, 6 do
     local is_stored = is_added and ids ~= ''
       and redis.pcall('SETRANGE', k_partial .. id, 4 * number(tokens, 0) - #ids, ids .. ARGV[i + 5])
     if type(is_stored) ~= 'number' then
-      -- No later attempt goes on if the ids and the text in the stream do not agree.
+      -- No later attempt may continue the answer if the ids and the text in the stream do not agree.
       redis.call('DEL', k_partial .. id)
     end
   end

@@ -1,11 +1,11 @@
 -- batch_claim: gives one process the next batch that is due, on which no other process works for a time.
 -- KEYS open_batches batch_record batch_lines
 -- ARGV
---   token text · the claim, by which batch_step and admit recognize this process
+--   token text · the claim, which identifies this process to batch_step and admit
 --   lease_ms int · for how long the batch is this process's
 -- ANSWERS claimed none
 --   claimed: the batch's id; now in ms; its open lines, each with its text; every field and value of its record
---   none: ms until a batch is due, or -1 if there is none
+--   none: ms until a batch is due, or -1 for none
 -- KEEPS 9
 -- USES clock afford mark open_batches
 

@@ -7,7 +7,7 @@
 --   window_ms int · how long its lines may take
 --   ttl_s int · how long its record is kept after that, in s
 --   idem_digest text · digest of the Idempotency-Key, '' for none
---   body_digest text · digest of the body, by which a repetition of the request is recognized
+--   body_digest text · digest of the body, which identifies a repetition of the request
 --   fields rest · further fields of its record and their values
 -- ANSWERS created mismatch no_file short_file full exhausted
 --   created: the batch's id; a list of the fields and values of its record

@@ -9,7 +9,7 @@
 -- KEEPS 4
 -- USES clock job kept
 
--- Returns the length of a text, or 0 if there is none.
+-- Returns the length of a text, or 0 if it is missing.
 local function length_of_text(key)
   local length = redis.pcall('STRLEN', key)
   return type(length) == 'number' and length or 0

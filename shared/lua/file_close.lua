@@ -7,7 +7,7 @@
 --   filename text · its name
 --   ttl_s int · how long it is kept, in s
 --   idem_digest text · digest of the Idempotency-Key, '' for none
---   body_digest text · digest of the upload, by which a repetition of it is recognized
+--   body_digest text · digest of the upload, which identifies a repetition of it
 -- ANSWERS closed repeated mismatch gone
 --   closed: a list of the fields and values of the file's hash
 --   repeated: the id of the file that was finished with the same Idempotency-Key; the fields and values of its hash

@@ -3,7 +3,7 @@
 -- ARGV
 --   owner text · the tenant, or the group as the owner of a record (shared/store/keys.py: group_owner)
 -- ANSWERS sound
---   sound: the record is a hash, or there is none
+--   sound: the record is a hash, or does not exist
 -- KEEPS 9
 -- USES afford
 

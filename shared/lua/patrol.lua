@@ -12,7 +12,7 @@
 -- USES clock afford mark
 
 -- One process is on patrol at a time. It stays on patrol as long as it asks again within this time. After that, another
--- process goes on where it stopped.
+-- process continues where it stopped.
 local ON_PATROL_MS = 10000
 
 local held = redis.pcall('HMGET', k_patrol, 'asker', 'until_ms', 'cursor', 'round')

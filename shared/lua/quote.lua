@@ -20,15 +20,15 @@
 --   request_bytes int · length of the request and its metadata as JSON
 --   metadata_bytes int · length of the metadata as JSON
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
---   id text · the id that the job would have, by which shares of routes are decided
+--   id text · the id that the job would have, which decides its share of a route
 --   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
 -- ANSWERS quoted rerouted
 --   quoted: the job's cost in thousandths of a weighted token; the most that it can cost by the pool's prices, in
 --   millionths of the currency; ms until the job would end, and the interval of ms in which eight of ten such jobs end,
---   or -1 each while rates are unknown; the number of the pool in the route, from 1, of
---   which all this is said, or 0 if the request names a pool; why the route chooses it, or '' if it chooses none; then ''
---   if the job would be admitted, else the elements that follow `refused` in admit's answer. The retry hint takes neither
---   the appointment nor earlier attempts into account, and has no per-request spread.
+--   or -1 each while rates are unknown; the position in the route, from 1, of the pool that all these figures describe,
+--   or 0 if the request names a pool; why the route chooses it, or '' if it chooses no pool; then '' if the job would
+--   be admitted, else the elements that follow `refused` in admit's answer. The retry hint takes neither the
+--   appointment nor earlier attempts into account, and has no per-request spread.
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 6
 -- USES clock books lengths verdict tier kept room routes spending

@@ -5,7 +5,7 @@
 --   limit int · the most entries of each kind that this call handles, at most 64
 -- ANSWERS reaped
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
---   or -1 if there is none
+--   or -1 for none
 -- KEEPS 1 2 4 5 8 9 10 12
 -- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet deferral
 

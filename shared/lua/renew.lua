@@ -87,7 +87,7 @@ if known_to_rq then
   -- Reap removes a worker from RQ's set after a minute of silence, and RQ adds it only at its start.
   redis.call('SADD', k_rq_workers, rq_key)
   -- RQ shows only one current job for each worker, so only the first of the worker's jobs is written. RQ 2 reads it
-  -- from the worker's record. RQ 3 reads it from a set of executions, each of which has a record of its own.
+  -- from the worker's record. RQ 3 reads it from a set of executions; each execution has its own record.
   redis.call('DEL', k_rq_executions(worker))
   if ARGV[held] then
     local id, token = ARGV[held], ARGV[held + 1]

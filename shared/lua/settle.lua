@@ -33,8 +33,8 @@ if not job then
 end
 local label = label_of(job.tenant)
 local label_and_model = label .. '|' .. job.model
--- Counts the tokens of this attempt, and returns how many it computed for the first time. Of an attempt whose tokens
--- were kept, only those are counted that were not: the attempt that goes on counts the others.
+-- Counts the tokens of this attempt, and returns how many it computed for the first time. If the tokens of an attempt
+-- were kept, it counts only the others: the attempt that continues the answer counts the kept ones.
 local function count_tokens(kept)
   local prompt, cached = kept > 0 and 0 or prompt_tokens, kept > 0 and 0 or cached_tokens
   local completion = math.max(0, completion_tokens - kept)
@@ -89,7 +89,7 @@ local computed = count_tokens(0)
 if ending.outcome ~= 'succeeded' and computed > 0 then
   count('wasted|' .. label .. '|' .. (ending.code == 'abandoned' and 'abandoned' or ending.outcome), computed)
 end
--- An attempt that goes on has neither the job's first token nor all of its tokens.
+-- An attempt that continues an answer has neither the job's first token nor all of its tokens.
 local first_token_ms, own_tokens = job.kept_tokens == 0 and ttft_ms or -1, completion_tokens - job.kept_tokens
 if first_token_ms >= 0 then
   local size = prompt_tokens < 256 and 's' or prompt_tokens < 2048 and 'm' or 'l'

@@ -3,7 +3,7 @@
 -- ARGV
 --   limit int · the largest number of tenants to return, at most 64; those with the latest admissions come first
 --   worker_limit int · the largest number of workers to return, at most 64; each pool gets an equal part of them
---   with_stats int · 1 to return all counters and histogram buckets, of which there may be more than ten thousand
+--   with_stats int · 1 to return all counters and histogram buckets; there may be more than ten thousand
 -- ANSWERS snapshot
 --   snapshot: now in ms; numbers of inflight, queued and running jobs; config; stats; for each tenant its name, the age
 --   of its oldest queued job that is no batch job in ms (-1 for none), its fields and the slugs of its queues; for each

@@ -1,12 +1,12 @@
 -- webhook_claim: gives one process the webhook that is due and whose tenant was served the longest ago.
 -- KEYS webhook webhooks webhook_due webhook_turns
 -- ARGV
---   token text · the claim, by which webhook_step recognizes this process
+--   token text · the claim, which identifies this process to webhook_step
 --   lease_ms int · for how long the webhook is this process's
---   busy rest · tenants of which this process sends as many webhooks as it may
+--   busy rest · tenants for which this process already sends the most webhooks that it may send at once
 -- ANSWERS claimed none
 --   claimed: the webhook's id; its tenant; now in ms; a list of the fields and values of its record
---   none: ms until a webhook is due, or -1 if there is none or only those of busy tenants
+--   none: ms until a webhook is due, or -1 if only busy tenants have webhooks or no tenant has any
 -- KEEPS 9 13
 -- USES clock afford mark webhook
 

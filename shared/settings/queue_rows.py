@@ -23,7 +23,7 @@ ROWS: tuple[Setting, ...] = (
         "tokens",
         1,
         10**12,
-        "prompt tokens plus max_tokens of a tenant's queued jobs; auto: their expected work is bounded, by what "
+        "prompt tokens plus max_tokens of a tenant's queued jobs; auto: their expected work is at most what "
         "the pool can do in PENSTOCK_MAX_WAIT_MS",
         auto=True,
     ),

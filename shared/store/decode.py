@@ -264,7 +264,7 @@ def _bound(value: str | None, auto_value: int) -> int:
 
 
 def _set_bound(value: str | None) -> int | None:
-    """Return a bound that an operator has set; None if nobody has, or if the value is none that can be set."""
+    """Return a bound that an operator has set; None if no bound is set, or if the value is not a valid bound."""
     return int(value) if value and is_integer(value) and int(value) >= 1 else None
 
 

@@ -14,8 +14,8 @@ from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-#: The two settings by which an ended job keeps about a third of the memory (see SMALL_RECORDS in
-#: shared/store/embedded.py), and what they have to be: at most, or at least.
+#: Two settings of the server, the largest value of the first and the smallest of the second: with them, an ended job
+#: keeps about a third of the memory (see SMALL_RECORDS in shared/store/embedded.py).
 _STREAM_NODE_BYTES, _HASH_VALUE_BYTES = 256, 512
 _READ_SETTINGS = ("maxmemory-policy", "appendonly", "maxmemory", "stream-node-max-bytes", "hash-max-ziplist-value")
 
@@ -28,7 +28,7 @@ FIRST_ANSWER_S = 2.0
 
 
 def require_answer(client: redis.Redis, url: str, *, within_s: float = FIRST_ANSWER_S) -> None:
-    """Return if the store at `url`, of which `client` is a client, answers a PING within `within_s` seconds.
+    """Return if the store answers a PING of `client` within `within_s` seconds. `url` is named in errors.
 
     Any answer of a store counts, even that it still loads its data or forbids PING. Raises StoreUnavailable, whose
     message has the URL without its password, if nothing answers, a server refuses the password, or the server is no

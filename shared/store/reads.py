@@ -1,4 +1,4 @@
-"""Reads from the store, none of which changes a job's state: jobs, pages of jobs, events, doorbells, the snapshot."""
+"""Reads jobs, pages of jobs, events, doorbells and the snapshot from the store, without changing a job's state."""
 
 import json
 from collections.abc import Sequence
@@ -125,7 +125,7 @@ class StoreReads:
         return replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
 
     def kept_request(self, job_id: str) -> dict[str, Any] | None:
-        """Return the payload of an ended job that keeps it; None if there is none. It may belong to any tenant."""
+        """Return the payload of an ended job of any tenant; None if the job is unknown or does not keep its payload."""
         with store_faults(self.client):
             try:
                 payload = json.loads(self.client.get(keys.payload(job_id)) or b"null")
@@ -200,7 +200,7 @@ class StoreReads:
         return [decode.integer(None if value is None else decode.text(value)) for value in values]
 
     def read_events(self, after: dict[str, str], *, block_ms: int) -> dict[str, list[tuple[str, dict[str, str]]]]:
-        """Return new events of several jobs, by job id. If there are none, block until one is added.
+        """Return new events of several jobs, by job id. If no event is new, block until one is added.
 
         Blocks for up to `block_ms`, at most 5 s. `after` maps each job id to the stream id after which to read ("0" for
         all events). An event is (stream id, fields); fields["type"] is `started` (with attempt), `token` (with text and

@@ -168,7 +168,7 @@ class Rings:
 
 @dataclass(frozen=True)
 class Reaped:
-    """How many jobs one call of reap moved, and the ms until the next deadline or lease end (None if there is none)."""
+    """How many jobs one call of reap moved, and the ms until the next deadline or lease end (None without one)."""
 
     expired: int
     requeued: int

@@ -17,7 +17,7 @@ class Span(Protocol):
 
     @property
     def traceparent(self) -> str:
-        """The context for spans inside this one, in the form of W3C trace context; "" if there is none."""
+        """The context for spans inside this one, in the form of W3C trace context; "" without a trace."""
         ...
 
     def set(self, attributes: Attributes, /) -> None:

@@ -90,7 +90,7 @@ def test_if_the_door_cannot_cancel_the_job_the_user_is_told_that_it_goes_on(tmp_
     code, stderr = interrupted_stream(tmp_path, failed)
     assert code == 130
     assert (
-        "job j1 goes on, `penstock cancel j1 --tenant blue` cancels it: the door answered 500: out of order" in stderr
+        "job j1 continues, `penstock cancel j1 --tenant blue` cancels it: the door answered 500: out of order" in stderr
     )
     assert "Traceback" not in stderr
 
@@ -107,7 +107,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_cancel(tmp_path):
     finally:
         released.set()
     assert code == 130
-    assert stderr.splitlines()[-1] == "job j1 goes on, `penstock cancel j1 --tenant blue` cancels it"
+    assert stderr.splitlines()[-1] == "job j1 continues, `penstock cancel j1 --tenant blue` cancels it"
     assert "Traceback" not in stderr
 
 

@@ -22,7 +22,7 @@ _BETWEEN_MESSAGES = "\n\n"
 
 @dataclass(frozen=True)
 class Conversation:
-    """The messages of a chat, and the place in the body of the first image or document; "" if there is none.
+    """The messages of a chat, and the place in the body of the first image or document ("" without one).
 
     A document that is a text is part of its message's text, and does not count.
     """

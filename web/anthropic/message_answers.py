@@ -76,7 +76,7 @@ def text_block(text: str) -> dict[str, Any]:
 
 
 def thinking_block(text: str) -> dict[str, Any]:
-    """Return the block of what the model has reasoned. There is no signature, because nothing has to be verified."""
+    """Return the block with the model's reasoning. There is no signature, because nothing has to be verified."""
     return {"type": "thinking", "thinking": text, "signature": ""}
 
 

@@ -82,7 +82,7 @@ _OF_CHATS = frozenset(
         "top_p",
     }
 )
-#: The efforts of which the chat route has no word of the same name.
+#: The efforts that the chat route does not know by the same name.
 _EFFORTS = {"max": "xhigh"}
 
 
@@ -171,7 +171,7 @@ class CountTokensBody(NotesIgnored, Body):
             check_keywords(self.output_config.format["schema"], "output_config.format.schema")
         chat = self._chat()
         if self.thinking is not None:
-            # The variable by which the templates of several families turn reasoning on and off.
+            # The variable that turns reasoning on and off in the templates of several families.
             chat["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
         try:
             return ChatWithTools.model_validate(chat)

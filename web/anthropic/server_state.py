@@ -32,7 +32,7 @@ def check_context_management(value: Any) -> None:
 def check_thread(value: Any) -> None:
     """Raise ApiError unless a thread begins with this request: no thread is kept, so none can be continued.
 
-    The error has the code by which Anthropic's packages recognize a lost thread: they send the whole conversation.
+    Anthropic's packages recognize a lost thread by the error's code, and send the whole conversation.
     """
     fields = read_fields(value, frozenset({"previous_message_id", "type"}), "thread")
     if fields.get("type") == "continue":

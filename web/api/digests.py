@@ -1,4 +1,4 @@
-"""Digests of bodies and keys, by which repeats of a request are recognized; pure functions."""
+"""Digests of bodies and keys that identify repeats of a request; pure functions."""
 
 import hashlib
 import json

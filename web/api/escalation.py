@@ -1,4 +1,4 @@
-"""The field `escalate` of a request: by which checks a failed answer moves its job to a later pool of the route."""
+"""The field `escalate` of a request: the checks whose failure moves the job to a later pool of the route."""
 
 from typing import Annotated, Literal
 

@@ -179,7 +179,7 @@ class JobFields(Body):
         None, ge=1, description="the deadline in ms from now; the maximum is PENSTOCK_MAX_DEADLINE_MS"
     )
     start_within_ms: int | None = Field(
-        None, ge=1, le=MAX_MS, description="the start deadline in ms from now, by which the first token is needed"
+        None, ge=1, le=MAX_MS, description="the start deadline: when the first token is needed, in ms from now"
     )
     poll_grace_ms: int | None = Field(
         None, ge=0, le=MAX_MS, description="the job is canceled if it is not polled for this many ms"

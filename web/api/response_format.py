@@ -10,7 +10,7 @@ from web.http.api_errors import ApiError
 
 #: How many choices a request may have; the engine has the same limit.
 MAX_CHOICES = 1000
-#: The texts of which an answer must be one. fail_fast: each invalid choice would add an error.
+#: The texts between which an answer must choose. fail_fast: each invalid choice would add an error.
 Choices = Annotated[
     list[Annotated[NulFreeText, Field(min_length=1, max_length=4096)]],
     Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True),

@@ -60,13 +60,13 @@ def _drain() -> str:
     worker = named("worker")
     _workers().drain(worker)
     log_action(acting_admin(), "worker.drain", f"worker {worker}")
-    return f"Worker {worker} claims no more jobs. Those that it runs go on."
+    return f"Worker {worker} claims no more jobs. Its running jobs continue."
 
 
 def _drain_all() -> str:
     _workers().drain_all()
     log_action(acting_admin(), "system.drain", "all workers")
-    return "No worker claims jobs, and the door admits none. Running jobs go on."
+    return "No worker claims jobs, and the door admits none. Running jobs continue."
 
 
 def _resume() -> str:
@@ -96,7 +96,7 @@ def _cancel() -> str:
 
 def _disable() -> str:
     tenant = _set_disabled(disabled=True)
-    return f"Tenant {tenant} is disabled: the door refuses its requests. Its running jobs go on."
+    return f"Tenant {tenant} is disabled: the door refuses its requests. Its running jobs continue."
 
 
 def _enable() -> str:

@@ -18,7 +18,7 @@ from web.runtime.current import current_context
 
 bp = APIBlueprint("console", __name__, url_prefix="/console", enable_openapi=False)
 
-#: A search shows at most so many tenants.
+#: A search shows at most this many tenants.
 _MAX_FOUND = 20
 
 

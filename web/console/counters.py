@@ -31,9 +31,9 @@ class Counters:
 
 
 def divide(snapshot: Snapshot) -> tuple[Snapshot, Counters]:
-    """Return the snapshot with only the counters of which rates are shown, and the counters that the console keeps.
+    """Return the snapshot with only the counters that are shown as rates, and the counters that the console keeps.
 
-    A snapshot may have 15,000 counters, of which a history of minutes would take too much memory.
+    A snapshot may have 15,000 counters. A history of all of them over minutes would take too much memory.
     """
     rates: dict[str, int] = {}
     refused: dict[tuple[str, str], int] = {}

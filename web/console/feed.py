@@ -29,8 +29,8 @@ _FAILED = LimitedEvent("console.failed")
 
 #: The most streams of the console that one process keeps open. Operators are few, and each browser tab has one.
 MAX_VIEWERS = 32
-#: Seconds between two passes, and for how long the reader goes on after the last viewer has left: a page that is loaded
-#: again then shows its history.
+#: Seconds between two passes, and for how long the reader continues after the last viewer has left: a page that is
+#: loaded again then shows its history.
 _PASS_S, _IDLE_S = 1.0, 60.0
 #: Rates are those of this many passes. Refusals and first tokens are counted for _MARKS periods of _MARK_S seconds.
 _RATE_PASSES, _MARKS, _MARK_S = 10, 30, 10.0
@@ -40,7 +40,7 @@ _POINTS = 300
 #: read those of 10,000 tenants takes half a second, so they are then read every 25 s.
 _FACTS_AGE_S, _FACTS_PART = 5.0, 0.02
 
-#: The HTML of each panel by its name, made from a board; or from why there is none.
+#: Makes the HTML of each panel, by its name, from a board or from the reason why the board is missing.
 Render = Callable[[Board | NoBoard, RecentEvents], dict[str, str]]
 Point = Mapping[str, float]
 
@@ -72,7 +72,7 @@ class ConsoleFeed:
         self._forget()
 
     def join(self) -> Callable[[], None]:
-        """Count a new viewer, and see to it that passes are made. Return the function by which it leaves.
+        """Count a new viewer, and start the passes if it is the first. Return the function that ends its visit.
 
         Only the first call of that function has an effect. Raises ApiError (503) if there are too many viewers.
         """

@@ -25,7 +25,7 @@ def install(environment: Environment) -> None:
 
 
 def render_panels(environment: Environment, board: Board | NoBoard, events: RecentEvents) -> dict[str, str]:
-    """Return the HTML of each panel. Without a board, only the state is rendered, which says why there is none."""
+    """Return the HTML of each panel. Without a board, only the state is rendered, which gives the reason."""
     names = PANELS if isinstance(board, Board) else _UNKNOWN_PANELS
     values: dict[str, Any] = {"board": board, "NoBoard": NoBoard, "events": events, "most": MAX_LINES}
     return {name: environment.get_template(f"console/{name}.html").render(values) for name in names}

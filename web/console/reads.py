@@ -21,7 +21,7 @@ from web.console.counters import Counters
 _UNREADABLE = LimitedEvent("console.unreadable")
 #: At most this many running jobs are read in one pass; the fleet may run more.
 MAX_RUNNING = 200
-#: At most this many queues are asked for failed jobs in one pass, and for so many jobs each.
+#: One pass asks at most this many queues for failed jobs, and each queue for at most this many jobs.
 _MAX_QUEUES, _NEWEST = 8, 5
 
 _RUNNING_FIELDS = ("tenant", "model", "worker", "started_ms", "paused_since_ms", "cancel")
@@ -86,7 +86,7 @@ def or_default(read: Callable[[], T], default: T) -> T:
 
 
 def read_tenant_facts(store: Store) -> TenantFacts:
-    """Return the facts about all tenants, of which there may be thousands. Raises StoreUnavailable."""
+    """Return the facts about all tenants, which may be thousands. Raises StoreUnavailable."""
     entries = Tenants(store.client).list()
     return TenantFacts(
         names=tuple(one.name for one in entries),

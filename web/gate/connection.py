@@ -136,7 +136,7 @@ class Connection:
     def _end_with_key(self, problem: ApiError) -> None:
         """React to the end of a key; called on the thread that watches keys, so this method must not block.
 
-        Jobs that were submitted with another key continue. If there are none, the connection ends.
+        Jobs that were submitted with another key continue. Without such jobs, the connection ends.
         """
         if not self._standing.is_stranger:
             return

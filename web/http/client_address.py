@@ -80,7 +80,7 @@ class TrustedProxies:
 def parse_trusted_proxies(text: str, setting: str = "PENSTOCK_TRUSTED_PROXIES") -> TrustedProxies:
     """Return the proxies in a value of this setting: addresses, networks and `unix`, comma-separated.
 
-    Raises ConfigError for an entry that is none of these.
+    Raises ConfigError for any other entry.
     """
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     networks = tuple(_parse_network(text, entry, setting) for entry in entries if entry != UNIX)

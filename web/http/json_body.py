@@ -13,8 +13,8 @@ def parse_json(data: bytes) -> Any:
     """Return the JSON value of a body.
 
     Raises ApiError with code invalid_json if the body is not valid JSON, for example because of invalid UTF-8, NaN or
-    excessive nesting, or if it has so many values that parsing it would take too long (web/http/json_budget.py). If a
-    string contains half of a surrogate pair, the code is invalid_value, and the error names the field.
+    excessive nesting, or if parsing its values would take too long (web/http/json_budget.py). If a string contains half
+    of a surrogate pair, the code is invalid_value, and the error names the field.
     """
     if not data.strip():
         raise ApiError("invalid_json", "the body is empty; a JSON object is expected")

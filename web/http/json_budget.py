@@ -2,9 +2,8 @@
 
 A body of 1 MiB can contain half a million lists, whose parsing takes .3 s of the door's loop, and all other requests
 wait for it. Counting bytes takes a few ms at most. The weight of a text is about its parsing time in units of 25 ns,
-measured with pydantic-core's parser, which the door uses: 50 ns for a number, 400 ns for a list or an object, half of
-which is Python's garbage collection, and 300 ns for a text or a name that differs from the others
-(bench/bad_bodies.py).
+measured with pydantic-core's parser, which the door uses: 50 ns for a number, 400 ns for a list or an object (half of
+it for Python's garbage collection), and 300 ns for a text or a name that differs from the others (bench/bad_bodies.py).
 """
 
 from web.http.api_errors import ApiError

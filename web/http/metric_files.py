@@ -21,7 +21,7 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from shared.state_dir import FolderLock
 
-#: The environment variable by which prometheus-client finds the folder.
+#: The environment variable that tells prometheus-client the folder.
 _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "penstock-metrics-"
 #: A folder that was created less than this many seconds ago may belong to a start that has not locked it yet.

@@ -97,7 +97,7 @@ def return_ticket(in_body: str | None) -> str:
 
 
 def retry_attempt() -> int:
-    """Return the retry count that the client sent with this request; 0 if there is none.
+    """Return the retry count that the client sent with this request; 0 if it sent no count.
 
     Raises ApiError if X-Attempt is invalid. The header of OpenAI's packages is read only if it is a number, because
     their users do not choose it.

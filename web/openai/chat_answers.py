@@ -79,7 +79,7 @@ class AnswerFormat:
         return {} if choice.mean_logprob is None else {"mean_logprob": choice.mean_logprob}
 
     def _call_prefix(self, index: int) -> str:
-        """Return what tells the calls of tools in a choice from those of all other answers."""
+        """Return the prefix of the ids of a choice's tool calls, which makes them unique among all answers."""
         return self.job_id if index == 0 else f"{self.job_id}_{index}"
 
     def usage_so_far(self, tokens: int) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def answer_format(view: JobView, kind: AnswerKind, usage_chunks: UsageChunks = "
 
 @lru_cache(maxsize=256)
 def _fingerprint(model: str) -> str:
-    """Return what tells one configuration of the server from others: the model's name and Penstock's version."""
+    """Return the fingerprint of the server's configuration: the model's name and Penstock's version."""
     return "fp_" + hashlib.sha256(f"{model} {package_version()}".encode()).hexdigest()[:10]
 
 

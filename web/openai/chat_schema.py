@@ -129,7 +129,7 @@ class OpenAIBody(OpenAISampling):
     response_format: ResponseFormat | None = None
     n: CandidateCount = Field(1, description="how many choices to return")
     best_of: CandidateCount | None = Field(
-        None, description="how many answers to generate, of which the n likeliest are returned; by default n"
+        None, description="how many answers to generate; the n likeliest are returned; by default n"
     )
 
     @model_validator(mode="after")

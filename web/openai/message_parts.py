@@ -29,7 +29,7 @@ def message_fields(parts: AnswerParts, job_id: str) -> dict[str, Any]:
 
 
 def without_old_reasoning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages, of which those before the user's last message have no reasoning.
+    """Return the messages, without the reasoning before the user's last message.
 
     Most templates show no such reasoning, which a conversation that the door keeps would have for good.
     """

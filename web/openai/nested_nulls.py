@@ -2,8 +2,8 @@
 
 from typing import Any
 
-#: Each object of a request whose null fields count as absent → the object inside it of which this is true as well. In
-#: a schema, null is a value like any other.
+#: Each object of a request whose null fields count as absent → an object inside it for which this is true as well. In a
+#: schema, null is a value like any other.
 _OBJECTS = {
     "escalate": "",
     "logit_bias": "",

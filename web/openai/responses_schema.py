@@ -189,6 +189,6 @@ class ResponsesBody(OpenAISampling):
         } | self._schema_form()
 
     def _schema_form(self) -> dict[str, Any]:
-        """Return the schema of the answer, with its name and options, unless there is none or it is too long."""
+        """Return the schema of the answer, with its name and options, unless it is missing or too long."""
         schema = self.text.json_schema if self.text else None
         return {"schema": schema} if schema and len(json.dumps(schema)) <= _MAX_REPEATED_SCHEMA else {}

@@ -78,7 +78,7 @@ class StructuredFields(Body):
         return self
 
     def answer_format(self, usual: ResponseFormat | None) -> ResponseFormat | None:
-        """Return the format that one of these fields names or, if there is none, the one of the usual field."""
+        """Return the format that one of these fields names or, without one, the format of the usual field."""
         formats = list(self._formats().values())
         return JobResponseFormat.model_validate(formats[0]) if formats else usual
 

@@ -1,8 +1,8 @@
 """Serve calls that own their job: if the client disconnects, or its key ends, before the job does, it is canceled.
 
-While this process stops, such a call goes on as long as a worker runs its job, or may claim it. Otherwise its client is
-told at once that the server stops, and the job is canceled, so that the client can send its request again. If the call
-is cut off at last, its job is not canceled.
+While this process stops, such a call continues as long as a worker runs its job, or may claim it. Otherwise its client
+is told at once that the server stops, and the job is canceled, so that the client can send its request again. If the
+call is cut off at last, its job is not canceled.
 """
 
 from collections.abc import Iterator

@@ -28,7 +28,7 @@ class JobStarted:
     """A worker has claimed the job.
 
     The items after this one contain the text from its beginning, even if an earlier attempt has already sent a part. If
-    the job is resumed, they go on after that part instead.
+    the job is resumed, they continue after that part instead.
     """
 
     event_id: str
@@ -37,7 +37,7 @@ class JobStarted:
 
     @property
     def fields(self) -> dict[str, int | bool]:
-        """The fields by which clients are told: `attempt`, and `resumed` if it is true."""
+        """The fields that clients receive: `attempt`, and `resumed` if it is true."""
         return {"attempt": self.attempt} | ({"resumed": True} if self.resumed else {})
 
 
@@ -64,7 +64,7 @@ class TextDelta:
 
     @property
     def fields(self) -> dict[str, int | str]:
-        """The fields by which clients are told: those of a candidate only if the job has several."""
+        """The fields that clients receive; those of a candidate only if the job has several."""
         told: dict[str, int | str] = {"text": self.text, "tokens": self.tokens}
         told |= {} if self.candidate is None else {"candidate": self.candidate}
         return told | ({"finish_reason": self.finish_reason} if self.finish_reason else {})

@@ -22,7 +22,7 @@ _MAX_KEY_CHARS = 256
 
 
 def with_job_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:
-    """Return a copy of the request with the ids by which the store recognizes a repeat of it.
+    """Return a copy of the request with the ids that let the store recognize a repeat of it.
 
     The request's `body_digest` must be set. Raises ApiError for an invalid Idempotency-Key.
     """
@@ -51,7 +51,7 @@ def with_refusal_identity(generation: GenerationRequest, tenant: str) -> Generat
 
 
 def batch_repeats(body: BaseModel) -> Repeats:
-    """Return by what a repetition of the current request for a batch is recognized. Raises ApiError.
+    """Return the digests that identify a repetition of the current request for a batch. Raises ApiError.
 
     Without an Idempotency-Key, a request with the same x-request-id and the same body is a repetition by a proxy.
     """
@@ -65,7 +65,7 @@ def batch_repeats(body: BaseModel) -> Repeats:
 
 
 def file_idem_digest() -> str:
-    """Return by what a repetition of the current upload is recognized, "" for nothing. Raises ApiError."""
+    """Return the digest that identifies a repetition of the current upload, "" for none. Raises ApiError."""
     found = _idempotency_digest()
     return "" if found is None else digest("file", found)
 

@@ -159,11 +159,11 @@ def require_admin() -> None:
 
 
 def _let_act(user: User) -> None:
-    """Note that a user who has signed in acts as an operator. Raises ApiError (403) for a user who is none."""
+    """Note that a user who has signed in acts as an operator. Raises ApiError (403) for a user without that role."""
     if not user.is_operator:
         advice = "PENSTOCK_SIGN_IN_ROLES makes none of their groups one"
         raise ApiError("operator_required", f"user {user.name!r} is no operator: {advice}")
-    # No admin key has a name with a space, so that the audit log tells users from keys.
+    # No admin key has a name with a space, which distinguishes users from keys in the audit log.
     g.acting_admin, g.acting_user = f"user {user.name}", user
 
 

@@ -109,8 +109,8 @@ def read_usage(
     """Return the sums of a tenant's usage and its budgets, or those of all tenants if `tenant` is None.
 
     `by` lists the dimensions; the default is `day,model`, with `tenant` for all tenants. `first` and `last` are dates;
-    by default, the last day is today and the first one is the first of its month. Raises ApiError (422) if one of them
-    is invalid, and StoreUnavailable.
+    by default, the last day is the current one, and the first is the first day of its month. Raises ApiError (422) if
+    one of them is invalid, and StoreUnavailable.
     """
     today = context.usage_days.today()
     dimensions = _checked("by", lambda: parse_dimensions("by", by or ("day,model" if tenant else "day,tenant,model")))

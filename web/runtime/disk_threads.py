@@ -1,4 +1,4 @@
-"""Runs calls that wait for a disk in threads of their own, while the event loop of the process goes on."""
+"""Runs calls that wait for a disk in threads of their own, while the event loop of the process continues."""
 
 from collections.abc import Callable
 from functools import cache

@@ -105,7 +105,7 @@ class EventHub:
         #: Guarded by the lock: the followers of each job, and the stream id up to which each job's stream was read.
         self._followers: dict[str, list[Follower]] = {}
         self._read_to: dict[str, str] = {}
-        #: Guarded by the lock: the jobs of which no event was read yet. Their stream id in `_read_to` is the one that a
+        #: Guarded by the lock: the jobs whose streams had no event yet. Their stream id in `_read_to` is the one that a
         #: follower asked for, which no read has confirmed.
         self._unverified: set[str] = set()
         self._thread: threading.Thread | None = None

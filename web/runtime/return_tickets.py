@@ -30,7 +30,7 @@ class ReturnTickets:
         self._read_s = 0.0
 
     def sign(self, tenant: str, model: str, reservation: str, retry_ms: int) -> str | None:
-        """Return the ticket for a reservation; None if there is none (`retry_ms` is 0) or the store does not answer.
+        """Return the ticket for a reservation; None without one (`retry_ms` is 0) or if the store does not answer.
 
         `retry_ms` is the end of the hint, in ms since the epoch.
         """

@@ -18,7 +18,7 @@ T = TypeVar("T")
 class SharedAnswer(Generic[T]):
     """Calls a function at most once at a time and at most once a second, and gives its answer to every caller.
 
-    Only after `forget`, the function is called again at once, even while an earlier call of it goes on.
+    After `forget`, the function is called again at once, even while an earlier call of it is running.
 
     An error is an answer too. It is raised for every caller, and for no longer than a second, so that requests during
     an outage do not all wait for the store.

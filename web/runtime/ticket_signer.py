@@ -45,7 +45,7 @@ class TicketSigner:
 
 
 def read_secret(client: redis.Redis) -> bytes:
-    """Return the secret that all doors share, and create it if there is none. Raises StoreUnavailable."""
+    """Return the secret that all doors share, and create it if it is missing. Raises StoreUnavailable."""
     with store_faults(client):
         found = _stored_secret(client)
         if found is None:
@@ -56,7 +56,7 @@ def read_secret(client: redis.Redis) -> bytes:
 
 
 def _stored_secret(client: redis.Redis) -> Any:
-    """Return the secret, or None if there is none. A key of another type, which no door wrote, is deleted."""
+    """Return the secret, or None if it is missing. A key of another type, which no door wrote, is deleted."""
     try:
         return client.get(keys.secret())
     except redis.ResponseError as error:

@@ -5,9 +5,9 @@ from collections import OrderedDict
 from itertools import chain
 from typing import Protocol
 
-#: An unfinished message of at most this many bytes is dropped only if there is no longer one, apart from the one that
-#: has just grown. The head of a request for a health probe and the gate's frames without a body, such as `auth`, are
-#: much shorter.
+#: An unfinished message of at most this many bytes is dropped only if no other is longer, apart from the one that just
+#: grew. The head of a request for a health probe and the gate's frames without a body, such as `auth`, are much
+#: shorter.
 SMALL_BYTES = 4_096
 
 
@@ -33,7 +33,7 @@ class UnfinishedBytes:
         #: The bytes of each unfinished message, the oldest first. All are changed only while `_lock` is held.
         self._small: OrderedDict[Holder, int] = OrderedDict()
         self._large: OrderedDict[Holder, int] = OrderedDict()
-        #: The sum of all unfinished messages, and of what a subclass adds.
+        #: The sum of all unfinished messages, and of the bytes that a subclass adds.
         self._total = 0
 
     @property
@@ -69,7 +69,7 @@ class UnfinishedBytes:
         return dropped
 
     def _first_to_drop(self, spared: Holder | None) -> Holder | None:
-        """Return the holder of the message to drop first; `spared` only if there is no other, None if there is none."""
+        """Return the holder of the message to drop first: `spared` only as the last one, None without a message."""
         holders = chain(self._large, self._small)
         return next((holder for holder in holders if holder is not spared), next(chain(self._large, self._small), None))
 

@@ -33,7 +33,7 @@ class UsageDays:
         return self._usage.today()
 
     def read(self, tenant: str, day: date, today: date) -> list[UsageRow]:
-        """Return the tenant's rows of a day. `today` is what the method of this name has returned."""
+        """Return the tenant's rows of a day. `today` is the day that the method of this name has returned."""
         with self._lock:
             kept = self._kept.get((tenant, day))
             if kept is None or (kept[1] is not None and kept[1] < self._clock.monotonic()):

@@ -216,7 +216,7 @@ def _print_rest(printed: str, attempt: str) -> str:
 def _cancel(client: "JobClient", job_id: str, tenant: str | None) -> None:
     """Cancel the job after Ctrl-C, so that no worker continues an answer that the user will not read.
 
-    If the door does not answer, or the user presses Ctrl-C again, the job goes on, and a note says how to cancel it.
+    If the door does not answer, or the user presses Ctrl-C again, the job continues, and a note says how to cancel it.
     """
     from shared.cli.door_client import DoorError
 
@@ -225,7 +225,7 @@ def _cancel(client: "JobClient", job_id: str, tenant: str | None) -> None:
         job = client.cancel(job_id)
     except (DoorError, KeyboardInterrupt) as error:
         why = f": {error}" if str(error) else ""
-        output.write_note(f"job {job_id} goes on, `penstock cancel {named}` cancels it{why}")
+        output.write_note(f"job {job_id} continues, `penstock cancel {named}` cancels it{why}")
         return
     if job["status"] in {"running", "canceled"}:
         output.write_note(f"canceled job {job_id}; `penstock job {named}` shows the text so far")

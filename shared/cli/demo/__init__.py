@@ -1,1 +1,1 @@
-"""`penstock demo`: three teams on one private stack, one of which floods it, and what each team's clients see."""
+"""`penstock demo`: one of three teams floods a private stack, and each team's clients report what they see."""

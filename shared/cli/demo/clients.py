@@ -48,7 +48,7 @@ class Clients:
             self._start(team, team.flooders)
 
     def stop(self) -> None:
-        """Let no client send another request. Those that wait for an answer go on reading."""
+        """Let no client send another request. Clients that wait for an answer keep reading it."""
         self._stopping.set()
 
     def are_reading(self) -> bool:

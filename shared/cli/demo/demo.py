@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _MODEL = "penstock-demo"
 #: The part of the demo's length that passes before the flood.
 _CALM_PART = 0.3
-#: Seconds between two updates of what is shown, and how long the clients may take to read their last answers.
+#: Seconds between two updates of the display, and seconds in which the clients may read their last answers.
 _UPDATE_EVERY_S, _LAST_ANSWERS_S = 0.5, 30.0
 _INTERRUPTED = 130
 
@@ -66,7 +66,7 @@ def demo(
 
 
 def _play(stack: "PrivateStack", ledger: "Ledger", *, seconds: int, seed: int) -> None:
-    """Let the clients send for so many seconds. Raises PenstockError if the stack ends meanwhile."""
+    """Let the clients send for `seconds`. Raises PenstockError if the stack ends meanwhile."""
     from shared.cli.demo.clients import Clients
     from shared.cli.demo.display import make_display
 

@@ -39,7 +39,7 @@ from shared.store.store import Store
 
 #: Seconds between two passes of the main loop, which checks the processes and notices Ctrl-C.
 POLL_INTERVAL_S = 0.1
-#: Seconds between two reports of what a slow start is waiting for.
+#: Seconds between two reports about the reason of a slow start.
 REPORT_INTERVAL_S = 10.0
 #: Seconds that a process may take to exit after its time to drain is over, for example to write its last log lines.
 EXIT_MARGIN_S = 10.0

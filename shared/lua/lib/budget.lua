@@ -46,7 +46,7 @@ local function period_ends_ms(period)
   return ends_ms
 end
 
--- Returns the tokens used if so many more would exceed the budget, else nil.
+-- Returns the tokens used if `needed` further tokens would exceed the budget, else nil.
 local function is_exceeded(budget, period, needed)
   local used, most = budget[period] + budget.reserved, budget.most[period]
   if most and needed > 0 and used + needed > most then
@@ -149,8 +149,8 @@ local function settle_tokens(job, prompt_tokens, answer_tokens)
   end
 end
 
--- Whether a job that moves to another pool, where it has so many tokens, stays within the budgets. A job that needs no more
--- there than what is reserved for it may move even if a budget was lowered meanwhile.
+-- Whether a job that moves to another pool, where it has these numbers of tokens, stays within the budgets. A job that
+-- needs no more there than its reservation may move even if a budget was lowered meanwhile.
 local function may_use(job, prompt_tokens, max_tokens)
   for _, hold in ipairs(holds_of(job)) do
     local needed = weighted_tokens(hold, prompt_tokens, max_tokens)
@@ -164,7 +164,7 @@ local function may_use(job, prompt_tokens, max_tokens)
   return true
 end
 
--- Reserves for a job what it can use in another pool, in place of what is reserved for it.
+-- Replaces a job's reservations by the tokens that it can use in another pool.
 local function reserve_anew(job, prompt_tokens, max_tokens)
   local holds = holds_of(job)
   for _, hold in ipairs(holds) do

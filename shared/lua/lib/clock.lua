@@ -8,8 +8,8 @@
 -- of the form `@<ms>` replaces TIME. With the form `=<ms>` the scripts' time stands at that value, and the mark is
 -- neither read nor written.
 
--- A mark is stored if the last one is at least this old. After a step back, time goes on this much after the last mark,
--- so that it is later than all times that scripts have stored.
+-- A mark is stored if the last one is at least this old. After a step back, time continues this much after the last
+-- mark, so that it is later than all times that scripts have stored.
 local MARK_EVERY_US = 100000
 -- While there is an offset, an advance of more than this since the last mark is a correction of the machine's clock:
 -- scripts run at least every 250 ms (shared/store/reaper.py).

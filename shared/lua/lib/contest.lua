@@ -7,8 +7,8 @@
 
 -- A job keeps its slot for this part of a quantum before one of a tenant with fewer slots than its share takes it.
 local EARLY_PART = 0.25
--- A tenant takes turns with another one that leads by this part of a quantum of service. The measured rate, by which a
--- quantum is converted to weighted tokens, may be too high by a quarter.
+-- A tenant takes turns with another one that leads by this part of a quantum of service. A quantum is converted to
+-- weighted tokens with the measured rate, which may be too high by a quarter.
 local LEAD_PART = 0.75
 -- In a pool of many slots one is free more often, and the lead is this part of a quantum for each slot but the first.
 local LEAD_PART_OF_SLOT = 0.25
@@ -119,8 +119,9 @@ local function sides_of(contest, entry)
   return entry.sides
 end
 
--- Returns the two contenders of which one would give a slot to the other, in the first set in which they differ; nil if
--- the jobs are the same tenant's. `sides` are the contenders for which the tenant counts that wants the slot.
+-- Returns two contenders, from the first set in which they differ: the one that would give its slot, and the one that
+-- would get it. Returns nil if both jobs belong to the same tenant. `sides` are the contenders for which the tenant
+-- counts that wants the slot.
 local function opponents(contest, entry, tenant, sides)
   local has = sides_of(contest, entry)
   if entry.job.tenant == tenant then
@@ -150,8 +151,9 @@ local function gives_slot(contest, has, wants, entry, starts_first)
   return entry.row_ms >= contest.quantum_ms and has.service > wants.service + wants.young + lead_mwt / has.weight
 end
 
--- Whether the first of two entries gives its slot rather than the second: the one that loses least, of the owner with the
--- most slots for its weight. `order` is the list of what is compared, the smallest first.
+-- Whether the first of two entries gives its slot rather than the second. An entry of the owner with the most slots for
+-- its weight gives first, and among those the entry that loses least. `order` lists the compared values; the smaller
+-- ones come first.
 local function is_before(order, other)
   for i = 1, #order do
     if order[i] ~= other[i] then
@@ -203,7 +205,7 @@ local function may_get_slot(contest, sides, group)
 end
 
 -- Returns how the entry of a job compares with others that give their slots, or nil if it gives its slot to nobody in this
--- turn. A batch job gives its slot to every other job, before all others do, and takes none from a job that is none.
+-- turn. A batch job gives its slot to every other job, before all others do, and takes no slot from any other job.
 local function order_of(contest, entry, tenant, sides, is_batch, starts_first)
   if entry.is_paused or is_batch and entry.job.priority >= 0 then
     return nil

@@ -1,12 +1,12 @@
--- doorbell: wakes a worker of a pool for a new job: an idle worker or, if there is none, one that may pause another job.
+-- doorbell: wakes a worker of a pool for a new job: an idle worker or, failing that, one that may pause another job.
 -- KEYS wake bell books pool worker
 -- USES clock rows preemption
 -- If this many rings have not been read, no worker is idle, and another ring would have no effect.
 local MAX_RINGS = 64
 -- The most workers without a free slot that one job looks at.
 local MAX_LOOKED_AT = 64
--- The most workers that one job wakes although they claim by themselves within a quantum. Each claim reads all jobs of its
--- worker, so many woken workers would cost more than they gain.
+-- The most workers that one job wakes although they claim by themselves within a quantum. Each claim reads all jobs of
+-- its worker, so waking more workers would cost more than it gains.
 local MAX_WOKEN = 3
 
 -- Returns whether a full worker has to be woken for a new job, and whether it will claim again even if it is not

@@ -1,4 +1,4 @@
--- elsewhere: finds the paused job that another worker of the pool would go on with sooner than its own one.
+-- elsewhere: finds the paused job that another worker of the pool could resume sooner than its own worker.
 -- KEYS pool worker books
 -- USES clock job partial fastest
 -- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up computes

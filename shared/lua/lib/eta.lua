@@ -28,8 +28,8 @@ local function compute_ms_of(request)
   return 1000 * request.prompt_tokens / request.prefill_tps + answer_tokens * request.tpot_ms
 end
 
--- Returns the work that is leased while `jobs` jobs of an owner, which cost `mwt` together, get their turns in a set: these
--- jobs, and those by which the other owners get ahead of this owner meanwhile. `other_mwt` is the others' queued work, and
+-- Returns the work that is leased while `jobs` jobs of an owner, which cost `mwt` together, get their turns in a set:
+-- these jobs, and the jobs of other owners whose turns come before theirs. `other_mwt` is the others' queued work, and
 -- `total_weight_milli` the sum of the weights in the set.
 local function work_in_set(request, owner, group, mwt, jobs, other_mwt, weight_milli, total_weight_milli)
   -- In turns mode a job is one unit of service, whatever it costs.
@@ -130,11 +130,11 @@ local function waits_of(request, rank, own_jobs)
 end
 
 -- Predicts the ms until the whole answer is ready (`eta_ms`) and the interval in which eight of ten such jobs end
--- (`early_ms` to `late_ms`). `prediction` is what the job's record keeps. The ms to the first token (`start_ms`) and to the
--- end (`finish_ms`) by which admission decides assume at least the time that the tenant's share of the pool needs for all
--- of the tenant's queued jobs: a job that starts before some of them makes these later. `long_ms` is how long the pool takes
--- for the prompt and a long answer (the 90th percentile), and `learned_ms` is by how much that which was learned makes the
--- wait longer.
+-- (`early_ms` to `late_ms`). `prediction` is what the job's record keeps. Admission decides by the ms to the first
+-- token (`start_ms`) and to the end (`finish_ms`), which assume at least the time that the tenant's share of the pool
+-- needs for all of the tenant's queued jobs: a job that starts before some of them makes these later. `long_ms` is how
+-- long the pool takes for the prompt and a long answer (the 90th percentile), and `learned_ms` is the part of the wait
+-- that the learned factor adds.
 local function predict(request)
   local latest_in_ms = request.latest_in_ms or math.max(0, math.floor(request.deadline_in_ms - request.compute_ms))
   local own_jobs = (request.member or request).waiting_here

@@ -6,8 +6,8 @@
 -- The most slots of a worker whose record has no number of them.
 local MAX_SLOTS = 4096
 
--- Returns how long the rest of a job's answer is expected to take: the estimated length or, for a longer answer, half of
--- what max_tokens leaves.
+-- Returns how long the rest of a job's answer is expected to take: the estimated length or, for a longer answer, half
+-- of the remaining max_tokens.
 local function left_ms_of(job, generated_tokens, tpot_ms)
   local weight_milli = cost_of(job.id, 0, 1)
   local limit = job.cut_tokens > 0 and job.cut_tokens or job.max_tokens
@@ -93,7 +93,8 @@ local function note_next_claim(worker_key, before, report, ask_in_ms)
   end
 end
 
--- Returns the first of some entries that is a batch job, or is none, and its index; nil if there is no such entry.
+-- Returns the first batch job among some entries (or the first other job, if `is_batch` is false) and its index; nil if
+-- there is no such entry.
 local function first_of_kind(entries, is_batch)
   for i = 1, #(entries or {}) do
     if (entries[i].job.priority < 0) == is_batch then
@@ -113,8 +114,8 @@ local function waits_for_head(contest, entry, slug)
     and entry.job.deadline_ms - entry.left_ms > now_ms + quantum_ms or false
 end
 
--- Returns the entries of the paused jobs that go on before all others, because they would be late after another quantum. The
--- one with the earliest deadline is first.
+-- Returns the entries of the paused jobs that are resumed before all others, because they would be late after another
+-- quantum. The one with the earliest deadline is first.
 local function urgent_ones(report, quantum_ms)
   local urgent = {}
   for _, entries in pairs(report.paused) do

@@ -9,7 +9,7 @@ local STORE, FOLDER = 'store', 'folder'
 -- What the record of a file and its places in indexes count, and the same for a batch. They take about 650 and 720 bytes
 -- (used_memory_dataset of Valkey 9.1), and more once a text in them is so long that the server stores a table.
 local FILE_RECORD_BYTES, BATCH_RECORD_BYTES = 1000, 1500
--- What the key takes by which a file or a batch is found again.
+-- The bytes of the key that finds a file or a batch by its Idempotency-Key.
 local IDEM_BYTES = 300
 
 -- Returns the end, in s, of the period in which something expires that is kept for `ttl_s`: an hour or, for what is

@@ -106,9 +106,9 @@ local function fits(view, cells_needed, cells)
   return math.min(cells_needed, view.worker_cells) <= cells
 end
 
--- Returns `granted` if a job fits into the free cells. Otherwise, 'pass' to go on to the next tenant, a few times, and then
--- 'stop' to keep the free slot for the job: smaller jobs would else take each slot and its cells. `has_slot` is true if a
--- slot is free, and not only one that another job could give.
+-- Returns `granted` if a job fits into the free cells. Otherwise, 'pass' to try the next tenant, a few times, and then
+-- 'stop' to keep the free slot for the job: smaller jobs would else take each slot and its cells. `has_slot` is true if
+-- a slot is free, and not only one that another job could give.
 local function wait_for_cells(view, job, cells_needed, cells, has_slot, granted)
   if fits(view, cells_needed, cells) then
     return granted
@@ -128,7 +128,7 @@ local function clear_skips(job)
 end
 
 -- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'behind' to look for another
--- job of the tenant; 'pass' to go on to the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
+-- job of the tenant; 'pass' to try the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
 -- function has ended the job. `has_slot` is as in `wait_for_cells`.
 local function decide(view, job, group, cells, has_slot)
   if job.wanted_ms <= now_ms then
@@ -155,7 +155,7 @@ end
 -- Returns the first job of a queue, after the head, that does not wait by itself, is not on its last attempt and is not left
 -- to a faster worker.
 -- The jobs before it keep their places, so each of them runs as soon as a worker runs no other job on its last attempt,
--- or a faster worker claims. A batch job does not get ahead of a head that is none.
+-- or a faster worker claims. A batch job does not get ahead of a head that is not one.
 local function first_behind(view, queue)
   local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_PASSED)
   for i = 1, math.min(#ids, MAX_LOOKED_PAST - view.looked_past) do

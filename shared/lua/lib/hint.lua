@@ -38,7 +38,7 @@ end
 -- request.
 local NOT_EXPECTED_PART = 0.75
 
--- Takes back a part of what a refused request postponed the appointment by, because its client is not expected.
+-- Lets a refused request postpone the appointment by less, because its client is not expected.
 local function book_less(request)
   if request.booked_ms then
     local by_ms = (1 - NOT_EXPECTED_PART) * request.booked_ms
@@ -85,8 +85,8 @@ local function depends_on_load(reason, infeasible)
   return not WITHOUT_APPOINTMENT[reason] and infeasible ~= 1
 end
 
--- Whether a client that comes back after `hint_ms` can have its answer by the times that it named. web/api/deadline.py
--- has the same rule, by which the door asks clients not to retry.
+-- Whether a client that comes back after `hint_ms` can have its answer by the times that it named. The door asks
+-- clients not to retry by the same rule (web/api/deadline.py).
 local function is_in_time(request, hint_ms)
   return not (request.deadline_named and hint_ms + math.max(0, math.floor(request.compute_ms)) > request.deadline_in_ms)
     and not (request.start_named and hint_ms > request.start_within_ms)

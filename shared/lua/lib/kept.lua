@@ -18,7 +18,7 @@ local function period_end_s(ttl_s, result_ttl_s)
 end
 
 -- Returns the bytes of a job's record, without its payload and its result. `names` is the number of names (an
--- Idempotency-Key, a supersede_key) by which the job can be found.
+-- Idempotency-Key, a supersede_key) that find the job.
 local function record_bytes(metadata_bytes, form_bytes, names)
   -- What an ended job keeps besides its metadata and its result: RQ's record and result, and its entries in the tenant's
   -- index and in RQ's registry; and the key of a name. Measured with MEMORY USAGE (bench/memory.py).
@@ -29,7 +29,7 @@ local function record_bytes(metadata_bytes, form_bytes, names)
 end
 
 -- Returns the bytes of the tenant's inflight jobs, those of its ended jobs, the time in s at which the first of these
--- expire (nil if there are none), and the fields of periods that have passed.
+-- expire (nil if none does), and the fields of periods that have passed.
 local function read_kept(tenant)
   local fields = redis.pcall('HMGET', k_kept .. tenant, 'live', 'ended', 'next_s')
   if fields.err then

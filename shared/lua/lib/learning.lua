@@ -11,9 +11,10 @@
 local LENGTHS_HALVED_AT = 128
 -- The bucket of 2^50 tokens, which no answer has.
 local MAX_BUCKET = 200
--- An answer stands for at most the part 1 / MIN_LENGTHS of all. Where so many were cut that it would stand for more, the
--- rest of the lengths is unknown. It is guessed to be this many times what it is at least, or to be as is usual in the
--- pool if that is more: if lengths follow Zipf's law, half of the answers longer than x are longer than 2x.
+-- An answer stands for at most the part 1 / MIN_LENGTHS of all. If it would stand for more because many answers were
+-- cut, the rest of the lengths is unknown. It is guessed to be this many times what it is at least, or to be as is
+-- usual in the pool if that is more: if lengths follow Zipf's law, half of the answers longer than x are longer than
+-- 2x.
 local TIMES_KNOWN = 2
 -- Sums of shares are not exact.
 local TOLERANCE = 1e-9
@@ -161,7 +162,7 @@ local function learn(key, tokens, is_cut, pool_key)
   redis.call('HSET', key, unpack(written))
 end
 
--- Learns from the answer of a job that ended, with so many tokens, for its tenant and its pool.
+-- Learns the length of an ended job's answer, `tokens`, for its tenant and its pool.
 local function learn_length(job, tokens, is_cut)
   learn(k_tenant .. job.tenant, tokens, is_cut, k_books .. job.slug)
   -- A pool produces many answers. Once its histogram holds enough of them, adding one answer in eight is sufficient.

@@ -1,4 +1,5 @@
--- lengths: says how long the answers of a tenant or a pool usually are, by what lib/learning.lua keeps of ended jobs.
+-- lengths: says how long the answers of a tenant or a pool usually are, from the statistics that lib/learning.lua
+-- keeps.
 -- KEYS tenant books
 -- The hash of a tenant or a pool has the number of answers from which was learned (`len_n`), their mean (`len_mean`) and
 -- percentiles (`len_p10` to `len_p90`). The mean counts answers that were cut as they were. If there are many, `len_tail`
@@ -7,7 +8,7 @@
 
 -- The mean and the percentiles are used only if they were learned from at least this many answers.
 local MIN_LENGTHS = 8
--- The length of an answer of which nothing is known, in tokens.
+-- The assumed length of an answer about which nothing is known, in tokens.
 local USUAL_LENGTH = 128
 
 -- Returns a mean for answers of at most max_tokens from its stored form, or nil.

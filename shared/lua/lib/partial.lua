@@ -1,4 +1,4 @@
--- partial: keeps the token ids of an unfinished answer, so that a job that was put back goes on after them.
+-- partial: keeps the token ids of an unfinished answer, so that a job that was put back continues after them.
 -- KEYS partial events rq_job
 -- USES turns generated_weight stream
 -- The value has 4 bytes for each token of the answer so far and then a seal of SEAL_BYTES digits, made from the claim

@@ -40,8 +40,8 @@ local function owners_with_jobs(slug, group)
   return redis.call('ZCARD', k_active .. slug .. group) + redis.call('ZCARD', k_batch .. slug .. group)
 end
 
--- Returns the part of some queued work that counts for a job that is offered: all of it for a batch job, which goes after
--- it, and for other jobs that which is no batch work.
+-- Returns the part of some queued work that counts for an offered job: all of it for a batch job, which waits for all
+-- of it, and the part without batch work for other jobs.
 local function counted_work(is_batch, all, batch)
   return is_batch and all or math.max(0, all - batch)
 end

@@ -1,4 +1,4 @@
--- progress: charges tenants for their running jobs as these go on.
+-- progress: charges tenants for their jobs while these run.
 -- KEYS active tenant rq_job
 -- KEEPS 3 7
 -- USES clock settings job turns generated_weight preemption

@@ -10,12 +10,12 @@ local ALPHA, ALPHA_UNDER_PRESSURE = 1, 0.5
 -- While clients are due, new requests may use this part of the threshold, and hints aim at this part of it.
 local NEWCOMERS_PART = 0.8
 local AIM_PART = 0.35
--- Clients that are due are kept at most this part of what the tenant may have queued: a client that reserves much and
--- does not come back must not keep out the others of its tenant.
+-- At most this part of the work that a tenant may have queued is kept for clients that are due: a client that reserves
+-- much and does not come back must not keep out the others of its tenant.
 local DUE_PART = 0.5
 -- The smallest threshold is forgotten with this time constant.
 local FORGET_MS = 20000
--- It is stored this often, and when it has fallen below this part of what is stored.
+-- It is stored this often, and when it has fallen below this part of the stored value.
 local NOTE_EVERY_MS, NOTE_PART = 250, 0.98
 
 -- Returns the factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a

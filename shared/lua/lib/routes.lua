@@ -10,7 +10,7 @@
 
 -- The shares of steps are in ten-thousandths.
 local WHOLE_SHARE = 10000
--- After so many ms it is worth asking again whether a job would end early enough.
+-- After this many ms it is worth asking again whether a job would end early enough.
 local ASK_AGAIN_MS = 2000
 
 -- Returns the refusal by a step whose condition `word` the request does not meet. `in_ms` is the time after which it may

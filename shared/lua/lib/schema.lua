@@ -3,7 +3,7 @@
 -- shared/schema.py has the same numbers; docs/upgrade.md says when to raise them.
 local SCHEMA, MAX_SCHEMA = 2, 9999
 
--- Returns the number in a field of the config, or nil if there is none or it was not written by Penstock.
+-- Returns the number in a field of the config, or nil if it is missing or was not written by Penstock.
 local function schema_in(field)
   -- Like shared/schema.py, this takes one to four digits and no other notation of a number.
   local stored_number = tonumber(string.match(field or '', '^%d%d?%d?%d?$'))

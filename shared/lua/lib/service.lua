@@ -56,7 +56,8 @@ local function virtual_time_place(slug, group)
 end
 
 -- Returns the virtual time of a set. If another program has spoiled it, returns the least service in the set, so that a
--- newcomer is not served before all others for as long as they have been served. Returns `default` if there is none yet.
+-- newcomer is not served before all others for as long as they have been served. Returns `default` if the set has no
+-- virtual time yet.
 local function virtual_time_of(slug, group, default)
   local stored = redis.call('HGET', virtual_time_place(slug, group))
   if not stored then
@@ -85,8 +86,8 @@ local function restore_service(owner, slug, group)
 end
 
 -- Returns the service of an owner that has no field for the pool: its score, if it has queued jobs there and its record
--- was lost. A store of format 1 has one service for all pools, `service_mwt`, of which at most the pool's virtual time
--- counts here: how much of it was received in this pool is unknown.
+-- was lost. A store of format 1 has one service for all pools, `service_mwt`. It counts here up to the pool's virtual
+-- time, because how much of it was received in this pool is unknown.
 local function unrecorded_service(owner, slug, group)
   local in_all_pools = number(redis.call('HGET', k_tenant .. owner, 'service_mwt'), nil, MIN_SERVICE_MWT)
   if in_all_pools then

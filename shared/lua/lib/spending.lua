@@ -3,8 +3,8 @@
 -- USES clock usage
 -- Amounts are integers in millionths of the operator's currency, prices are amounts for 1,000 tokens. Days are those of
 -- UTC by the store's clock. A day's hash has the field `<slug>` for each pool with a price, and `<slug>|<tenant>` for each
--- of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, that is replaced
--- by what its tokens cost. Both count for the day of its admission.
+-- of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, the cost of
+-- its tokens replaces that amount. Both count for the day of its admission.
 
 -- The hash of a day is kept for this long, for reports about a month.
 local SPENT_TTL_S = 40 * 86400
@@ -12,7 +12,7 @@ local DAY_MS = 86400000
 -- The largest amount that is believed.
 local MAX_AMOUNT = 1e15
 
--- Returns what so many tokens cost.
+-- Returns the cost of these numbers of tokens.
 local function amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens)
   return math.ceil((prompt_price * prompt_tokens + answer_price * answer_tokens) / 1000)
 end
@@ -22,7 +22,7 @@ local function most_of(request)
   return amount_of(request.prompt_price, request.answer_price, request.prompt_tokens, request.max_tokens)
 end
 
--- Checks that the pool's jobs of today cost no more than the pool's cap, with this job.
+-- Checks that the pool's jobs of the current day, this job included, cost no more than the pool's cap.
 local function check_budget(request)
   if request.day_cap then
     local most = most_of(request)

@@ -9,9 +9,9 @@ local TURNOVER_PART = 0.5
 local OFTEN = 2
 
 -- Returns how many slots of a pool with `pool_slots` slots became free in the last half of a quantum and went to other
--- owners than the one that got the most: one that fills the slots of its own short jobs frees none for others. They are
--- counted by what one worker reports of its `slots` slots: jobs that got theirs in that time (`entries`), less those that
--- got them by a pause (`paused`, by tenant).
+-- owners than the one that got the most: one that fills the slots of its own short jobs frees none for others. The
+-- number is extrapolated from one worker with `slots` slots: the jobs that got a slot in that time (`entries`), less
+-- those that got it by a pause (`paused`, by tenant).
 local function count_freed(entries, paused, quantum_ms, slots, pool_slots)
   local period_ms, got, freed, most = TURNOVER_PART * quantum_ms, {}, 0, 0
   for i = 1, #entries do
@@ -34,7 +34,7 @@ local function is_often(freed)
   return freed >= OFTEN
 end
 
--- Stores the number and its time, by which admission tells how long a job waits.
+-- Stores the number and its time; admission uses them to predict how long a job waits.
 local function note_freed(slug, freed)
   redis.call('HSET', k_books .. slug, 'freed', freed, 'freed_ms', whole(now_ms))
 end

@@ -84,8 +84,8 @@ local function score_of(request, owner, group)
   return entry_service(request.slug, group_in(own[4]), group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
 end
 
--- Stores in whose set an owner is. A set of which no job was leased yet has a virtual time too, from which an owner that
--- leaves it keeps its distance.
+-- Stores the set that an owner belongs to. A set from which no job was leased yet has a virtual time too, so that an
+-- owner that leaves it keeps its distance from that time.
 local function join(owner, slug, group)
   local key, field = virtual_time_place(slug, group)
   redis.call('HSETNX', key, field, 0)

@@ -15,8 +15,8 @@ local RATE_WINDOW_MS = 60000
 -- A job uses up a tenant's tokens for this long at most. A stored time further ahead was not written by admission.
 local MAX_DEBT_MS = 7 * 86400000
 
--- Returns the bounds of an API key and how much of them is used; nil if the key has no bounds. A bound of 0 is none. The
--- jobs in the key's set that should have ended by now are not counted: their records are gone.
+-- Returns the bounds of an API key and how much of them is used; nil if the key has no bounds. A bound of 0 is no
+-- bound. The jobs in the key's set that should have ended by now are not counted: their records are gone.
 local function key_bounds(id, rpm, tpm, max_waiting)
   if id == '' then
     return nil
@@ -106,7 +106,7 @@ local function look(request)
   local expected = length_of(tenant_n, mean_length(tenant_fields[12], tenant_fields[23], longest), pool_n,
     mean_length(pool_fields[12], pool_fields[23], longest), max_tokens, candidates)
   request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens, candidates)
-  -- The answers of a tenant of which little is known are not expected to be shorter than those of most tenants.
+  -- A tenant with few known answers is not expected to get shorter answers than most tenants.
   request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], pool_n,
     math.max(USUAL_LENGTH, number(pool_fields[24], 0)), max_tokens, candidates))
   request.generated_weight_milli = weight_of_pool(generated_weight, pool_fields[16])
@@ -142,8 +142,8 @@ local function check_worker(request)
 end
 
 -- Checks two rates with the generic cell rate algorithm (GCRA). `used` is the request, for the rates of its tenant, or
--- the bounds of its API key. Each `next_…_ms` is the time by which the rate alone would have allowed all jobs admitted so
--- far and this job.
+-- the bounds of its API key. Each `next_…_ms` is the time at which the rate alone would have allowed all jobs admitted
+-- so far and this job.
 local function check_rates(used, tokens, prefix)
   used.next_rpm_ms = used.rpm and math.max(used.rpm_ms, now_ms) + RATE_WINDOW_MS / used.rpm
   used.next_tpm_ms = used.tpm and math.max(used.tpm_ms, now_ms) + RATE_WINDOW_MS * tokens / used.tpm
@@ -276,9 +276,10 @@ local function check_deadline(request)
   -- An answer that is cut fits the time that is left. A tenant within its share is not refused for a risk that is due to
   -- the work of others.
   if (request.degrade == 0 or request.tier == 0) and not is_under_share(request) then
-    -- A job may wait as long as a long answer, of which one in ten is longer, is still in time. Without this bound, most
-    -- broken promises were those of jobs with long answers that had waited for more than half of their time. Where a long
-    -- answer is late even without a wait, the bound would refuse all jobs, so .3 of what a median answer leaves is allowed.
+    -- A job may wait as long as a long answer (the 90th percentile) is still in time. Without this bound, most broken
+    -- promises were those of jobs with long answers that had waited for more than half of their time. Where a long
+    -- answer is late even without a wait, the bound would refuse all jobs, so .3 of the time that a median answer
+    -- leaves is allowed.
     local longest_wait_ms = math.max(request.deadline_in_ms - request.long_ms, 0.3 * (most - request.compute_ms))
     local waits_too_long_ms = wait_ms - longest_wait_ms
     if excess_ms <= 0 and waits_too_long_ms > 0 then

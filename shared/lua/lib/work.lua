@@ -15,8 +15,7 @@ local function max_work_of(request, active)
     return math.max(LEAST_WORK_MWT, (request.group or request).max_waiting * request.mean_mwt)
   end
   if request.full_admission then
-    -- check_share allows the tenant its part of what is free of the largest backlog, which is less than either of the
-    -- two values below.
+    -- check_share allows the tenant its part of the free backlog, which is less than either of the two values below.
     return nil
   end
   return math.max(request.max_wait_ms * request.mu,

@@ -186,7 +186,7 @@ class Batches:
         return self._call("batch_cancel", id=batch_id, tenant=tenant)[0] == "asked"
 
     def claim(self, token: str, *, lease_ms: int) -> ClaimedBatch | int | None:
-        """Claim the next batch that is due; return the ms until one is due, or None if there is none."""
+        """Claim the next batch that is due. If none is due, return the ms until one is, or None without a batch."""
         word, rest = self._call("batch_claim", token=token, lease_ms=lease_ms)
         if word == "none":
             return None if rest[0] < 0 else int(rest[0])

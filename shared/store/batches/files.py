@@ -119,7 +119,7 @@ class Files:
             raise LookupError(f"file {file_id!r} is gone")
         if word == "exhausted":
             if part == 0:
-                # There is no record of the file by which it could be deleted.
+                # The file has no record, so nobody else could find and delete its content.
                 self._remove_content(file_id)
             return NoRoom.decode(rest)
         return None

@@ -16,7 +16,7 @@ from shared.errors import FilesUnavailable
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 #: The ids that doors give to files. Nothing else in the folder is ever cleared.
 _ID_OF_DOOR = re.compile(r"file-[0-9a-f]{24}\Z")
-#: The file with the id of the folder, by which doors recognize that they share it.
+#: The file with the id of the folder. Doors that read the same id share the folder.
 _MARKER = ".penstock"
 _MARK = re.compile(r"[0-9a-f]{32}\Z")
 #: How many names are read from the folder at once.
@@ -105,7 +105,7 @@ class FilesFolder:
 def _mark(folder: Path) -> tuple[str, bool]:
     mark = secrets.token_hex(16)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A link makes the whole marker appear at once, and only if there is none.
+    # A link makes the whole marker appear at once, and only if the folder has no marker yet.
     draft = folder / f"{_MARKER}.{mark}"
     draft.write_text(mark)
     try:

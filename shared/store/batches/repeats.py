@@ -1,4 +1,4 @@
-"""Defines by what a repeated request for a file or a batch is recognized."""
+"""Defines the digests that identify a repeated request for a file or a batch."""
 
 from dataclasses import dataclass
 

@@ -84,7 +84,7 @@ class Webhooks:
     def claim(self, token: str, *, lease_ms: int, busy: Collection[str] = ()) -> ClaimedWebhook | int | None:
         """Claim the webhook whose turn it is, of a tenant that is not `busy`.
 
-        Return the ms until one is due, or None if there is none.
+        Return the ms until one is due, or None if no webhook waits.
         """
         word, rest = self._call("webhook_claim", token=token, lease_ms=lease_ms, busy=list(busy))
         if word == "none":
@@ -143,5 +143,5 @@ class Webhooks:
 
 
 def _time_ms(score: float) -> int | None:
-    """Return the time in a score; None for one that another program has spoiled."""
+    """Return the time in a score; None if another program has spoiled the score."""
     return int(score) if 0 < score < 2**53 else None

@@ -87,7 +87,7 @@ class Feeding:
         self._collect(plan)
         if not plan.read_all and (self._stop or self._caller is not None):
             self._read_more(plan)
-        # Lines are written before their jobs are offered, so that no job is unknown to the process that goes on.
+        # Lines are written before their jobs are offered, so that a process which takes over knows all jobs.
         self._batches.write(self._claimed, plan.step, rest_ms=self._context.settings.lease_ms)
         for view in plan.answered:
             self._context.store.erase(view.id, tenant=view.tenant)

@@ -59,7 +59,7 @@ class _Upload:
 
     @property
     def body_digest(self) -> str:
-        """The digest of what was received, by which a repetition of the upload is recognized."""
+        """The digest of the received bytes, which identifies a repetition of the upload."""
         fields = (part for item in sorted(self.fields.items()) for part in item)
         return digest(self._sha256.hexdigest(), self.filename, *fields)
 

@@ -34,7 +34,7 @@ class GenerationRequest:
     dedup_id: str | None = None
     #: The digest of the Idempotency-Key, or None if the request has none.
     idem_digest: str | None = None
-    #: The digest of the body, by which a refused request is recognized when its client sends it again.
+    #: The digest of the body, which identifies a refused request when its client sends it again.
     body_digest: str = ""
     #: How many times the client has sent this request before.
     attempt: int = 0
@@ -50,7 +50,7 @@ class GenerationRequest:
     degrade: bool = True
     #: Whether the prompt may be sent only to pools that are marked as local.
     private: bool = False
-    #: The checks of which one failed moves the job to a later pool of its route (web/api/escalation.py).
+    #: The checks that move the job to a later pool of its route if one fails (web/api/escalation.py).
     escalate: tuple[str, ...] = ()
     #: Where the client is told of the job's end; "" for nowhere.
     callback_url: str = ""

@@ -135,8 +135,9 @@ def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
     """Return whether the job's answer may be shortened under overload.
 
     The tenant's policy and the request must both allow degradation. A request with a response_format or with tools is
-    never degraded, because a shortened answer would not conform to that format, or would be half a call. Nor is one for
-    several candidates, of which the complete ones must not be longer than those that another attempt generates.
+    never degraded, because a shortened answer would not conform to that format, or would be half a call. A request for
+    several candidates is not degraded either: its complete candidates must not be longer than those that another
+    attempt generates.
     """
     return (
         caller.policy is not None

@@ -135,7 +135,7 @@ class _Answer(io.RawIOBase):
         return read
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Stand in for a socket, of which http.client uses this method only."""
+        """Stand in for a socket: http.client calls only this method of it."""
         return io.BufferedReader(self)
 
 

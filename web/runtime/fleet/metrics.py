@@ -237,7 +237,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
 
 
 def _budget_gauges(budgets: Sequence[Budget]) -> dict[str, Iterable[tuple[list[str], float]]]:
-    """Return the gauges of the budgets, MAX_BUDGETS at most: those of which the largest part is used."""
+    """Return the gauges of at most MAX_BUDGETS budgets: those with the largest used part."""
     shown = heapq.nlargest(MAX_BUDGETS, budgets, key=lambda budget: budget.used_tokens / budget.max_tokens)
     labels = [[budget.kind, budget.name, budget.period] for budget in shown]
     return {

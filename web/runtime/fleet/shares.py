@@ -1,4 +1,4 @@
-"""What each tenant was served of what its weight gives it, from the snapshots that this process reads for scrapes."""
+"""Compares each tenant's service with its fair share, from the snapshots that this process reads for scrapes."""
 
 from collections.abc import Collection
 from typing import Protocol

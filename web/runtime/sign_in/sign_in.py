@@ -33,7 +33,7 @@ class SignIn:
     verifier: "TokenVerifier | None"
 
     def user_in_headers(self, peer: str, headers: Headers) -> User | None:
-        """Return the user whom a proxy names, or None if the peer is none of the proxies or nobody has signed in.
+        """Return the user whom a proxy names, or None if the peer is not one of the proxies or nobody has signed in.
 
         `peer` is the other end of the connection; "" for a Unix socket. Raises ApiError (400).
         """

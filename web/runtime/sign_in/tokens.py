@@ -27,7 +27,7 @@ _ALGORITHMS: dict[str, frozenset[str]] = {
 #: The curve that a key must have for an algorithm.
 _CURVES = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521", "Ed25519": "Ed25519"}
 _ACCEPTED = frozenset().union(*_ALGORITHMS.values())
-#: An RSA key is accepted with so many bits: fewer are too weak, and more take the door too long.
+#: The bits that an RSA key may have: fewer are too weak, and more take the door too long.
 _RSA_BITS = range(2_048, 8_193)
 #: The longest token, in characters. A user of 200 groups has one of about 10,000.
 MAX_TOKEN = 16_384

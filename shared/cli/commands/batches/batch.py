@@ -125,7 +125,7 @@ def cancel(
 
 
 def _endpoint_in(file: Path) -> str:
-    """Return the `url` of the first line that is not blank. Raises ConfigError if there is none."""
+    """Return the `url` of the first line that is not blank. Raises ConfigError if all lines are blank."""
     from shared.cli.sse import parse_json_object
 
     try:
@@ -197,7 +197,7 @@ def _follow(
         except KeyboardInterrupt:
             progress.hide()
             if is_canceled or not _wants_cancel(batch_id, on_interrupt):
-                output.write_note(f"batch {batch_id} goes on; its results: penstock batch follow {batch_id}")
+                output.write_note(f"batch {batch_id} continues; its results: penstock batch follow {batch_id}")
                 raise
             client.cancel(batch_id)
             is_canceled = True

@@ -30,7 +30,7 @@ def drain(
     wait: Annotated[bool, typer.Option("--wait", help="Return when no running job is left.")] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Stop a worker, or all of them, from claiming jobs. Running jobs go on. With --all, the door admits no jobs."""
+    """Stop a worker, or all of them, from claiming jobs. Running jobs continue. With --all, the door admits no jobs."""
     from shared.accounts.workers import Workers
 
     _check_target(worker, all_workers=all_workers)

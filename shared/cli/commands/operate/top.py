@@ -133,7 +133,7 @@ def _unbuffered_keys() -> Iterator[None]:
 
 
 def _draw(frame: Frame, order: SortKey, lines: int) -> "Group":
-    """Return what is drawn on a terminal with so many lines. Tenants for which there is no line are only counted."""
+    """Render the frame for a terminal with `lines` lines. Tenants that do not fit are only counted."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table

@@ -13,7 +13,7 @@ from shared.cli.commands.pools import format_amount
 from shared.cli.reach import Json, StateDir, store_client
 from shared.errors import ConfigError
 
-#: Without --from, the command begins so many days before the last day.
+#: Without --from, the command begins this many days before the last day.
 _DEFAULT_DAYS_BEFORE = 29
 _BUDGET_COLUMNS = (
     "kind",
