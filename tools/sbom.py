@@ -1,4 +1,4 @@
-"""Writes a CycloneDX bill of materials of what an installation of Penstock runs: `python -m tools.sbom FILE`.
+"""Writes a CycloneDX bill of the materials of a Penstock installation: `python -m tools.sbom FILE`.
 
 cyclonedx-py describes every package in the environment, with its licence and its dependencies. This script keeps the
 packages that the lock files of the door and the workers pin, and drops the tools for tests and development.

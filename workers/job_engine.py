@@ -60,7 +60,7 @@ class JobEngine(Protocol):
         ...
 
     def resume(self, key: str, *, if_free: bool = False) -> bool:
-        """Ask the engine to go on with a paused job, before all jobs that wait for a slot.
+        """Ask the engine to resume a paused job, before all jobs that wait for a slot.
 
         Return whether the job was paused. With `if_free`, also return False if no slot or not enough cells are free.
         """

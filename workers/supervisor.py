@@ -212,8 +212,8 @@ class Supervisor:
         began_s = self._clock.monotonic()
         until_s = began_s + grace_s - min(_RELEASE_S, grace_s * _RELEASE_SHARE)
         while not self._drained(began_s) and self._clock.monotonic() < until_s:
-            # Return jobs that have no slot, because another worker can start them at once or go on with them. Recall in
-            # every iteration, because a claim that was already sent may still bring in jobs.
+            # Return jobs that have no slot, because another worker can start or continue them at once. Recall in every
+            # iteration, because a claim that was already sent may still bring in jobs.
             self._engine.recall()
             notice = self._next_notice(_DRAIN_POLL_S)
             if notice is None:

@@ -107,7 +107,7 @@ OVERVIEW = Board(
             stacked=True,
         ),
         Panel(
-            "Served of what was due",
+            "Service relative to the fair share",
             "percentunit",
             ((gauge("penstock_tenant_share_ratio", "tenant"), "{{tenant}}"),),
             "100 % means that a tenant is served what its weight gives it. Less means something only if it has queued "

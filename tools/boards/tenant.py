@@ -30,7 +30,7 @@ TENANT = Board(
             "Inflight jobs by state.",
         ),
         Panel(
-            "Served of what was due",
+            "Service relative to the fair share",
             "percentunit",
             ((gauge("penstock_tenant_share_ratio", where=_OF_TENANT), "served"),),
             "100 % means that the tenant is served what its weight gives it. Less means something only if it has "

@@ -37,8 +37,8 @@ STEP_TOKENS = 2048
 ROWS_AT_ONCE = 4
 #: Rows are padded to a multiple of this, because few different shapes keep PyTorch's caches small.
 ROW_UNIT = 32
-#: Every so many steps, the rows are as long as the context and packed with documents, so that the model also learns
-#: distant positions.
+#: One step in this many has rows as long as the context, packed with documents, so that the
+#: model also learns distant positions.
 LONG_ROWS_EVERY = 16
 
 #: The learning rate rises during the first WARM_UP_STEPS, stays at its peak, and falls to 0 over the last FALLING_SHARE

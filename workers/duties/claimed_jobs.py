@@ -158,7 +158,7 @@ class ClaimedJobs:
 
     @property
     def largest_paused(self) -> int:
-        """The most KV cells that any paused job needs to go on, as the door has estimated them; 0 without one."""
+        """The most KV cells that any paused job needs to resume, as the door has estimated them; 0 without one."""
         paused = (held_job.claimed for held_job in self.jobs() if held_job.paused_since_s is not None)
         return max((claimed.cells for claimed in paused), default=0)
 

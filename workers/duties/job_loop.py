@@ -125,7 +125,7 @@ class JobLoop:
         try:
             return self._deliver_and_claim()
         except StoreUnavailable:
-            # The engine goes on with what it has.
+            # The engine continues with the jobs that it has.
             self.claimer.keep_rows_busy()
             raise
 

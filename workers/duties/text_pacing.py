@@ -43,7 +43,7 @@ class _PendingText:
     completion_tokens: int = 0
     #: The tokens that were generated since the last chunk.
     tokens: list[int] = field(default_factory=list)
-    #: None if the engine has no ids, or if no attempt can go on after the text.
+    #: None if the engine has no ids, or if no attempt can continue after the text.
     ids: AnswerIds | None = None
 
     def take(self, key: str) -> Chunk:
@@ -89,7 +89,7 @@ class TextPacing:
         self._unconfirmed: list[Chunk] = []
 
     def add(self, event: Text, *, kept: Sequence[int] = ()) -> None:
-        """Add new text of a job. `kept` are the tokens of earlier attempts, after which the job goes on."""
+        """Add new text of a job. The job continues after the tokens `kept` of earlier attempts."""
         pending = self._pending.get(event.key)
         if pending is None:
             ids = AnswerIds(event.key.partition(":")[2], self._fingerprint, kept) if self._fingerprint else None

@@ -1,6 +1,6 @@
 """Continuous batching: one engine step computes tokens for many sequences. Uses no Redis, no RQ and no HTTP.
 
-The contract of the engine, of which `workers/job_engine.py` has the part that the duties use:
+The contract of the engine (the duties use the part in `workers/job_engine.py`):
 
 1. `Engine.prepare(spec)` may be called from any thread. It renders the chat template, tokenizes the prompt and
    validates the job. It returns a `Prepared` or raises `JobRejected`. It reserves neither a slot nor cells.
@@ -22,13 +22,12 @@ The contract of the engine, of which `workers/job_engine.py` has the part that t
 8. `Engine.recall()` asks the engine to return, within one step, every job that has no slot: those that wait for one
    and those that are paused. Each of these jobs ends with the outcome `returned`, and the worker that claimed the job
    then releases it.
-9. `Engine.pause(key)` asks the engine to take the job's slot within one step. The job keeps its answer so far, its
-   deadline goes on, and its slot and reservation are free for other jobs. `Engine.resume(key)` asks the engine to go
-   on with it, before all jobs that wait for a slot. Both return whether they change anything. The engine handles jobs,
-   pauses and resumes in the order of the calls, so a job that is submitted just before a pause gets the slot in the
-   same step.
-10. A job whose `JobSpec.answer` has tokens goes on after them. `Text.tokens` are the tokens of an answer's new text:
-    those of all events so far are an answer after which the job can go on, here or on another worker.
+9. `Engine.pause(key)` asks the engine to take the job's slot within one step. The job keeps its answer so far and its
+   deadline, and its slot and reservation are free for other jobs. `Engine.resume(key)` asks the engine to continue it,
+   before all jobs that wait for a slot. Both return whether they change anything. The engine handles jobs, pauses and
+   resumes in the order of the calls, so a job that is submitted just before a pause gets the slot in the same step.
+10. A job whose `JobSpec.answer` has tokens continues after them. `Text.tokens` are the tokens of an answer's new text.
+The job can continue after the tokens of all events so far, here or on another worker.
 
 A job is identified by its `key`, `<id>:<claim token>`, so that two attempts of one job have different keys.
 Deadlines are times in seconds on the constructor's clock (`Clock.monotonic`).

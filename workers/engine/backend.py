@@ -159,7 +159,7 @@ class Backend(Protocol):
         ...
 
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:
-        """Make `slot` ready for a job that goes on after the tokens `answer`, which follow its prompt.
+        """Make `slot` ready for a job that continues after the tokens `answer`, which follow its prompt.
 
         `saved` is what `saved_state` returned when the job was paused; None if it was not.
 
@@ -234,7 +234,7 @@ class Backend(Protocol):
 
 
 def context_limit(tokens: int) -> str:
-    """Return the beginning of a message about a request that is too long, by which other programs recognize it."""
+    """Return the beginning of a message about a request that is too long; other programs recognize it by this text."""
     return f"This model's maximum context length is {tokens} tokens"
 
 

@@ -38,7 +38,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Resume:
-    """The worker's request that a paused job go on."""
+    """The worker's request to resume a paused job."""
 
     key: str
 
@@ -49,9 +49,9 @@ Item = Prepared | Cancel | Recall | Pause | Resume
 def max_prefetched(slots: int, paused: int) -> int:
     """Return how many jobs an engine may get while no slot is free for them yet.
 
-    `slots` is the engine's number of slots. If `paused` jobs wait for a slot again, it may be one job in any case: with
-    preemption, the service of the slot's tenant is known up to the claim, and an engine with few slots, of which short
-    jobs take one again and again, would otherwise lose a step at each of their ends.
+    `slots` is the engine's number of slots. If `paused` jobs wait for a slot again, one job may always be prefetched:
+    with preemption, the service of the slot's tenant is known up to the claim. Without it, an engine with few slots
+    would lose a step whenever one of many short jobs ends.
     """
     return max(slots // _SLOTS_PER_PREFETCH, min(1, paused))
 
@@ -73,7 +73,7 @@ class Inbox:
         self._ending_soon: set[str] = set()
         #: Key of each submitted job that is not paused and has not ended → number of cells reserved for the job.
         self._reserved: dict[str, int] = {}
-        #: Key of each paused job → number of cells that it needs to go on.
+        #: Key of each paused job → number of cells that it needs to resume.
         self._paused: dict[str, int] = {}
         self._reserved_cells = 0
 
@@ -119,7 +119,7 @@ class Inbox:
         return True
 
     def resume(self, key: str, *, if_free: bool = False) -> bool:
-        """Ask the engine to go on with a paused job. Return whether the job was paused.
+        """Ask the engine to resume a paused job. Return whether the job was paused.
 
         With `if_free`, also return False if no slot is free for the job, or not enough cells.
         """

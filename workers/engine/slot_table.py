@@ -121,7 +121,7 @@ class SlotTable:
         return way if sequence.n_past else PauseWay.RECOMPUTED
 
     def pause(self, sequence: Sequence) -> None:
-        """Take the slot from the sequence, which goes on later. The slot keeps the computed tokens if possible."""
+        """Take the slot from the sequence, which continues later. The slot keeps the computed tokens if possible."""
         sequence.saved = self._backend.saved_state(sequence.slot)
         if self._backend.reuses:
             self._close(sequence, replace(sequence.cached, owner=sequence.owner))

@@ -46,7 +46,7 @@ class StepTimeModel:
     row_ms: float = 0.5
     token_ms: float = 0.5
     draft_ms: float = 0.5
-    #: Factor by which each step multiplies the weight of all earlier steps.
+    #: Each step multiplies the weight of all earlier steps by this factor.
     decay: float = 0.99
     #: Weight of the prior of each coefficient. For comparison, a new step has weight 1.
     prior_weight: float = 0.05

@@ -43,7 +43,7 @@ def hub_headers(name: HubName, clock: Clock | None = None) -> list[Header]:
 
 
 class _RemoteFile:
-    """A file on the hub, of which blocks are requested as they are read. One block is kept at a time."""
+    """A file on the hub. Its blocks are requested as they are read; one block is kept at a time."""
 
     def __init__(self, name: HubName, file: str, clock: Clock, until_s: float) -> None:
         self._name, self._file, self._clock, self._until_s = name, file, clock, until_s

@@ -48,7 +48,7 @@ class Layout:
 
 
 def layout_of(headers: Sequence[Header]) -> Layout:
-    """Return the layout of the model in one file, or in several of which the first has the metadata.
+    """Return the layout of the model in one file, or in several; the first of them has the metadata.
 
     Raises HeaderFault if the headers contradict themselves or the sizes of the files, or if a part is missing.
     """

@@ -78,7 +78,7 @@ def as_rows(plan: Plan) -> list[tuple[str, str]]:
     parameters = _count(layout.parameters)
     if layout.experts:
         active = f"{_count(layout.active_parameters)} for a token ({layout.experts_used} of {layout.experts} experts)"
-        parameters = f"{parameters}, of which {active}"
+        parameters = f"{parameters}; {active}"
     rows = [
         ("model", f"{plan.model} ({layout.architecture}), trained for {layout.context:,} tokens"),
         ("parameters", parameters),
@@ -112,7 +112,7 @@ def _layer_text(plan: Plan, layer: Layer, count: int) -> str:
         kept.append(f"{_size(plan.layer_bytes(layer))} for a token in each")
     if layer.recurrent:
         kept.append(f"{_size(4 * layer.recurrent)} for a sequence in each")
-    # llama.cpp can forget what is outside the window, but then a worker could not go on from a prefix.
+    # llama.cpp can forget what is outside the window, but then a worker could not continue from a prefix.
     window = f" of {layer.window:,} tokens (workers keep all cells)" if layer.window else ""
     return f"{count} with {layer.kind}{window}" + (f": {', '.join(kept)}" if kept else "")
 

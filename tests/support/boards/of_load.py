@@ -132,12 +132,12 @@ def _generated(it: Loaded) -> list[Expected]:
     return [growth({of(tenant=tenant): it.ledger.tokens[tenant, "completion"] for tenant in it.tenants})]
 
 
-@RATES.of("overview: Served of what was due")
+@RATES.of("overview: Service relative to the fair share")
 def _served_of_due(it: Loaded) -> list[Expected]:
     return [Expected({of(tenant=tenant): share for tenant, share in shares(it).items()})]
 
 
-@RATES.of("tenant: Served of what was due")
+@RATES.of("tenant: Service relative to the fair share")
 def _tenant_served_of_due(it: Loaded) -> list[Expected]:
     return [value(shares(it)[it.tenants[0]])]
 

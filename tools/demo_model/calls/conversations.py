@@ -26,7 +26,8 @@ NO_TOOL = ("I have no tool for that, I am sorry.", "I am sorry, none of my tools
 
 #: The share of conversations whose tool is made from words, and of those whose request needs no tool.
 _MADE_UP_SHARE, _NO_CALL_SHARE = 0.35, 0.1
-#: Of the conversations with a call, the share that end with it; of the others, the share that go on after the answer.
+#: Of the conversations with a call, the share that end with it; of the others, the share that continue after the
+#: answer.
 _ONLY_CALL_SHARE, _GOES_ON_SHARE = 0.45, 0.2
 #: The share of the other tools that have a word in common with the right one, if that is made from words.
 _SHARED_WORD_SHARE = 0.5
@@ -36,7 +37,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Question:
-    """A request of the evaluation, and the tools of which `case.tool` is the right one."""
+    """A request of the evaluation, and the tools to choose from; `case.tool` is the right one."""
 
     tools: Sequence[Tool]
     case: Case

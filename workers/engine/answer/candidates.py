@@ -28,6 +28,6 @@ def job_of_candidate(job: Prepared, index: int) -> Prepared:
 
 
 def mean_logprob(extra: dict[str, Any]) -> float | None:
-    """Return the mean log probability of the tokens in an answer's field `logprobs`; None if there are none."""
+    """Return the mean log probability of the tokens in an answer's field `logprobs`; None without tokens."""
     entries = extra.get("logprobs")
     return max(LEAST_MEAN, round(sum(entry[1] for entry in entries) / len(entries), 6)) if entries else None

@@ -113,7 +113,7 @@ class GrowingAnswer:
         return "" if told else rest
 
     def next_known(self) -> int | None:
-        """Return the next token that an earlier attempt sampled, or END; None if there is none."""
+        """Return the next token that an earlier attempt sampled, or END; None if all were returned."""
         if not self.known:
             return None
         return END if is_end(self.known[0]) else self.known.popleft()

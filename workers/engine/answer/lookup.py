@@ -14,8 +14,8 @@ _MAX_PLACES = 1 << 16
 #: How much one token changes the estimated acceptance. An answer that begins to repeat a text is thus drafted after
 #: about five tokens, and no longer drafted after about ten that differ.
 _RATE = 1 / 8
-#: Odd numbers below 2^31 by which the last tokens are multiplied, the newest first, so that similar matches have
-#: different places.
+#: Odd factors below 2^31 for the hash of the last tokens, the newest first, so that similar matches have different
+#: places.
 _FIRST, _SECOND, _THIRD = 1_640_531_527, 2_025_343_189, 1_181_783_497
 
 
@@ -37,7 +37,7 @@ class PromptLookup:
         #: How many tokens of the answer are known here.
         self._answered = answered
         self._tokens = array("i", known.astype(np.intc).tobytes())
-        # Few tokens share a place in a table of which at most half is used.
+        # Few tokens share a place, because at most half of the table is used.
         places = 1 << min(2 * (len(known) + further), _MAX_PLACES // 2).bit_length()
         self._mask = places - 1
         #: Hash of the tokens of a pair or a triple → index of the token after its last occurrence; 0 without one.
@@ -89,7 +89,7 @@ class PromptLookup:
         return found
 
     def _look_up(self) -> None:
-        """Expect what followed the last tokens before, unless a match goes on. Then note where they are now."""
+        """Expect the tokens that followed the last ones before, unless a match continues. Then note their place."""
         tokens, end = self._tokens, len(self._tokens)
         if end < 3:
             return

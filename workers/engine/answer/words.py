@@ -1,10 +1,10 @@
-"""Encodes among the token ids of a job with candidates whose each is and where each candidate ended; pure functions.
+"""Encodes, in the token ids of a job, the candidate of each id and the end of each candidate; pure functions.
 
-A job's ids are in the store, so that another worker goes on after them (shared/jobs/answer_ids.py). The tokens of the
-candidates follow each other in any order. Bits 26 to 29 of a token's word are the index of its candidate; no vocabulary
-has 2^26 tokens. After the last token of a complete candidate comes one word that no token has: bit 31 is set, bit 30
-tells why the candidate ended, bits 26 to 29 are its index, and the other bits are its mean log probability in
-millionths, which cannot be made from its tokens. The tokens of a job with one answer are encoded as themselves.
+A job's ids are in the store, so that another worker can continue after them (shared/jobs/answer_ids.py). The tokens of
+the candidates follow each other in any order. Bits 26 to 29 of a token's word are the index of its candidate; no
+vocabulary has 2^26 tokens. After the last token of a complete candidate comes one word that no token has: bit 31 is
+set, bit 30 tells why the candidate ended, bits 26 to 29 are its index, and the other bits are its mean log probability
+in millionths, which cannot be made from its tokens. The tokens of a job with one answer are encoded as themselves.
 """
 
 from collections.abc import Iterable

@@ -28,7 +28,7 @@ class CachedTokens:
 
     tenant: str
     tokens: Tokens
-    #: The paused sequence that goes on after these tokens (`Sequence.owner`); "" if none does.
+    #: The paused sequence that continues after these tokens (`Sequence.owner`); "" if none does.
     owner: str = ""
 
 
@@ -161,7 +161,7 @@ class PrefixCache:
         oldest = [slot for slot in self._by_worth() if slot in free]
         others = empty or [slot for slot in oldest if slot != source]
         if source in free and self._owned(source):
-            # Copy the prefix, so that the paused job can go on, unless the copy would replace another paused job.
+            # Copy the prefix, so that the paused job can resume, unless the copy would replace another paused job.
             takes_source = not others or self._owned(others[0])
         else:
             # If the source slot keeps more than twice as many tokens as the prefix has, and another free slot keeps no

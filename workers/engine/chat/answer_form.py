@@ -22,7 +22,7 @@ class PlainReader:
         return without_marks(text)
 
     def finish(self) -> str:
-        """End the answer; return the text that was held back, which is none."""
+        """End the answer; return the text that was held back, which is always empty."""
         return ""
 
 
@@ -64,8 +64,8 @@ class ChannelForm:
     """How an answer in harmony is read (workers/engine/chat/harmony.py).
 
     `form` is that of the calls, None if the answer has none. `names` are the names of the control tokens that are
-    marks; there are none if the marks are texts. `begun` is what the prompt has begun after the role, in the reader's
-    text. Without `parts`, only the content is read.
+    marks; empty if the marks are texts. `begun` is what the prompt has begun after the role, in the reader's text.
+    Without `parts`, only the content is read.
     """
 
     form: ToolFormat | None

@@ -11,7 +11,7 @@ from workers.engine.chat.tool_formats import Parameters, ToolFormat
 class CallReader:
     """Reads one answer. What it has returned so far depends only on the text so far, not on how that was divided.
 
-    Another worker can therefore go on with the answer. Where arguments are written one by one, `texts` maps the name of
+    Another worker can therefore continue the answer. Where arguments are written one by one, `texts` maps the name of
     each tool to those of its parameters whose values are texts and not JSON.
     """
 

@@ -45,7 +45,7 @@ def harmony_rules(
 
     If an answer that calls no tool must match a schema, this is `content`, otherwise "". Without it and without
     `required`, the answer is free in all channels until the header of a message calls a tool. With `began`, the prompt
-    has begun a message, and the answer goes on with its text.
+    has begun a message, and the answer continues its text.
     """
     channel, begin_body = writer.terms(CHANNEL), writer.terms(MESSAGE)
     role = writer.terms(START + ASSISTANT)

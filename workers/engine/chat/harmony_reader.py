@@ -52,7 +52,7 @@ _NEXT_PLACES = {
 class HarmonyReader:
     """Reads one answer. What it has returned so far depends only on the text so far, not on how that was divided.
 
-    Another worker can therefore go on with the answer. `marks` maps each of MARKS to what stands for it in the text.
+    Another worker can therefore continue the answer. `marks` maps each of MARKS to what stands for it in the text.
     `begun` is what the prompt has begun after the role. Without `calls`, a message to a tool is reasoning; without
     `parts`, only content is returned. Reasoning after content or a call is left out, and so is content after a call.
     """

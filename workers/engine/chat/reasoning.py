@@ -23,8 +23,8 @@ class PartReader(Protocol):
 class ReasoningReader:
     """Reads one answer. What it has returned so far depends only on the text so far, not on how that was divided.
 
-    `began` says whether the prompt has begun the reasoning, so that the answer goes on with it. Otherwise the answer
-    has reasoning only if it begins with the mark. What follows is read by `rest`.
+    `began` says whether the prompt has begun the reasoning, so that the answer continues it. Otherwise the answer has
+    reasoning only if it begins with the mark. What follows is read by `rest`.
     """
 
     def __init__(self, rest: PartReader, *, began: bool) -> None:

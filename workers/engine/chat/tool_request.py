@@ -48,7 +48,7 @@ def read_tools(payload: Mapping[str, Any]) -> ToolRequest | None:
         raise rejected("two tools have the same name")
     named = _named(choice)
     if named is not None and named not in names:
-        raise rejected(f"tool_choice names {named[:64]!r}, which is none of the tools", "tool_choice")
+        raise rejected(f"tool_choice names {named[:64]!r}, which is not one of the tools", "tool_choice")
     if named is None and choice not in ("auto", "required"):
         raise rejected(f"tool_choice={str(choice)[:60]!r} is neither auto, none, required nor a function")
     return ToolRequest(

@@ -9,7 +9,7 @@ _Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Batch:
-    """A batch of at most `capacity` tokens, each of which belongs to one sequence. `lib` is llama.cpp's API.
+    """A batch of at most `capacity` tokens. Each token belongs to one sequence. `lib` is llama.cpp's API.
 
     llama.cpp reads the sequence ids of each token through a separate pointer. All these pointers refer to elements of
     one array, so that the sequence ids of a whole prompt can be written with a single assignment.

@@ -257,8 +257,8 @@ class RankingBackend(EmbeddingBackend):
         template = libs.lib.llama_model_chat_template(model, b"rerank") or b""
         self._format = PairFormat(self._vocab, template.decode("utf-8", "replace"))
         self.facts = replace(facts, width=1)
-        #: Whether llama.cpp returns a single number, any real one. Otherwise it returns the probabilities of labels,
-        #: of which the first says that the document answers the query.
+        #: Whether llama.cpp returns a single number, any real one. Otherwise it returns the probabilities of labels;
+        #: the first label says that the document answers the query.
         self._single: bool = libs.lib.llama_model_n_cls_out(model) == 1
 
     def _inputs(self, payload: dict[str, Any]) -> tuple[Tokens, ...]:

@@ -9,7 +9,7 @@ from workers.engine.sizing import GPU_SPARE_BYTES, Sizes
 
 #: llama.cpp rounds the size of a context up to a multiple of this many cells.
 CELL_STEP = 256
-#: A cell is measured by the difference between two contexts, of which one has this many cells more. llama.cpp's log
+#: The size of a cell is measured as the difference between two contexts, one with this many cells more. llama.cpp's log
 #: has sizes in hundredths of a MiB, so the error is at most 40 bytes a cell.
 _MEASURED_CELLS = 512
 #: A context that does not fit is tried with this share of its cells, at most this many times: down to a tenth.

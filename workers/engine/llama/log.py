@@ -9,7 +9,7 @@ _HOST_BEGINNING, _HOST_END = "CPU", "_Host"
 #: ggml's log levels for warnings and errors.
 _WARN, _ERROR = 3, 4
 _BUFFER = re.compile(r"(\S+)\s+(model|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
-#: Kinds of buffers of which a device may have several: one for layers with a sliding window and one for the others.
+#: A device may have several buffers of these kinds: one for layers with a sliding window and one for the others.
 _SUMMED = ("KV", "RS")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 

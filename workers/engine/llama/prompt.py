@@ -23,7 +23,7 @@ from workers.engine.llama.vocabulary import Tokens, Vocabulary
 
 #: How many tokens of a prompt may be needed for the marks that begin the reasoning, and a line end after them.
 _END_TOKENS = 16
-#: How many tokens of a prompt may be needed for a role and the header of a channel, of which each byte may be a token.
+#: How many tokens of a prompt a role and the header of a channel may need, if each byte is a token.
 _HEADER_TOKENS = 64
 #: The end of a prompt in harmony that leaves the channel to the model.
 _ASSISTANT = START + ASSISTANT
@@ -54,7 +54,7 @@ class Prompts:
             self.template.close()
 
     def make(self, spec: JobSpec, tools: ToolRequest | None, *, is_held: bool) -> tuple[list[Tokens], float]:
-        """Return the tokens of each prompt, of which a job with messages has one. Raises JobRejected.
+        """Return the tokens of each prompt; a job with messages has one prompt. Raises JobRejected.
 
         `is_held` says whether the content of the answer must match a form. The number is the CPU time that a helper
         process took.

@@ -84,7 +84,7 @@ class Vocabulary:
         return all(self._missing_bytes.isdisjoint(char.encode()) for char in used - self._characters)
 
     def _names_pattern(self, tokens: Iterable[int]) -> re.Pattern[str] | None:
-        """Return a pattern for the names of these tokens, or None if there are none.
+        """Return a pattern for the names of these tokens, or None without such tokens.
 
         The pattern does not match names of a single character. It tries longer names first.
         """

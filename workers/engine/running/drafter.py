@@ -31,11 +31,11 @@ _LEAST_ACCEPTANCE = 0.05
 #: By how many steps the drafts of an answer may lengthen it, in all and for each of its tokens. An answer that has lost
 #: more by its drafts than that is not drafted until it has more tokens.
 _LOSS_IN_ALL, _LOSS_PER_TOKEN = 0.5, 0.005
-#: While nothing is drafted, the answers are searched after so many steps, and after twice as many each time, up to the
-#: most. Most of the time that a search takes is that for loading its code and tables into the processor's cache, so
+#: While nothing is drafted, the answers are searched after this many steps, and after twice as many each time, up to
+#: the most. Most of the time that a search takes is that for loading its code and tables into the processor's cache, so
 #: that many tokens take little longer than one.
 _LEAST_PAUSE, _MOST_PAUSE = 4, 16
-#: For so many steps after a draft, the answers are searched in each step: the next draft often follows soon.
+#: For this many steps after a draft, the answers are searched in each step: the next draft often follows soon.
 _DRAFTING_STEPS = 16
 #: After this many steps the fitted times are read again. Reading them takes some 50 µs.
 _FRESH_STEPS = 16

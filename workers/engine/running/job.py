@@ -84,7 +84,7 @@ class EngineJob:
         return [each for each in self.sequences if each.prompt_number == number and each is not sequence]
 
     def ends_within(self, tokens: int) -> bool:
-        """Return whether the job is complete after at most so many further tokens of each sequence."""
+        """Return whether the job is complete after at most `tokens` further tokens of each sequence."""
         left = (each for each in self.sequences if each.end is None)
         return all(each.slot >= 0 and each.tokens_left <= tokens for each in left)
 

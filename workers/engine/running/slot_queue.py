@@ -100,7 +100,7 @@ class SlotQueue:
                 self.discard(sequence)
 
     def take_slot(self, sequence: Sequence) -> None:
-        """Take the slot from a sequence that goes on later."""
+        """Take the slot from a sequence that continues later."""
         sequence.extra = self._backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
         self._leave(sequence)
         self._table.pause(sequence)

@@ -25,7 +25,7 @@ MAX_TEXT = 4096
 MAX_CHOICES = 1000
 
 #: A comment, a text or a regular expression of a grammar in Lark's format. Comments may contain quotation marks. A part
-#: without an end goes on to the end of the grammar, so that no character is examined twice.
+#: without an end extends to the end of the grammar, so that no character is examined twice.
 _LARK_PARTS = re.compile(
     r"""(?:\#|//)[^\n]*|(?P<text>"(?:\\.|[^"\\])*(?:"|\\?\Z)|/(?:\\.|[^/\\])+(?:/|\\?\Z))""", re.DOTALL
 )
