@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes import ROOT, Process, Stage, wait_for
 
 #: The commit whose version the tests run beside this one. It must be in the history of main, and must have a format
-#: beside which this version works (shared/schema.py). docs/upgrade.md says when to change it.
+#: beside which this version works (shared/schema.py). shared/lua/README.md says when to change it.
 COMMIT = "4e92bcc0fc51ae2cfc1d7055f85a93b0e5095025"
 
 
