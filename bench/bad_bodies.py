@@ -3,7 +3,7 @@
 Run: `python -m bench.bad_bodies` (under a minute). Each body is parsed and validated, and an error is converted to its
 response, as in a door process, but without HTTP; the figure is the CPU time of the thread, the least of five runs. The
 aim for a body that is rejected is 20 ms, because all other requests of a door process wait for it. Some of the bodies
-are found by a search: random mixtures of numbers, texts, lists and objects, of which the costliest are kept.
+are found by a search: it keeps the costliest of random mixtures of numbers, texts, lists and objects.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def _tools(parameters: str, last: str) -> bytes:
 
 
 def _nested(schema: str, depth: int, inner: str = "{}") -> str:
-    """Return a schema inside so many others."""
+    """Return a schema inside `depth` others."""
     return schema * depth + inner + "}" * depth
 
 

@@ -6,7 +6,7 @@ Three tenants send streamed requests at fixed random times, first alone and then
 processes are killed, and after them the worker, while the batch runs; at its end each line must be in one of its two
 files exactly once. The engine is `sim`, so the figures are those of the queue.
 
-With --folder, a run that was interrupted goes on: the folder keeps the store, and what was measured so far.
+With --folder, an interrupted run continues: the folder keeps the store and the measurements so far.
 """
 
 import argparse

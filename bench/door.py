@@ -36,7 +36,7 @@ CONNECTIONS = 64
 OFFERED_PER_S = 80
 STREAMS = 500
 SUBMITS_PER_S = 20
-#: Bounds so high that jobs, none of which ends in these runs, are refused only by the bound under test.
+#: Bounds so high that only the bound under test refuses jobs, although no job ends in these runs.
 HIGH_BOUNDS = {
     "PENSTOCK_MAX_INFLIGHT": "100000",
     "PENSTOCK_MAX_QUEUE_SIZE": "100000",

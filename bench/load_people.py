@@ -54,7 +54,7 @@ _GREEN, _BLUE = Group("green", 8, _THINK_S), Group("blue", 8, _THINK_S)
 SCENARIOS = (
     Scenario(
         "baseline",
-        "Three teams of eight people, about half of what the worker can answer.",
+        "Three teams of eight people, about half of the worker's capacity.",
         (Group("red", 8, _THINK_S), _GREEN, _BLUE),
     ),
     Scenario(

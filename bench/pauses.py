@@ -1,7 +1,7 @@
 """Measure what a pause costs, by the way in which the computed tokens survive it: kept, copied or computed again.
 
 Run it with `python -m bench.pauses`. The engine is stepped without a store. In each round, a job with a prompt that
-nothing has computed before is paused after some tokens, another job takes its place, and the first one goes on. The
+nothing has computed before is paused after some tokens, another job takes its place, and the first one resumes. The
 figures are how many ms later than on an idle engine the other job has its first token, how many ms more than a usual
 step the next token of the paused job takes, and the tokens computed again.
 """

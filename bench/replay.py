@@ -32,9 +32,7 @@ def main() -> None:
     replaying.add_argument("file", type=Path)
     replaying.add_argument("--system", default="ours")
     replaying.add_argument("--set", action="append", default=[], metavar="PENSTOCK_NAME=VALUE")
-    replaying.add_argument(
-        "--faster", type=float, default=1.0, help="factor by which the same arrivals are compressed in time"
-    )
+    replaying.add_argument("--faster", type=float, default=1.0, help="compress the arrivals in time by this factor")
     replaying.add_argument("--workers", type=int, default=4)
     chosen = parser.parse_args()
     if chosen.command == "save":
@@ -59,7 +57,7 @@ def _replay(chosen: argparse.Namespace) -> None:
     environ = dict(setting.split("=", 1) for setting in chosen.set)
     print_environment(environment(SEED) | {"file": chosen.file.name, "sends": len(jobs), "settings": environ})
     basis = replace(closed_loop(SEED, workers=chosen.workers), environ=environ)
-    # The run goes on for 10 s after the last arrival, so that its jobs can end. The first sixth is warm-up.
+    # The run continues for 10 s after the last arrival, so that its jobs can end. The first sixth is warm-up.
     seconds = jobs[-1].at_ms / 1_000 + 10
     done = run(basis, chosen.system, jobs, seconds)
     figures = summary(done, Window(seconds / 6 * 1_000, seconds * 1_000), basis.capacity_wtps)

@@ -1,4 +1,4 @@
-"""Spoils every key of the store and every field in turn, and judges whether all jobs end and both pools go on.
+"""Spoils every key of the store and every field in turn, and judges whether all jobs end and both pools continue.
 
 Run: `python -m bench.spoil` (`make spoil`). Each case takes a store in use (bench/spoil_scene.py), changes one value as
 another program could, and lets half a minute of store time pass. `--every N` runs only each N-th case, `--again` spoils
@@ -23,13 +23,13 @@ from shared.store.decode import text
 #: What a text that should be a number, or a time, is replaced by.
 _VALUES = ("abc", "", "-1", "1e300", "1152921504606846976", "9223372036854775807", "inf", "nan", "1.5")
 _SCORES = ("inf", "-inf", "-1", "1e300", "1152921504606846976", "0")
-#: The jobs of which each key and field is spoiled: one that ended, one that computes, one that is paused, one that was
-#: given back with its ids, and queued ones, of which one came by a route and one is a batch job.
+#: The jobs whose keys and fields are spoiled: one that ended, one that computes, one that is paused, one that was given
+#: back with its ids, and queued ones, among them one that came by a route and one batch job.
 _JOBS = ("ann-m-0", "ann-n-0", PAUSED_JOB, RETURNED_JOB, "ann-m-1", "bob-m-3", "ann-n-3", ROUTED_JOB, "dot-m-0")
 #: How many steps pass before, and after, the value is spoiled. A step is half a second.
 _STEPS_AFTER = 60
-#: The step after the damage by which every job that was there must have ended, and from which no call may fail. Without
-#: damage all jobs end within 15 steps.
+#: All jobs that were there must have ended by this step after the damage, and no call may fail after the second one.
+#: Without damage all jobs end within 15 steps.
 _ENDED_BY, _CALM_FROM = 50, 14
 
 

@@ -158,7 +158,7 @@ class ScriptedWorker:
 
     def _start(self, job: ClaimedJob) -> None:
         if job.answer != tuple(range(1, len(job.answer) + 1)):
-            self._faults.note("claim", f"{job.id} goes on after ids that no worker has stored: {job.answer}")
+            self._faults.note("claim", f"{job.id} continues after ids that no worker has stored: {job.answer}")
         self.running[job.id] = Run(job)
 
     def _computing(self) -> list[Run]:

@@ -19,7 +19,7 @@ from workers.demo.random_gguf import write_random_model
 
 _IN_FLIGHT, _TOKENS, _JOBS = 4, 16, 12
 
-#: The schema of the first tenant's jobs, or the tools of which each of its answers must call one.
+#: The schema of the first tenant's jobs, or the tools among which each of its answers must call one.
 KINDS: dict[str, Schema | list[Schema] | None] = {
     "no schema": None,
     "400 bounded integers": bounded_integers(400),

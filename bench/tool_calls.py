@@ -27,13 +27,13 @@ _AT_ONCE = 64
 
 
 def choice_of(request: Request) -> str:
-    """Return the choice among the tools, of which a function counts as `named`."""
+    """Return the choice among the tools; a named function counts as `named`."""
     choice = request.payload["tool_choice"]
     return choice if isinstance(choice, str) else "named"
 
 
 def run(seed: int, runs: int) -> dict[str, Any]:
-    """Let the demo model answer so many chats; return the counts of verdicts, and what was wrong.
+    """Let the demo model answer `runs` chats; return the counts of verdicts, and the faults.
 
     A request that is too long for the model's context is replaced by another. Raises JobRejected for any other reason.
     """

@@ -1,4 +1,4 @@
-"""A burst between two calm times: its plan of requests, and the figures of what a live system answered."""
+"""A burst between two calm times: its plan of requests, and the figures of a live system's answers."""
 
 import random
 from collections import Counter

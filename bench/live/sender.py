@@ -110,6 +110,6 @@ async def _exchange(
     try:
         answer = json.loads(text)
     except ValueError:
-        # A refusal needs no body. An answer whose JSON is cut is none.
+        # A refusal needs no body. An answer whose JSON is cut does not count as one.
         return (0, {"reason": "cut"}, None) if status == 200 else (status, {}, first_ms)
     return status, answer if isinstance(answer, dict) else {}, first_ms

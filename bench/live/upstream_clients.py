@@ -33,7 +33,7 @@ _SLOTS = re.compile(r"^penstock_slots(?:\{[^}]*\})? (\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Case:
-    """A server with `places`, each of which generates a word every `word_s`, and the clients that use it."""
+    """A server with `places` that each generate a word every `word_s`, and the clients that use it."""
 
     places: int
     clients: int

@@ -60,7 +60,7 @@ class SimJob:
     first_hint_ms: float | None = None
     returned_ms: float | None = None
     return_admitted: bool = False
-    #: Tokens by which the answer was cut to meet its deadline (PENSTOCK_DEGRADATION).
+    #: The tokens that were cut from the answer to meet its deadline (PENSTOCK_DEGRADATION).
     cut_tokens: int = 0
     #: How often it was paused, and for how long it had had a slot before its last pause.
     pauses: int = 0

@@ -12,7 +12,7 @@ _FIRST_S, _MOST_S, _LONGEST_HINT_S = 0.5, 8.0, 120.0
 
 
 class Client(Protocol):
-    """The rule by which a client retries after a refusal."""
+    """A client's rule for retries after a refusal."""
 
     def retry_delay_ms(self, job: SimJob, answer: Answer, now_ms: float, rng: np.random.Generator) -> float | None:
         """Return the ms until the next attempt, or None if the client gives up."""

@@ -57,7 +57,7 @@ class Scenario:
 
     @property
     def machine(self) -> Machine:
-        """The machine of each worker. It has so many cells that every job fits."""
+        """The machine of each worker. It has enough cells for every job."""
         return Machine(slots=self.slots, cells=10_000_000, step_ms=20.0, row_ms=1.0, token_ms=0.2, cell_ms=0.0)
 
     @property
@@ -100,7 +100,7 @@ class Services:
 
     @property
     def bound_wt(self) -> float:
-        """The most by which a difference in service may change."""
+        """The largest allowed change of a difference in service."""
         return self.bound_without_credit_wt + self.lift_wt
 
     def worst_difference(self, one: str, other: str) -> float:

@@ -58,7 +58,7 @@ def judged(run: Run, window: Window, sent_until_ms: float | None = None) -> list
 
 
 def success(jobs: Iterable[SimJob]) -> float:
-    """Return the share of the jobs that was answered in time, or 1 if there are none."""
+    """Return the share of the jobs that was answered in time, or 1 without jobs."""
     in_time = [job.in_time for job in jobs]
     return sum(in_time) / len(in_time) if in_time else 1.0
 

@@ -52,7 +52,7 @@ class MemoryQueue:
         return ""
 
     def rank(self, job: SimJob, now_ms: float) -> float:  # noqa: ARG002 - for subclasses
-        """Return the number by which the job's list is ordered. The first in first out order is the default."""
+        """Return the number that orders the job in its list. The first in first out order is the default."""
         return job.number
 
     def turns(self) -> Iterator[str]:

@@ -66,7 +66,7 @@ def _answers(jobs: list[SimJob], begin_s: float, length_s: float = WINDOW_S) -> 
 
 
 def _back_after_s(jobs: list[SimJob], normal: float) -> float:
-    """Return the s after the trouble from which on all later jobs had the former success, or NaN if there is none."""
+    """Return the s after the trouble until all later jobs have the former success, or NaN if they never have it."""
     end_s = BEGIN_S + TROUBLE_S
     latest_ms = (end_s + AFTER_S - 30) * 1_000
     late = [job for job in jobs if end_s * 1_000 <= job.at_ms < latest_ms]

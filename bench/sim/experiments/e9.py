@@ -45,7 +45,7 @@ def first_token_p99_ms(jobs: list[SimJob]) -> float:
 
 
 def loud_share(services: Services, scenario: Scenario) -> float:
-    """Return what the loud tenant computed, as a part of what the quiet one left of the slots' time."""
+    """Return the loud tenant's service, as a part of the slots' time that the quiet one left."""
     served, slots = services.served[-1], scenario.slots
     whole_wt = GENERATED_WEIGHT * slots * services.moments[-1] / scenario.machine.takes_ms(slots, 0, 0)
     return served.get("loud", 0.0) / (whole_wt - served["quiet"])
@@ -77,7 +77,7 @@ def rows(got: dict[tuple[Any, ...], Figures]) -> list[Row]:
             ),
             Row(
                 "E9",
-                f"{slots} slots: what a loud tenant computes of what the quiet one leaves",
+                f"{slots} slots: the loud tenant's part of the time that the quiet one leaves",
                 ">= .98",
                 f"{on['loud_share']:.3f}",
                 at_least(on["loud_share"], 0.98),

@@ -19,7 +19,7 @@ from bench.sim.memory_queue import MemoryQueue
 LEVELS = 128
 #: The end of a window: after this time, or after this number of offered jobs.
 WINDOW_MS, WINDOW_JOBS = 1_000.0, 2_000
-#: By which part of the admitted jobs the next window admits fewer, and by which part of the offered jobs more.
+#: The next window admits fewer jobs by this part of the admitted ones, or more by this part of the offered ones.
 DECREASE, INCREASE = 0.05, 0.01
 #: Part of a tenant's offered work that is kept from one window to the next.
 _KEPT = 0.8

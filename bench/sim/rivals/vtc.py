@@ -1,9 +1,9 @@
 """VTC: the virtual token counter, with the lists and the bound of RR.
 
-Each tenant has a counter of the tokens that it was served, of which a generated token weighs as much as
-`GENERATED_WEIGHT` prompt tokens. A claim serves the tenant with the smallest counter and charges the prompt; each
-generated token is charged when it is generated. A tenant that starts to wait is lifted to the smallest counter of the
-waiting tenants, or to the counter of the tenant that waited last, so that it gets no credit for being idle.
+Each tenant has a counter of the tokens that it was served. A generated token weighs as much as `GENERATED_WEIGHT`
+prompt tokens. A claim serves the tenant with the smallest counter and charges the prompt; each generated token is
+charged when it is generated. A tenant that starts to wait is lifted to the smallest counter of the waiting tenants, or
+to the counter of the tenant that waited last, so that it gets no credit for being idle.
 """
 
 from collections import Counter

@@ -105,14 +105,14 @@ def _lose_half(simulation: Simulation) -> None:
 
 
 def _split_team() -> list[Stream]:
-    """Return fifty tenants of which the largest sends from 200 names."""
+    """Return fifty tenants. The largest sends from 200 names."""
     first, *others = zipf(50, 5)
     keys = [replace(first, tenant=f"key{i:03d}", share=first.share / 200, group="team") for i in range(200)]
     return [*keys, *others]
 
 
 def _models(names: str) -> list[Stream]:
-    """Return fifty tenants and five light ones, all of which use each of these models."""
+    """Return fifty tenants and five light ones. All use each of these models."""
     return [replace(stream, model=name) for name in names for stream in zipf(50, 5)]
 
 

@@ -71,7 +71,7 @@ def _comparison(runs: Runs) -> list[str]:
 
 
 def _promises(runs: Runs) -> list[str]:
-    """Return the table of what ours promised, beside the share of kept promises of the rivals."""
+    """Return the table of our kept promises, beside those of the rivals."""
     columns = (
         "scenario",
         "kept promises",
