@@ -175,7 +175,7 @@ def test_delete_leaves_no_file_at_the_door(penstock: Program, write: Any, served
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_batch_goes_on_without_its_command_and_its_results_can_be_had_later(
+def test_a_batch_continues_without_its_command_and_its_results_can_be_had_later(
     penstock: Program, write: Any, how: signal.Signals
 ) -> None:
     lines = [a_line(number) for number in range(40)]

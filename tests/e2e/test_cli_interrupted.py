@@ -85,7 +85,7 @@ def test_ctrl_c_after_the_end_of_the_job_says_how_it_ended(tmp_path):
     assert "job j1 had already ended: succeeded; `penstock job j1 --tenant blue` shows it" in stderr
 
 
-def test_if_the_door_cannot_cancel_the_job_the_user_is_told_that_it_goes_on(tmp_path):
+def test_if_the_door_cannot_cancel_the_job_the_user_is_told_that_it_continues(tmp_path):
     failed = json_answer(500, {"error": {"message": "out of order", "code": "internal_error"}})
     code, stderr = interrupted_stream(tmp_path, failed)
     assert code == 130

@@ -189,7 +189,7 @@ def test_a_stream_does_not_print_text_again_after_a_lost_worker(tmp_path: Path) 
     assert (done.returncode, done.stdout) == (0, "Once upon a time\n"), done.stderr
 
 
-def test_a_stream_goes_on_printing_after_a_lost_worker_whose_tokens_are_kept(tmp_path: Path) -> None:
+def test_a_stream_continues_printing_after_a_lost_worker_whose_tokens_are_kept(tmp_path: Path) -> None:
     job = {"id": "j1", "status": "queued", "queue": {"position": 1}}
     ended = job | {"status": "succeeded", "queue": None, "text": "Once upon a time"}
     events = [("started", {"attempt": 1}), ("token", {"text": "Once"})]

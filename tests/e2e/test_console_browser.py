@@ -172,7 +172,7 @@ def submit_in_page(page: Page, prompt: str) -> str:
     return page.text("#submitted a")
 
 
-def test_updates_go_on_after_a_pause_in_which_a_panel_was_removed(page, door):
+def test_updates_continue_after_a_pause_in_which_a_panel_was_removed(page, door):
     page.open(f"{door.url}/console")
     page.wait_for_text("#panel-state", "Serving")
     page.click("#hold")
@@ -264,7 +264,7 @@ def test_a_tenant_is_found_by_its_name_and_disabled(page, door):
     assert door.submit("findme").status_code == 403
 
 
-def test_an_error_is_said_and_the_page_goes_on(page, door):
+def test_an_error_is_shown_and_the_page_continues(page, door):
     page.open(f"{door.url}/console")
     page.wait_for_text("#panel-state", "Serving")
     page.run("document.querySelector('textarea').removeAttribute('required')")

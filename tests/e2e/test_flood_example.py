@@ -64,7 +64,7 @@ def test_an_address_with_v1_is_answered_with_the_path_and_what_is_served(served:
     assert "no route has the path '/v1/v1/jobs'" in failure(f"{served.url}/v1", RED_KEY=key)
 
 
-def test_a_door_that_is_down_and_an_address_that_is_none_are_named() -> None:
+def test_a_door_that_is_down_and_an_invalid_address_are_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert f"no answer from {url} (PENSTOCK_URL): " in failure(url)
     assert "PENSTOCK_URL='nowhere'" in failure("nowhere")

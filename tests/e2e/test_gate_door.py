@@ -104,7 +104,7 @@ def test_a_streamed_job_sends_its_text_as_it_is_generated(gate: Served, store: S
     assert gate.client.read()["status"] == "succeeded"
 
 
-def test_a_streamed_job_that_goes_on_elsewhere_says_so_and_sends_only_new_text(gate: Served, store: Store) -> None:
+def test_a_streamed_job_that_continues_elsewhere_says_so_and_sends_only_new_text(gate: Served, store: Store) -> None:
     gate.client.ask(submit_frame() | {"stream": True})
     answer_in_two_attempts(store, run_next(store), ["some "], ["words"])
     frames = [gate.client.read() for _ in range(5)]

@@ -153,7 +153,7 @@ def test_a_later_reader_gets_the_text_of_an_attempt_that_began_anew_and_not_of_t
     assert [event.data["text"] for event in events if event.kind == "token"] == ["a", "b"]
 
 
-def test_an_attempt_that_goes_on_says_so_and_sends_only_new_text(client: FlaskClient, store: Store) -> None:
+def test_an_attempt_that_continues_says_so_and_sends_only_new_text(client: FlaskClient, store: Store) -> None:
     job = admitted_job(submit(client))
     answer_in_two_attempts(store, run_next(store), ["a", "b"], ["c"])
     events = read_all(client, job["id"])

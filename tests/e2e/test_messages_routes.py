@@ -69,7 +69,7 @@ def test_a_message_is_answered_whole(client: FlaskClient, store: Store) -> None:
         ({"finish_reason": "stop", "extra": {"stop_sequence": "END"}}, "stop_sequence", "END"),
     ],
 )
-def test_the_stop_reason_tells_a_stop_sequence_from_the_models_own_end(
+def test_the_stop_reason_distinguishes_a_stop_sequence_from_the_models_own_end(
     client: FlaskClient, store: Store, ending: dict[str, Any], reason: str, sequence: str | None
 ) -> None:
     with worker(store, answer_with(store, "a", **ending)):
@@ -207,7 +207,7 @@ def test_an_upstreams_reasoning_and_calls_are_blocks_too(
         assert json.loads(text)["content"][2]["input"] == {"at": "x"}
 
 
-def test_a_stream_goes_on_without_a_gap_or_a_repeat_after_a_lost_worker(client: FlaskClient, store: Store) -> None:
+def test_a_stream_continues_without_a_gap_or_a_repeat_after_a_lost_worker(client: FlaskClient, store: Store) -> None:
     with worker(store, lambda held: answer_in_two_attempts(store, held, ["Hello ", "you"], [" two"])):
         events = events_of(client.post(ROUTE, json=BODY | {"stream": True}))
     assert text_of(events) == "Hello you two"

@@ -108,7 +108,7 @@ def test_a_refused_upload_or_batch_tells_the_bound_and_that_no_retry_helps(clien
     assert caught.value.response.json()["limits"] == {"limit": "tenant_open_batches", "value": 32, "max": 32}
 
 
-def test_a_form_that_is_too_large_is_told_by_what_is_too_large(client: OpenAI) -> None:
+def test_the_error_about_a_form_that_is_too_large_names_the_part_that_is(client: OpenAI) -> None:
     def refused(fields: list[tuple[str, bytes]], boundary: str = "b") -> tuple[str, str | None]:
         parts = [
             f"--{boundary}\r\nContent-Disposition: form-data; {name}\r\n\r\n".encode() + text for name, text in fields

@@ -181,7 +181,7 @@ def test_a_stream_continues_without_repeated_text_after_a_lost_worker(client: Fl
     assert text_of(stream) == "Hello you two"
 
 
-def test_a_stream_goes_on_without_a_gap_or_a_repeat_if_the_lost_workers_tokens_are_kept(
+def test_a_stream_continues_without_a_gap_or_a_repeat_if_the_lost_workers_tokens_are_kept(
     client: FlaskClient, store: Store
 ) -> None:
     with worker(store, lambda held: answer_in_two_attempts(store, held, ["Hello ", "you"], [" two"])):

@@ -123,7 +123,7 @@ def test_the_audit_command_lists_the_newest_change_first(penstock):
     assert newest["from"].startswith("command line on ")
 
 
-def test_a_list_of_no_admin_keys_says_that_there_are_none(penstock):
+def test_an_empty_list_of_admin_keys_is_reported(penstock):
     listed = penstock("admin-keys", "ls")
     assert listed.stdout == "id\tname\tcreated\texpires\n"
     assert listed.stderr.startswith("no admin key is stored")

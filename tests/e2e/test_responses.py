@@ -210,7 +210,7 @@ def test_a_lost_worker_leaves_no_trace_in_a_stream(client: FlaskClient, store: S
     assert kinds(events).count("in_progress") == 1
 
 
-def test_a_response_goes_on_after_the_tokens_of_a_lost_worker(client: FlaskClient, store: Store) -> None:
+def test_a_response_continues_after_the_tokens_of_a_lost_worker(client: FlaskClient, store: Store) -> None:
     with worker(store, lambda held: answer_in_two_attempts(store, held, ["Hel", "lo"], [" you"])):
         events = events_in(post_response(client, stream=True).text)
     assert text_of(events) == "Hello you"

@@ -149,7 +149,7 @@ def test_what_an_odd_server_says_reaches_the_clients_of_each_api(
     assert items == said + [("function_call", "completed", 'weather{"a":1}')] * n_calls
 
 
-def test_an_answer_of_which_nothing_is_understood_is_an_error_on_each_api(
+def test_an_unintelligible_answer_is_an_error_on_each_api(
     client: OpenAI, claude: Anthropic, server: UpstreamServer
 ) -> None:
     asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}

@@ -204,7 +204,7 @@ def test_eight_answers_of_one_worker_are_the_same_after_it_is_killed(run, store)
 
 
 @pytest.mark.parametrize(("n", "kills"), [(8, (100,)), (12, (60, 200, 300)), (3, (5, 5, 100))])
-def test_candidates_side_by_side_go_on_after_their_own_tokens(run, n, kills):
+def test_candidates_side_by_side_continue_after_their_own_tokens(run, n, kills):
     request = {"seed": 21, "n": n}
     (alone,) = run(request)
     (view,) = run(request, kills=kills)
@@ -251,7 +251,7 @@ def test_a_job_whose_ids_were_spoiled_is_answered_from_its_beginning(run, store,
     assert "".join(fields["text"] for fields in events[second:] if fields["type"] == "token") == alone.text
 
 
-def test_a_released_job_goes_on_elsewhere(run, store, backend):
+def test_a_released_job_continues_elsewhere(run, store, backend):
     (alone,) = run({"seed": 5})
     job_id = offer(store, {"seed": 5})
     worker = Worker(store, backend, "draining")

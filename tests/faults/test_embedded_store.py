@@ -160,7 +160,7 @@ def test_a_second_starter_is_refused_with_the_pid_and_the_url_of_the_first(folde
     starter.stop()
 
 
-def test_other_commands_find_the_running_store_and_report_if_there_is_none(folder):
+def test_other_commands_find_the_running_store_and_report_a_missing_one(folder):
     with pytest.raises(EmbeddedStoreError, match="penstock up"):
         find_url(folder)
     store = EmbeddedStore.start(folder)

@@ -196,7 +196,7 @@ def test_steps_with_a_free_slot_count_as_idle_from_5_ms_after_the_end_that_freed
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
-def test_a_paused_job_goes_on_in_the_step_after_the_end_of_the_job_that_took_its_slot(flaky, slots):
+def test_a_paused_job_continues_in_the_step_after_the_end_of_the_job_that_took_its_slot(flaky, slots):
     worker, loud, quiet = with_a_paused_job(flaky, slots)
     # The worker's thread claims while the engine's thread computes the last step.
     worker.engine.on_ending = worker.job_loop.one_pass

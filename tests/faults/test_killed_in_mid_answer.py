@@ -79,7 +79,7 @@ class Stream:
         return self.events
 
 
-def test_eight_answers_of_a_killed_worker_go_on_without_a_gap_or_a_repeat(stage, served):
+def test_eight_answers_of_a_killed_worker_continue_without_a_gap_or_a_repeat(stage, served):
     first = a_worker(stage)
     alone = {}
     for request in REQUESTS:

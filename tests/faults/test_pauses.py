@@ -71,7 +71,7 @@ def with_a_paused_job(flaky: FlakyStore, slots: int, **fields: int) -> tuple[One
 
 
 @pytest.mark.parametrize("slots", [1, 2, 4])
-def test_a_short_job_takes_the_slot_of_another_tenants_long_answer_which_goes_on_afterwards(flaky, slots):
+def test_a_short_job_takes_the_slot_of_another_tenants_long_answer_which_continues_afterwards(flaky, slots):
     worker, loud = with_long_answers(flaky, slots)
     began_s = worker.clock.monotonic()
     quiet = admit_job(flaky, "quiet", max_tokens=10)
@@ -129,7 +129,7 @@ def test_a_full_worker_asks_at_most_once_in_20_ms_however_often_its_doorbell_rin
     assert 20 <= sum(script == "claim" for script, _ in flaky.calls) <= 51
 
 
-def test_while_the_store_is_away_a_paused_job_goes_on_in_a_slot_that_is_freed(flaky):
+def test_while_the_store_is_away_a_paused_job_continues_in_a_slot_that_is_freed(flaky):
     worker, loud, quiet = with_a_paused_job(flaky, 2)
     (paused,) = set(loud) - computing(worker)
     flaky.disconnected = True
@@ -151,7 +151,7 @@ def test_while_the_store_is_away_a_paused_job_goes_on_in_a_slot_that_is_freed(fl
     check_answer(flaky, quiet, 60)
 
 
-def test_a_claim_whose_answer_was_lost_takes_the_slot_in_which_a_paused_job_went_on(flaky):
+def test_a_claim_whose_answer_was_lost_takes_the_slot_in_which_a_paused_job_continued(flaky):
     worker, (loud,), quiet = with_a_paused_job(flaky, 1)
     green = admit_job(flaky, "green", max_tokens=60)
     while worker.engine.free_capacity().slots == 0:
@@ -270,7 +270,7 @@ def test_a_job_keeps_its_slot_until_the_one_that_takes_it_has_been_prepared(flak
     check_answer(flaky, loud[0], 400)
 
 
-def test_a_job_whose_successor_cannot_be_prepared_goes_on(flaky):
+def test_a_job_whose_successor_cannot_be_prepared_continues(flaky):
     worker, loud = with_long_answers(flaky, 1)
     broken = admit_job(flaky, "quiet", max_tokens=10, payload={"prompt": "a b c", "temperature": "hot"})
     worker.job_loop.contest()

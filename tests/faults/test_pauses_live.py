@@ -92,7 +92,7 @@ def test_a_short_job_with_a_deadline_is_admitted_beside_long_answers_and_ends_wh
     stage.ended(*loud)
 
 
-def test_a_worker_that_drains_gives_its_paused_job_back_at_once_and_another_one_goes_on(stage):
+def test_a_worker_that_drains_gives_its_paused_job_back_at_once_and_another_one_continues(stage):
     worker, loud, quiet = with_a_paused_job(stage)
     (paused,) = [job for job in loud if is_paused(stage, job)]
     worker.terminate()

@@ -40,7 +40,7 @@ def served(stage, worker) -> Iterator[Served]:
     stage.assert_sound()
 
 
-def test_the_trace_of_a_job_whose_worker_is_killed_goes_on_with_the_other_worker(served, collector, stage, worker):
+def test_the_trace_of_a_job_whose_worker_is_killed_continues_with_the_other_worker(served, collector, stage, worker):
     other, client = stage.worker(), TracingClient()
     # The answer would take longer than the test, which cancels the job in its second attempt.
     body = {"prompt": "a job that survives", "max_tokens": 8_000, "deadline_ms": 600_000}

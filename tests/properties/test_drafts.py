@@ -55,7 +55,7 @@ def test_the_answer_may_be_looked_at_after_any_of_its_tokens(prompt, answer, end
 
 
 @pytest.mark.parametrize("period", [3, 7, 40])
-def test_a_text_that_repeats_itself_is_drafted_as_it_goes_on(period):
+def test_a_text_that_repeats_itself_is_drafted(period):
     text = [1000 + 37 * i for i in range(period)]
     lookup = _lookup(text, text * 3)
     assert lookup.acceptance > 0.5

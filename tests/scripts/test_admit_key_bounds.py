@@ -50,7 +50,7 @@ def test_a_refused_job_uses_up_nothing_of_a_keys_rates(live):
     admitted(live, job_of("one", bounds))
 
 
-def test_a_key_may_have_only_so_many_queued_jobs_of_all_tenants_and_gets_room_when_one_is_claimed(live):
+def test_the_bound_on_the_queued_jobs_of_a_key_counts_all_tenants_and_a_claim_makes_room(live):
     bounds = KeyBounds(max_waiting=2)
     admitted(live, job_of("one", bounds, "blue"))
     admitted(live, job_of("one", bounds, "red"))

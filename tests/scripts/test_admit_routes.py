@@ -274,7 +274,7 @@ def test_a_route_of_eight_pools_is_searched_to_its_end(store):
     assert routed(store, to(a_route(store, *pools))) == Routed("p7", "spill")
 
 
-def test_jobs_of_a_removed_route_go_on(store):
+def test_jobs_of_a_removed_route_continue(store):
     serve(store, "near")
     route = a_route(store, "near")
     job_id = admitted(store, to(route))

@@ -208,7 +208,7 @@ def test_the_list_of_batches_loses_those_whose_records_expired(store, batches):
     assert [batch.id for batch in batches.page("blue", limit=5, after=None)[0]] == ["last"]
 
 
-def test_pages_of_batches_go_on_behind_one_that_is_gone(store, batches):
+def test_pages_of_batches_continue_behind_one_that_is_gone(store, batches):
     for name in "abcde":
         create(batches, name)
     first, has_more = batches.page("blue", limit=2, after=None)

@@ -49,7 +49,7 @@ def test_the_lengths_of_single_answers_are_learned(store):
     assert bucket.endswith(b":2")
 
 
-def test_a_job_goes_on_after_its_last_token_although_the_ends_of_candidates_are_kept_too(store):
+def test_a_job_continues_after_its_last_token_although_the_ends_of_candidates_are_kept_too(store):
     heartbeat(store)
     admitted(store, several(2, max_tokens=4))
     job = a_start(store)

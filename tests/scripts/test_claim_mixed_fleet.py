@@ -134,7 +134,7 @@ def test_a_job_that_the_fastest_worker_can_finish_is_not_ended_as_hopeless(fleet
     assert job_id in ids(claim(fleet, "fast", room=4, cells_free=8_000))
 
 
-def test_only_so_many_jobs_are_looked_at(fleet, clock):
+def test_a_claim_looks_at_a_bounded_number_of_jobs(fleet, clock):
     for number in range(40):
         admitted(fleet, long_job("blue", 100_000, cost_mwt=100, latest_start_ms=100 + number))
     clock.set(97_500)

@@ -83,7 +83,7 @@ def test_an_idle_night_is_not_taken_for_a_jump(store, clock):
     assert clock.ahead_ms == 0
 
 
-def test_a_replica_whose_clock_is_behind_goes_on_from_the_mark(store, clock):
+def test_a_replica_whose_clock_is_behind_continues_from_the_mark(store, clock):
     """A promoted replica has the primary's keys and a clock of its own."""
     heartbeat(store)
     job_id = admitted(store, a_job(deadline_ms=20_000))

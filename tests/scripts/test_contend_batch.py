@@ -43,7 +43,7 @@ def test_a_batch_job_takes_no_slot_however_long_other_jobs_run(preemptive):
         assert (answer.pause, answer.started, answer.ask_in_ms) == ([], [], -1)
 
 
-def test_a_paused_batch_job_goes_on_only_when_nobody_wants_slots_for_other_jobs(preemptive):
+def test_a_paused_batch_job_continues_only_when_nobody_wants_slots_for_other_jobs(preemptive):
     worker = a_worker(preemptive, slots=1)
     (batch,) = offer(preemptive, "batch", priority=-1)
     worker.ask()

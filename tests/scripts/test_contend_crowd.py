@@ -105,7 +105,7 @@ def test_a_tenant_with_a_paused_job_gets_no_room_for_another_one(store, settings
 
 
 @pytest.mark.parametrize("fields", [{"deadline_ms": 70_000}, {"fingerprint": ""}])
-def test_jobs_that_could_not_go_on_or_would_be_late_make_no_room(store, settings, fields):
+def test_jobs_that_could_not_continue_or_would_be_late_make_no_room(store, settings, fields):
     crowd = Crowd(store, settings, 1, **{name: given for name, given in fields.items() if name == "fingerprint"})
     with_long_answers(crowd, 2, deadline_ms=fields.get("deadline_ms", 600_000))
     assert crowd.waits_ms("quiet") == 30_000

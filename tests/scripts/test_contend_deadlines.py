@@ -50,7 +50,7 @@ def test_a_tenant_that_names_tight_deadlines_keeps_the_slots_for_a_few_quanta_on
     assert waited_ms <= 4_000
 
 
-def test_a_paused_job_that_would_be_late_after_another_quantum_goes_on_before_all_others(preemptive):
+def test_a_paused_job_that_would_be_late_after_another_quantum_continues_before_all_others(preemptive):
     worker = a_timed_worker(preemptive, 1)
     (long,) = offer(preemptive, "long", **answers(128), deadline_ms=7_000)
     worker.ask()

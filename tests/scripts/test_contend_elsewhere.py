@@ -54,7 +54,7 @@ def pause_on(worker: Worker, ms: int) -> None:
     beat(worker)
 
 
-def test_a_job_that_is_paused_for_a_quantum_goes_on_where_a_slot_is_free(preemptive):
+def test_a_job_that_is_paused_for_a_quantum_continues_where_a_slot_is_free(preemptive):
     worker, job_id = with_a_paused_job(preemptive)
     idle = another(preemptive)
     pause_on(worker, QUANTUM_MS - 10)
@@ -108,7 +108,7 @@ def test_a_repeated_claim_says_again_that_the_job_has_left(preemptive):
     ],
     ids=["busy", "draining", "no cells", "another model"],
 )
-def test_a_job_stays_if_no_other_worker_can_go_on_with_it(preemptive, overrides):
+def test_a_job_stays_if_no_other_worker_can_continue_with_it(preemptive, overrides):
     worker, _ = with_a_paused_job(preemptive)
     pause_on(worker, QUANTUM_MS)
     another(preemptive, **overrides)
@@ -132,7 +132,7 @@ def test_a_job_stays_while_another_job_is_queued_that_would_take_the_slot(preemp
     assert worker.ask().lost == []
 
 
-def test_a_job_stays_if_nobody_could_go_on_after_its_tokens(preemptive):
+def test_a_job_stays_if_nobody_could_continue_after_its_tokens(preemptive):
     worker, _ = with_a_paused_job(preemptive, ids=0)
     pause_on(worker, QUANTUM_MS)
     another(preemptive)

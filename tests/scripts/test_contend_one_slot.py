@@ -42,7 +42,7 @@ def test_a_worker_asks_again_if_a_tenant_waits_when_a_free_slot_goes_to_another_
     assert ([job.id for job in answer.started], len(answer.pause), answer.ask_in_ms) == ([other], 1, 250)
 
 
-def test_a_worker_asks_again_if_a_tenant_waits_when_a_paused_job_goes_on(preemptive):
+def test_a_worker_asks_again_if_a_tenant_waits_when_a_paused_job_continues(preemptive):
     worker = a_worker(preemptive, slots=1)
     offer(preemptive, "loud", max_tokens=1_000)
     worker.ask()

@@ -58,7 +58,7 @@ def test_a_worker_that_restarts_again_and_again_is_seen_until_one_has_lived_twic
     assert loops(store) == []
 
 
-def test_without_a_live_worker_readiness_says_that_there_is_none(store):
+def test_without_a_live_worker_readiness_counts_no_worker(store):
     for _ in range(MANY):
         die(store, by="fault")
     overview = store.overview()

@@ -45,7 +45,7 @@ def test_a_job_that_was_given_back_is_not_claimed_before_its_wait_is_over(store,
     assert view_of(store, job_id).attempts == 1 + counts
 
 
-def test_while_a_job_waits_the_other_jobs_of_its_tenant_and_of_other_tenants_go_on(store):
+def test_while_a_job_waits_the_other_jobs_of_its_tenant_and_of_other_tenants_continue(store):
     heartbeat(store)
     refused, other = admitted(store, a_job(latest_start_ms=1_000)), admitted(store, a_job(latest_start_ms=2_000))
     job = claim_one(store)
@@ -178,7 +178,7 @@ def test_a_sweep_leaves_a_job_that_was_moved_behind_where_it_is(store):
 # What a worker asks for in a claim.
 
 
-def test_a_tenant_that_is_set_aside_is_passed_and_the_others_go_on(store):
+def test_a_tenant_that_is_set_aside_is_passed_and_the_others_continue(store):
     heartbeat(store)
     admitted(store, a_job("blue"))
     green = admitted(store, a_job("green"))

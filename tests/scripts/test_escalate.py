@@ -162,7 +162,7 @@ def test_a_canceled_a_late_and_a_lost_job_stay(store, route):
 
 
 @pytest.mark.parametrize("stored", ["no json", "{}", "7", "[7]", '[{"slug":"big"}]', '[{"slug":{},"model":[]}]'])
-def test_spoiled_later_pools_are_none(store, route, stored):
+def test_spoiled_later_pools_count_as_no_pools(store, route, stored):
     job = escalating(store, route)
     store.client.hset(f"rq:job:{job.id}", "penstock_later_pools", stored)
     assert store.escalate(an_ending(job.held)) is None

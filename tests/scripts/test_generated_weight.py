@@ -71,12 +71,12 @@ def test_a_new_pool_takes_the_fit_of_its_worker_if_it_is_not_near_4(store, fit, 
 
 
 @pytest.mark.parametrize("fit", ["nan", "-3", "0", "much", "", "inf", "1e300"])
-def test_a_fit_that_is_no_positive_number_is_none(store, fit):
+def test_a_fit_that_is_not_a_positive_number_is_ignored(store, fit):
     heartbeat(store, fit)
     assert weight(store) == 4
 
 
-def test_the_mean_of_the_fits_is_weighted_by_what_the_workers_compute(store):
+def test_the_mean_of_the_fits_is_weighted_by_the_rates_of_the_workers(store):
     heartbeat(store, 4, mu_wtps=3_000)
     heartbeat(store, 44, "w2")
     assert weight(store) == (3 * 4 + 44) / 4

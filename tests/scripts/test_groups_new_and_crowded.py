@@ -15,7 +15,7 @@ def test_many_tenants_of_a_group_whose_jobs_fit_no_free_cells_keep_nobody_else_f
     assert [job.tenant for job in claim(pool, cells_free=100)] == ["x"]
 
 
-def test_a_tenant_takes_its_debt_through_groups_of_which_no_job_was_leased_yet(pool):
+def test_a_tenant_takes_its_debt_through_groups_without_a_leased_job(pool):
     for group in ("new", "newer"):
         set_group(pool, group)
     queue(pool, 20, "x", "y")

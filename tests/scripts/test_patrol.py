@@ -83,7 +83,7 @@ def test_one_process_is_on_patrol_and_the_others_ask_again_later(patrolled):
     assert ask(patrolled, "w1").begins_round
 
 
-def test_another_process_goes_on_where_a_dead_one_stopped(patrolled):
+def test_another_process_continues_where_a_dead_one_stopped(patrolled):
     added = add_queues(patrolled, 1_000)
     seen = [*ask(patrolled, "dead").queues, *ask(patrolled, "dead").queues]
     set_clock(patrolled, 9_999)

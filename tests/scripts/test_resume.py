@@ -37,7 +37,7 @@ def assert_started_anew(store, job):
     assert store.client.exists(PARTIAL + job.id) == 0
 
 
-def test_a_job_that_is_given_back_goes_on_after_its_tokens(store):
+def test_a_job_that_is_given_back_continues_after_its_tokens(store):
     job = begun(store, 5, 70_000, 4_000_000_000)
     give_back(store, job)
     other = a_start(store, "w2")
@@ -47,7 +47,7 @@ def test_a_job_that_is_given_back_goes_on_after_its_tokens(store):
     assert [fields["tokens"] for fields in events(store, job.id) if fields["type"] == "token"] == ["3", "4"]
 
 
-def test_a_job_whose_lease_ended_goes_on_after_its_tokens(store):
+def test_a_job_whose_lease_ended_continues_after_its_tokens(store):
     begun(store, 5, 6)
     pass_time(store, 16_500)
     assert store.reap().requeued == 1
@@ -146,7 +146,7 @@ def test_a_job_whose_ids_were_spoiled_starts_anew_and_its_followers_are_told(sto
 
 
 @pytest.mark.parametrize("spoil", [SPOILS["deleted"], SPOILS["another type"]])
-def test_a_worker_goes_on_adding_ids_to_a_spoiled_key_but_they_are_not_used(store, spoil):
+def test_ids_that_a_worker_adds_to_a_spoiled_key_are_not_used(store, spoil):
     heartbeat(store)
     admitted(store, a_job())
     job = a_start(store)
@@ -159,7 +159,7 @@ def test_a_worker_goes_on_adding_ids_to_a_spoiled_key_but_they_are_not_used(stor
     assert_started_anew(store, a_start(store))
 
 
-def test_a_job_of_which_one_append_was_lost_starts_anew(store):
+def test_a_job_that_lost_an_append_starts_anew(store):
     heartbeat(store)
     admitted(store, a_job())
     job = a_start(store)

@@ -77,7 +77,7 @@ def test_a_job_that_starts_anew_is_charged_as_if_it_had_not_run(store):
     assert service(store) == WHOLE
 
 
-def test_in_turns_mode_a_job_that_goes_on_costs_one_turn(store, settings):
+def test_in_turns_mode_a_job_that_continues_costs_one_turn(store, settings):
     reconfigure(store, settings, fairness="turns")
     given_back(store, 1, 2, 3)
     assert service(store) == 0
@@ -85,7 +85,7 @@ def test_in_turns_mode_a_job_that_goes_on_costs_one_turn(store, settings):
     assert service(store) == 1_000
 
 
-def test_with_preemption_a_job_that_goes_on_is_charged_what_it_has_cost_so_far(store, settings):
+def test_with_preemption_a_job_that_continues_is_charged_what_it_has_cost_so_far(store, settings):
     reconfigure(store, settings, preemption="on")
     heartbeat(store, facts={"can_pause": 1})
     given_back(store, 1, 2, 3)
@@ -153,7 +153,7 @@ def test_a_worker_that_lost_a_job_which_started_anew_reports_all_its_tokens_as_w
     assert stat(store, "wasted|blue|retried") == 18
 
 
-def test_a_job_that_goes_on_has_no_first_token_and_only_its_own_time_per_token(store):
+def test_a_job_that_continues_has_no_first_token_and_only_its_own_time_per_token(store):
     given_back(store, *range(10))
     job = a_start(store)
     store.settle(an_ending(job.held, usage=Usage(10, 0, 20, 5, decode_ms=90, ttft_ms=7)), "w1")

@@ -68,7 +68,7 @@ def test_a_job_that_is_back_in_its_queue_waits_until_its_next_claim_or_its_end(s
     assert view_of(store, job_id).waited.requeued_ms == 700
 
 
-def test_the_time_in_which_a_job_was_paused_is_reported_with_a_pause_that_goes_on(store):
+def test_the_time_in_which_a_job_was_paused_is_reported_with_a_pause_that_continues(store):
     heartbeat(store)
     job_id = admitted(store, a_job())
     assert view_of(store, job_id).waited.paused_ms == 0

@@ -14,7 +14,7 @@ def test_the_plan_is_the_same_each_time_and_has_the_load_that_it_names():
     assert len(sends) / 600 * ANSWER_TOKENS / DECODE_TPS == pytest.approx(LOAD * SLOTS, rel=0.1)
 
 
-def test_lines_have_ids_by_which_they_are_found_again():
+def test_lines_have_ids_that_find_them_again():
     assert [json.loads(a_line(number))["custom_id"] for number in range(3)] == ["0", "1", "2"]
 
 

@@ -31,7 +31,7 @@ def test_without_a_gpu_it_says_so_in_one_sentence_and_fails(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_goes_on_after_the_parts_that_have_figures(tmp_path):
+def test_it_continues_after_the_parts_that_have_figures(tmp_path):
     model = tmp_path / "model.gguf"
     write_random_model(model)
     common = ("--device", "cpu", "--model", str(model), "--results", str(tmp_path / "results"))

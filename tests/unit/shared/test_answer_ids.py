@@ -31,7 +31,7 @@ def test_the_seal_is_another_one_for_other_ids_another_claim_and_another_model(i
     assert len(seals) == 3 + bool(ids)
 
 
-def test_an_answer_may_be_told_again_from_its_beginning_but_not_with_a_gap():
+def test_an_answer_may_be_repeated_from_its_beginning_but_not_with_a_gap():
     ids = AnswerIds("t", "f", (1, 2))
     assert ids.add([9], 4) == NOTHING
     assert ids.add([1, 2, 3], 3) == AnswerIds("t", "f").add([1, 2, 3], 3)

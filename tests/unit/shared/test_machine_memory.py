@@ -39,5 +39,5 @@ def test_version_1_has_a_tree_of_its_own_for_memory(tmp_path):
     assert limit(tmp_path, "7:cpu,cpuacct:/user\n4:memory:/user\n", files) == 3_145_728
 
 
-def test_a_limit_above_the_machines_memory_is_none(tmp_path):
+def test_a_limit_above_the_machines_memory_is_ignored(tmp_path):
     assert limit(tmp_path, "4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712\n"}) == MACHINE

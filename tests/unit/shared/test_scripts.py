@@ -100,7 +100,7 @@ def test_a_header_is_read_into_its_parts():
         ("--   count int · how many", "--   count int", "'count int'"),
     ],
 )
-def test_an_invalid_header_is_refused_with_a_quote_of_what_is_wrong(line, instead, expected):
+def test_an_invalid_header_is_refused_with_a_quote_of_its_fault(line, instead, expected):
     with pytest.raises(ScriptError, match=expected):
         scripts.parse("sample", GOOD.replace(line, instead))
 

@@ -93,7 +93,7 @@ def test_a_change_affects_only_the_fields_that_it_names(tenants: Tenants) -> Non
     assert changed == tenants.get("blue") == replace(EVERYTHING, weight=None, rpm=5)
 
 
-def test_a_change_creates_a_policy_if_there_is_none(tenants: Tenants) -> None:
+def test_a_change_creates_a_missing_policy(tenants: Tenants) -> None:
     assert tenants.change("blue", {"max_waiting": 2}) == tenants.get("blue") == TenantPolicy(max_waiting=2)
 
 

@@ -100,12 +100,12 @@ def test_a_stream_of_a_job_that_expired_without_its_worker_has_nothing_to_be_com
     assert kinds(judged([entry("stream", text="w4 ", via="events", job=None)], expired)) == []
 
 
-def test_a_job_that_goes_on_or_had_its_whole_text_when_it_started_anew_is_no_anomaly():
+def test_a_job_that_continues_or_had_its_whole_text_when_it_started_anew_is_no_anomaly():
     again = [entry("started again", tokens=1, resumed=True), entry("started again", tokens=2, resumed=False)]
     assert kinds(judged(again, a_job())) == []
 
 
-def test_a_job_that_starts_anew_is_excused_by_a_loss_of_what_it_had():
+def test_a_job_that_starts_anew_is_excused_by_a_loss_of_its_text():
     loss = Loss("failover", READ_S - 2, READ_S, acknowledged_jobs_are_safe=True)
     assert kinds(judged([entry("started again", tokens=1, resumed=False)], a_job(), losses=(loss,))) == []
 
@@ -182,7 +182,7 @@ def test_a_missing_job_is_excused_only_by_a_loss_at_the_time_of_its_acknowledgem
         (READ_S - 30, READ_S - 20, ["changed after its end"]),
     ],
 )
-def test_a_changed_end_is_excused_only_by_a_loss_of_what_was_written_at_that_end(since, at, expected):
+def test_a_changed_end_is_excused_only_by_a_loss_of_the_writes_at_that_end(since, at, expected):
     """The job ended five seconds before it was read."""
     loss = Loss("failover", since, at, acknowledged_jobs_are_safe=True)
     assert kinds(judged([entry("read", job=a_job())], a_job(attempts=2), losses=(loss,))) == expected

@@ -105,7 +105,7 @@ def test_a_message_that_does_not_ask_to_be_continued_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("level", ["loud", "", 3, ["low"], {"level": "low"}])
-def test_a_verbosity_that_is_none_is_refused(level: Any) -> None:
+def test_an_invalid_verbosity_is_refused(level: Any) -> None:
     assert error_of(verbosity=level).param == "verbosity"
 
 

@@ -34,7 +34,7 @@ def settings(**overrides: int) -> Settings:
         ({"max_connections": 80, "max_address_connections": 70}, 65_536, (80, 70)),
     ],
 )
-def test_auto_is_a_share_of_what_is_possible(overrides, max_files, limits):
+def test_auto_is_a_share_of_the_possible_connections(overrides, max_files, limits):
     assert connection_limits(settings(**overrides), max_files) == ConnectionLimits(*limits)
 
 

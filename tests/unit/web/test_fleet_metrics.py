@@ -225,7 +225,7 @@ def test_the_offset_of_the_stores_time_is_exported_in_seconds() -> None:
     assert samples(a_snapshot(ahead_ms=1_500))["penstock_clock_ahead_seconds"] == [({}, 1.5)]
 
 
-def test_the_budgets_of_which_most_is_used_have_series() -> None:
+def test_the_most_used_budgets_have_series() -> None:
     def a_budget(name: str, counted: int) -> Budget:
         return Budget("tenant", name, "day", 1_000, counted, 5, "2026-11-24T00:00:00Z")
 

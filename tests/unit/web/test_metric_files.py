@@ -119,7 +119,7 @@ def make_old(path: Path) -> None:
     os.utime(path, (0, 0))
 
 
-def test_a_process_that_takes_over_a_place_goes_on_with_its_counters_and_not_with_its_gauges(
+def test_a_process_that_takes_over_a_place_keeps_its_counters_but_not_its_gauges(
     create: Callable[[], MetricFiles],
 ) -> None:
     files = create()

@@ -29,7 +29,7 @@ def test_a_ticket_of_another_tenant_or_model_counts_as_none(tickets, tenant, mod
     assert tickets.read(tickets.sign("blue", "m", ID, RETRY_MS), tenant, model) == ("", 0)
 
 
-def test_a_ticket_of_which_one_character_was_changed_counts_as_none(tickets):
+def test_a_ticket_with_a_changed_character_counts_as_no_ticket(tickets):
     ticket = tickets.sign("blue", "m", ID, RETRY_MS)
     changed = [ticket[:i] + ("1" if ticket[i] != "1" else "2") + ticket[i + 1 :] for i in range(len(ticket) - 1)]
     assert {tickets.read(text, "blue", "m") for text in changed} == {("", 0)}

@@ -63,7 +63,7 @@ def test_the_tenants_of_a_group_share_what_is_due_to_the_group() -> None:
     assert ratios == {"ada": pytest.approx(1.0), "bob": pytest.approx(1.0), "red": pytest.approx(1.0)}
 
 
-def test_idle_tenants_have_no_ratio_and_take_nothing_of_what_is_due() -> None:
+def test_idle_tenants_have_no_ratio_and_do_not_reduce_the_shares_of_others() -> None:
     shares = TenantShares(Weights())
     tenants = [a_tenant("busy", "m"), a_tenant("idle")]
     shares.ratios(a_snapshot(0, tenants, busy_m=0, idle_m=50))

@@ -58,7 +58,7 @@ def target_of(receiver: Receiver) -> CallbackTarget:
     return parse_url(receiver.url)
 
 
-def test_a_receiver_gets_the_body_the_headers_and_the_name_by_which_the_client_knows_it(receiver):
+def test_a_receiver_gets_the_body_the_headers_and_the_name_that_the_client_gave(receiver):
     assert send(target_of(receiver)) is WebhookResult.DELIVERED
     (got,) = receiver.received
     assert (got.path, got.body) == ("/hook?from=penstock", b'{"a":1}')
@@ -189,7 +189,7 @@ def test_a_receiver_that_says_nothing_is_cut_off_in_time(short):
     ],
     ids=["nothing", "no status", "another protocol", "too many headers", "a header that is too long"],
 )
-def test_an_answer_that_is_none_is_a_failure(sent):
+def test_an_invalid_answer_is_a_failure(sent):
     def answer(connection: socket.socket) -> None:
         connection.recv(65_536)
         connection.sendall(sent)

@@ -87,7 +87,7 @@ def test_ids_are_sent_with_their_text_and_the_seal_is_that_of_all_ids():
     assert (first.ids, second.ids) == (ids.add([5], 1), ids.add([6, 7], 3))
 
 
-def test_an_attempt_that_goes_on_seals_the_kept_ids_too():
+def test_an_attempt_that_continues_seals_the_kept_ids_too():
     pace = TextPacing("f")
     pace.add(Text("id:token", "three", 3, tokens=(7,)), kept=(5, 6))
     (chunk,) = pace.due(10.0, set())

@@ -91,7 +91,7 @@ def test_candidates_of_several_jobs_run_beside_each_other(backend):
 
 
 @pytest.mark.parametrize("kind", ["seeded", "stop string", "grammar", "logprobs"])
-def test_a_job_goes_on_after_any_event_of_any_candidate_as_if_it_had_not_stopped(backend, kind):
+def test_a_job_continues_after_any_event_of_any_candidate_as_if_it_had_not_stopped(backend, kind):
     singles = _singles(backend, kind)
     with contextlib.closing(Driven(backend)) as driven:
         _submit(driven, "whole", _payload(kind, n=_N))

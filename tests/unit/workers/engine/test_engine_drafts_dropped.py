@@ -24,7 +24,7 @@ def test_jobs_that_pause_are_the_same_with_drafts(backend, kind):
             assert tokens_of(driven, str(i)) == tokens
 
 
-def test_a_job_that_goes_on_on_another_worker_is_drafted_too(backend):
+def test_a_job_that_continues_on_another_worker_is_drafted_too(backend):
     expected, tokens = alone(backend, payload_of("greedy"))
     for n in (1, 20, 47):
         with contextlib.closing(drafting(backend)) as driven:

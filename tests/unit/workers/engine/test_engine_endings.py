@@ -34,7 +34,7 @@ def likely(*tokens):
 
 
 @pytest.mark.parametrize("temperature", [0, 1.0])
-def test_an_answer_goes_on_to_its_length_if_end_tokens_are_ignored(driven, end, temperature):
+def test_an_answer_continues_to_its_length_if_end_tokens_are_ignored(driven, end, temperature):
     ended = answer(driven, **likely(end), temperature=temperature)
     assert (ended.finish_reason, ended.usage.completion_tokens) == ("stop", 0)
     ended = answer(driven, **likely(end), temperature=temperature, ignore_eos=True)
@@ -80,7 +80,7 @@ def test_an_answer_that_is_complete_in_its_format_ends_all_the_same(driven, fiel
     assert ended.text in form["choice"]
 
 
-def test_an_answer_that_goes_on_after_its_first_tokens_counts_them_for_its_minimum(driven, end, word):
+def test_an_answer_that_continues_after_its_first_tokens_counts_them_for_its_minimum(driven, end, word):
     driven.submit("0", GREEDY | likely(end) | {"min_tokens": 4}, answer=(word, word, word))
     while driven.engine.step():
         pass

@@ -126,7 +126,7 @@ def test_only_the_content_is_returned_without_parts():
 
 
 @both
-def test_an_answer_goes_on_in_the_channel_that_the_prompt_has_begun(marks):
+def test_an_answer_continues_in_the_channel_that_the_prompt_has_begun(marks):
     more = {"begun": marked(ANALYSIS, marks)}
     assert HarmonyReader(marks, calls=False, **more).reasons
     parts = read_parts("".join(read([marked(f"Hm.{NEXT}{FINAL}Yes.", marks)], marks, **more)))

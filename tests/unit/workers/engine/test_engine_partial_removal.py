@@ -67,7 +67,7 @@ def test_a_prefix_that_cannot_be_cut_out_is_computed_again(backend, reusing, whi
     assert reusing.engine.stats.cached_tokens == 0
 
 
-def test_sequences_that_cannot_be_restored_after_a_failed_step_fail_and_the_others_go_on(backend, monkeypatch):
+def test_sequences_that_cannot_be_restored_after_a_failed_step_fail_and_the_others_continue(backend, monkeypatch):
     expected = answer_alone(backend, PROMPT)
     decode, fails = llama_cpp.llama_decode, []
 

@@ -185,7 +185,7 @@ def test_jobs_of_the_same_tenant_take_the_cells_of_a_paused_one_last(driven):
 
 
 @pytest.mark.parametrize(("limit_bytes", "recomputes"), [(1 << 30, False), (0, True)])
-def test_a_paused_job_whose_slot_is_needed_goes_on_from_a_copy_in_host_memory_or_is_computed_again(
+def test_a_paused_job_whose_slot_is_needed_continues_from_a_copy_in_host_memory_or_is_computed_again(
     backend, limit_bytes, recomputes
 ):
     ask = {"prompt": "kufe dibo " * 8, "max_tokens": 30, "temperature": 0}

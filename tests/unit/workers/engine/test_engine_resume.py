@@ -59,7 +59,7 @@ def _check_equal(ended: Ended, reference: Ended) -> None:
 
 
 @pytest.mark.parametrize("kind", _PAYLOADS)
-def test_an_answer_goes_on_after_any_of_its_tokens_as_if_it_had_not_stopped(backend, kind):
+def test_an_answer_continues_after_any_of_its_tokens_as_if_it_had_not_stopped(backend, kind):
     reference, tokens = _alone(backend, kind)
     with contextlib.closing(Driven(backend)) as driven:
         for n in range(len(tokens) + 1):
@@ -181,7 +181,7 @@ def test_a_dropped_job_does_not_show_what_it_held_back(backend):
         assert (driven.streamed("lost"), driven.ended["lost"].text) == ("", "")
 
 
-def test_the_usage_of_an_attempt_that_goes_on_says_what_it_computed_again(backend):
+def test_the_usage_of_an_attempt_that_continues_says_what_it_computed_again(backend):
     reference, tokens = _alone(backend, "greedy")
     with contextlib.closing(Driven(backend, reuse=False)) as driven:
         driven.submit("on", _payload("greedy"), answer=tokens[:10])

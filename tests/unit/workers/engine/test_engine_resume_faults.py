@@ -53,7 +53,7 @@ def _pause_more_than_fit(backend, text):
 
 
 @pytest.mark.parametrize("logprobs", [None, 1])
-def test_the_events_of_a_job_that_goes_on_carry_only_new_tokens(backend, logprobs):
+def test_the_events_of_a_job_that_continues_carry_only_new_tokens(backend, logprobs):
     payload = _ANSWER | {"logprobs": logprobs}
     _, tokens = _alone(backend, payload)
     with contextlib.closing(Driven(backend)) as driven:
@@ -70,7 +70,7 @@ def test_the_events_of_a_job_that_goes_on_carry_only_new_tokens(backend, logprob
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
 @pytest.mark.parametrize("logprobs", [None, 1])
-def test_a_job_that_ends_before_it_has_gone_on_keeps_the_answer_of_its_earlier_attempt(backend, logprobs, steps):
+def test_a_job_that_ends_before_it_has_continued_keeps_the_answer_of_its_earlier_attempt(backend, logprobs, steps):
     payload = _ANSWER | {"logprobs": logprobs}
     reference, tokens = _alone(backend, payload)
     with contextlib.closing(Driven(backend)) as driven:

@@ -99,7 +99,7 @@ def test_jobs_with_candidates_share_the_free_slots(backend):
         assert [len(set(_texts(driven, key, 16))) for key in "abc"] == [16, 16, 16]
 
 
-def test_a_paused_job_gives_back_all_its_slots_and_its_candidates_go_on(backend):
+def test_a_paused_job_gives_back_all_its_slots_and_its_candidates_continue(backend):
     singles = _single_texts(backend, 8)
     with contextlib.closing(Driven(backend)) as driven:
         _submit(driven, "a", 8)
@@ -136,7 +136,7 @@ def test_each_of_several_prompts_is_computed_once_and_answered_as_if_it_were_alo
 
 
 @pytest.mark.parametrize("steps", [3, 9, 14])
-def test_a_job_with_several_prompts_goes_on_elsewhere(backend, steps):
+def test_a_job_with_several_prompts_continues_elsewhere(backend, steps):
     job = {"prompts": [_PROMPT, "kufe " * 30, "mala"], "n": 6, "max_tokens": 6 * _LENGTH, "seed": 5}
     with contextlib.closing(Driven(backend, reuse=False)) as driven:
         driven.submit("whole", job)

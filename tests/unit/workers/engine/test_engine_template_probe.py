@@ -94,7 +94,7 @@ def test_a_form_that_cannot_be_read_back_is_unknown(shown):
 
 
 @pytest.mark.parametrize("form", [GLM, GLM_COMPACT, MINIMAX, QWEN_CODER, MISTRAL_ID], ids=lambda form: form.name)
-def test_templates_that_share_their_marks_are_distinguished_by_what_they_render(form):
+def test_templates_that_share_their_marks_are_distinguished_by_their_renderings(form):
     template = ChatTemplate(template_of(form), bos="", eos="")
     assert (template.tool_format, template.shows_tools) == (form, True)
 
@@ -257,5 +257,5 @@ def test_tojson_has_the_options_of_the_reference(filtered, right):
 
 
 @pytest.mark.parametrize("unset", ["tools", "documents"])
-def test_variables_without_a_value_are_none(unset):
+def test_variables_without_a_value_are_defined_as_none(unset):
     assert prompt("{{ " + unset + " is defined and " + unset + " is none }}", [ASKED]) == "True"

@@ -38,7 +38,7 @@ def layout(models, name):
 
 @pytest.mark.parametrize("given", WORKERS, ids=["split", "shared"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_plan_is_within_five_percent_of_what_a_worker_reports(models, name, given):
+def test_a_plan_is_within_five_percent_of_the_report_of_a_worker(models, name, given):
     settings = load({}, None, device="cpu", threads=1, **given)
     plan = fit(layout(models, name), settings, None)
     with contextlib.closing(load_backend(settings, models / f"{name}.gguf")) as backend:

@@ -105,7 +105,7 @@ def test_an_error_with_status_200_is_a_fault_of_the_kind_that_it_names(value: An
         None,
     ],
 )
-def test_what_is_no_error_is_none(value: Any) -> None:
+def test_other_values_are_not_errors(value: Any) -> None:
     assert not is_error(value)
 
 

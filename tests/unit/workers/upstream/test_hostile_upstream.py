@@ -119,7 +119,7 @@ def test_an_error_in_the_field_of_a_stream_is_an_error(run: Run) -> None:
 
 @pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize("parts", [{}, {"parts": True}])
-def test_an_answer_of_which_nothing_is_understood_is_a_fault(run: Run, parts: dict[str, Any], streams: bool) -> None:
+def test_an_unintelligible_answer_is_a_fault(run: Run, parts: dict[str, Any], streams: bool) -> None:
     payload = {"messages": [{"role": "user", "content": "hello"}]} | parts
     strange = {
         "choices": [{"index": 0, "delta" if streams else "message": {"answer": "Hello"}, "finish_reason": "stop"}]
@@ -347,7 +347,7 @@ def test_numbers_that_are_not_json_do_not_reach_a_client(run: Run) -> None:
     assert ended.extra == {"upstream": {"logprobs": {"content": [{"logprob": None}]}}}
 
 
-def test_requests_that_fail_beside_one_that_goes_on_do_not_stop_the_worker(
+def test_requests_that_fail_beside_one_that_continues_do_not_stop_the_worker(
     server: RawUpstream, scene: UpstreamScene
 ) -> None:
     server.will(STREAM, *[WORD, 0.1] * 400)

@@ -184,7 +184,7 @@ def test_of_a_stream_with_each_piece_and_the_message_so_far_only_the_pieces_are_
     ],
 )
 @pytest.mark.parametrize("streams", [True, False])
-def test_an_answer_of_which_nothing_is_understood_is_no_answer(choices: list[Any], streams: bool) -> None:
+def test_an_unintelligible_answer_is_no_answer(choices: list[Any], streams: bool) -> None:
     answer = Answer("chat", 16)
 
     def read() -> None:

@@ -199,7 +199,7 @@ def test_a_replica_that_lacks_the_model_is_away_until_it_lists_it(scene: Upstrea
 
 
 @pytest.mark.parametrize("status", [307, 401, 403, 404])
-def test_a_request_that_alone_is_not_accepted_fails_at_once_and_the_others_go_on(
+def test_a_request_that_alone_is_not_accepted_fails_at_once_and_the_others_continue(
     scene: UpstreamScene, status: int
 ) -> None:
     ended = ask(scene, str(status))
