@@ -1,1 +1,1 @@
-"""Runs Penstock in separate processes under random faults, and judges it by what its clients have written down."""
+"""Runs Penstock in separate processes under random faults, and judges it by the ledger of its clients."""

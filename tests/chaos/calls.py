@@ -46,7 +46,7 @@ class Doors:
     def stream(
         self, method: str, path: str, body: dict[str, Any] | None = None, **headers: str
     ) -> Iterator[Answer | Iterator[ServerEvent]]:
-        """Yield the events of a stream, or the answer if it is none. Reading the events raises Unreachable."""
+        """Yield the events of a stream, or an answer that is not a stream. Reading the events raises Unreachable."""
         with self._request(method, path, body, headers) as response:
             if response.status != 200:
                 yield Answer(response.status, json.loads(response.read()))

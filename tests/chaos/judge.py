@@ -176,7 +176,7 @@ class Judge:
                 self._report("the stream differs from the result", entry["id"], via=entry["via"], text=job["text"])
 
     def _check_restarts(self) -> None:
-        """A job that runs again goes on after the text that was shown, unless the store has lost a part of it.
+        """A job that runs again continues after the text that was shown, unless the store has lost a part of it.
 
         The text of a whole answer may be shown without its ids, just before its worker is lost.
         """

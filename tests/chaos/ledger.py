@@ -1,4 +1,4 @@
-"""The clients' ledger: one JSON line for everything that a client was told, written before the client goes on.
+"""The clients' ledger: one JSON line for everything that a client was told, written before the client continues.
 
 `t` is in seconds of the monotonic clock, which all processes of one machine share, and `wall` in those of the epoch.
 
@@ -10,9 +10,8 @@
     read      what a read of the tenant's own job returned: job
     missing   a read of the tenant's own job returned 404
     stream    a followed stream ended: text, and how often its end was announced
-    started again   a followed job of which text was shown runs again: tokens shown so far, resumed
-    snoop     what a read of another tenant's job returned: status
-    anomaly   what no client may ever see: what
+    started again   a followed job that has shown text runs again: tokens shown so far, resumed snoop     what a read of
+    another tenant's job returned: status anomaly   what no client may ever see: what
 """
 
 import json

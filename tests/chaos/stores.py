@@ -120,7 +120,7 @@ class StorePair:
             wait_for(lambda: self.replica.answers() and self.replica.is_in_sync, "the replica's copy", timeout_s=60)
 
     def _complete_until(self, offset: int, at: float) -> float:
-        """Return the latest time of which it is known that the replica had all that was written before it."""
+        """Return the latest time at which the replica is known to have had all earlier writes."""
         return max((t for t, written in self._samples if written <= offset), default=at - 60.0)
 
     def _sample_offsets(self) -> None:

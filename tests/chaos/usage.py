@@ -29,7 +29,7 @@ def usage_of(jobs: Iterable[Job]) -> dict[str, int]:
 
 
 def usage_flaws(jobs: Mapping[str, list[Job]], environ: dict[str, str], day: str) -> list[str]:
-    """Return in what `penstock usage` differs from the jobs of each tenant, all of which have ended since `day`."""
+    """Return the differences between `penstock usage` and the jobs of each tenant, which all ended since `day`."""
     told = {row["tenant"]: row for row in _usage(environ, "--from", day)["rows"]}
     budgets = {row["name"]: row for row in _usage(environ, "--budgets")["budgets"]}
     flaws = []

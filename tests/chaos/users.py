@@ -172,7 +172,7 @@ class User:
         )
 
     def read(self, job_id: str) -> dict[str, Any] | None:
-        """Read a job; return it, or None if the door cannot read it at the moment or says that there is none."""
+        """Read a job; return it, or None if the door cannot read it at the moment or does not find it."""
         try:
             answer = self.doors.call("GET", f"/v1/jobs/{job_id}")
         except Unreachable:
@@ -225,7 +225,7 @@ class User:
                 time.sleep(self.rng.uniform(0.05, 0.3))
 
     def _text_kept(self, job_id: str, text: str, tokens: int, *, resumed: bool) -> str:
-        """Return the text that stays when an attempt starts after so many tokens were shown."""
+        """Return the text that stays when an attempt starts after `tokens` tokens were shown."""
         if text:
             self.write("started again", id=job_id, tokens=tokens, resumed=resumed)
         return text if resumed else ""

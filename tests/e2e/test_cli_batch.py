@@ -63,7 +63,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 
 def slow_lines(number: int = 100) -> list[dict[str, Any]]:
-    """Lines of which the first ends at once, and the others in some seconds each."""
+    """Lines: the first ends at once, and the others in some seconds each."""
     lines = [a_line(i) for i in range(number)]
     for line in lines[1:]:
         line["body"]["max_tokens"] = 1_000

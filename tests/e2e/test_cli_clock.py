@@ -1,4 +1,4 @@
-"""Tests of what `penstock doctor` says about clocks."""
+"""Tests the report of `penstock doctor` about clocks."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ def model(tmp_path: Path) -> str:
 
 @pytest.fixture
 def executed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """A function that runs the program by which the last command wanted to replace this process, with its settings."""
+    """Runs the program that was to replace the process of the last command, with its settings."""
     wanted: list[tuple[list[str], dict[str, str]]] = []
 
     def execve(_: str, arguments: list[str], environ: dict[str, str]) -> None:

@@ -30,7 +30,7 @@ def process(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Progra
 
 
 def set_scene(store: Store) -> None:
-    """Let two tenants have jobs, one of which runs on a worker with a long name."""
+    """Let two tenants have jobs. One of the jobs runs on a worker with a long name."""
     worker = f"a-machine-with-a-long-name-{'x' * 20}-4711-a1b2c3"
     store.renew(a_heartbeat(worker, slots_busy=1), [])
     admitted(store, a_job("a" * 64))

@@ -155,7 +155,7 @@ def test_paused_updates_wait_and_the_newest_is_shown_afterwards(page, door):
     page.wait_for_text("#panel-state", "Serving")
     page.click("#hold")
     door.submit("patient", max_tokens=400)
-    # The stream goes on: its points arrive, and no panel changes.
+    # The stream continues: its points arrive, and no panel changes.
     page.run("htmx.on('htmx:sseBeforeMessage', (e) => { window.held = (window.held ?? '') + e.detail.data; })")
     wait_for(lambda: "patient" in str(page.run("window.held")), "a panel that is held back")
     assert "patient" not in page.text("#panel-running")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.minutes
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Served]:
-    """One process, and so many waiting jobs of long-named tenants that every pass changes a large panel."""
+    """One process, and enough waiting jobs of long-named tenants to make every pass change a large panel."""
     with sim_served(tmp_path, PENSTOCK_SIM_DECODE_TPS="1", PENSTOCK_WEB_WORKERS="1") as served:
         for number in range(40):
             served.submit(f"tenant-{number:02}-{'x' * 50}", max_tokens=500, deadline_ms=600_000)
@@ -46,6 +46,6 @@ def test_viewers_that_read_nothing_are_dropped_and_others_take_their_places(door
         for _ in range(MAX_VIEWERS):
             stack.enter_context(silent_viewer(door))
         assert not opens(door)
-        # Everything else goes on as usual.
+        # Everything else continues as usual.
         assert door.http.get("/health/ready").status_code == 200
         wait_for(lambda: opens(door), "a free place", timeout_s=6 * SOCKET_TIMEOUT_S)

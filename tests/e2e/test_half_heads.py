@@ -42,7 +42,7 @@ def clients(served: Address) -> Iterator["Clients"]:
 
 
 class Clients:
-    """Opens connections, each of which sends the beginning of a head."""
+    """Opens connections that each send the beginning of a head."""
 
     def __init__(self, port: int, stack: ExitStack) -> None:
         self._port, self._stack = port, stack

@@ -41,7 +41,7 @@ def records(store: Any) -> int:
 
 @pytest.mark.parametrize("parts", [0, 1])
 def test_a_full_disk_is_told_as_such_asks_for_no_retry_and_keeps_nothing(store, door, folder, monkeypatch, parts):
-    """The disk has room for so many parts of the file."""
+    """The disk has room for `parts` parts of the file."""
     write = folder_module._write
 
     def write_while_there_is_room(path: Path, offset: int, content: bytes) -> None:

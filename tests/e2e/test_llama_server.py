@@ -212,7 +212,7 @@ def test_a_wrong_request_gets_the_servers_message_at_once(client: OpenAI, fields
 
 
 def test_a_cancel_frees_the_servers_slot_within_250_ms(client: OpenAI, served: Address, upstream: LlamaServer) -> None:
-    # A text with a bias against its end goes on until the context is full.
+    # A text with a bias against its end continues until the context is full.
     endless: dict[str, Any] = {"max_tokens": 1_900, "logit_bias": {"1": -100}}
 
     def freed_after(cancel: Callable[[], object]) -> float:

@@ -64,7 +64,7 @@ def test_a_tenant_with_too_many_open_requests_gets_429_until_one_ends(served: Ad
         assert code_of(list_jobs(served, tenant)) == "tenant_requests_full"
         assert list_jobs(served, "modest").status_code == 200
         assert 'penstock_http_turned_away_total{bound="tenant_requests_full"' in served.http.get("/metrics").text
-    # They end soon after their clients have disconnected, although the job goes on.
+    # They end soon after their clients have disconnected, although the job continues.
     wait_for(lambda: list_jobs(served, tenant).status_code == 200, "the requests to end")
     assert view_of(served.stage.store, job["id"]).state in {JobState.QUEUED, JobState.RUNNING}
     remove(served, tenant, job["urls"]["self"])

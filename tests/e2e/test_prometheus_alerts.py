@@ -1,4 +1,4 @@
-"""The alerts on a real Prometheus: none fires while all is well, and each fires because of what happens to a system."""
+"""The alerts on a real Prometheus: none fires while all is well, and each fires because of a fault of a real system."""
 
 import os
 from pathlib import Path

@@ -181,7 +181,7 @@ def test_a_share_of_the_requests_goes_to_the_pool_on_trial(
 ) -> None:
     found = [served.submit(f"t{number}", model="trial").headers["X-Penstock-Route"] for number in range(40)]
     assert set(found) == {"two; why=canary", "one; why=first"}
-    # Of 40 requests of which 3 in 10 are meant for it, fewer than 1 or more than 30 go to it once in 10^6 runs.
+    # It should get 3 in 10 of 40 requests. Fewer than 1 or more than 30 go to it once in 10^6 runs.
     assert 1 <= found.count("two; why=canary") <= 30
 
 

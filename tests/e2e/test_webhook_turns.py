@@ -158,7 +158,7 @@ def test_tenants_who_fill_a_host_leave_room_for_the_first_of_each_other_tenant_a
 
 
 def copied(store: Store, webhook_id: str, number: int) -> None:
-    """Store copies of a webhook of t0, as if so many jobs like its had ended."""
+    """Store copies of a webhook of t0, as if further jobs with it had ended."""
     due, ended = (store.client.zscore(key, webhook_id) for key in (keys.webhook_due("t0"), keys.webhooks()))
     assert due is not None
     assert ended is not None

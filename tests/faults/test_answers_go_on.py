@@ -197,7 +197,7 @@ def test_eight_answers_of_one_worker_are_the_same_after_it_is_killed(run, store)
     views = run(*requests, kills=(8 * 50,))
     for view, reference in zip(views, alone, strict=True):
         assert_equal(view, reference)
-    # Computed twice: each prompt, and the tokens of about 50 for each job, of which the last was not computed yet.
+    # Computed twice: each prompt, and about 50 tokens for each job. The last of them was not computed yet.
     twice = int(store.client.hget(keys.stats(), "wasted|blue|retried"))
     prompts = sum(view.usage.prompt_tokens for view in views)
     assert 8 * (50 - RESUME_TOKENS) <= twice - prompts <= 8 * 50

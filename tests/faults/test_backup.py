@@ -219,7 +219,7 @@ while any(client.info("persistence")[f"aof_rewrite_{state}"] for state in ("in_p
 
 
 def cp_that_lets_the_store_rewrite_its_file(folder: Path, *, times: int) -> Path:
-    """Write a program `cp` that lets the store rewrite its file after each of so many copies; return its folder."""
+    """Write a program `cp` that lets the store rewrite its file after each of `times` copies; return its folder."""
     folder.mkdir()
     (folder / "rewrite.py").write_text(REWRITE)
     (folder / "cp").write_text(

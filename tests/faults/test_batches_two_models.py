@@ -21,7 +21,7 @@ AWAY = "away"
 
 @pytest.fixture
 def door(store: Store, settings: Settings) -> DoorContext:
-    """A door that has seen two models, of which one has no live worker any more."""
+    """A door that has seen two models. One of them has no live worker any more."""
     heartbeat(store, "w2", model=AWAY)
     advance_clock(store, 10_000)
     heartbeat(store)

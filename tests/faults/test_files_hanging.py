@@ -38,7 +38,7 @@ def hanging(path: Path) -> Iterator[None]:
     finally:
         path.rename(path.with_suffix(".pipe"))
         path.write_bytes(content)
-        # A writer lets those readers go on that wait for one.
+        # A writer unblocks the readers that wait for one.
         with contextlib.suppress(OSError):
             os.close(os.open(path.with_suffix(".pipe"), os.O_WRONLY | os.O_NONBLOCK))
 

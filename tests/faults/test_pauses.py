@@ -54,7 +54,7 @@ def check_answer(flaky: FlakyStore, job_id: str, length: int) -> None:
 
 
 def with_long_answers(flaky: FlakyStore, slots: int, **fields: int) -> tuple[OneWorker, list[str]]:
-    """Return a worker whose slots have answers of 400 words of one tenant, of which half a quantum is generated."""
+    """Return a worker whose slots have answers of 400 words of one tenant. Half a quantum of each is generated."""
     worker = a_worker(flaky, slots)
     ids = [admit_job(flaky, "loud", max_tokens=400, **fields) for _ in range(slots)]
     worker.run_until(lambda: worker.engine.stats.completion_tokens >= 50 * slots)
@@ -239,7 +239,7 @@ def test_a_worker_that_drains_gives_back_its_paused_job_with_all_its_tokens_and_
     check_answer(flaky, other, 400)
     check_answer(flaky, quiet, 60)
     assert state_and_attempts(flaky, behind) == (JobState.QUEUED, 0)
-    # What it has computed is counted once: the next worker counts the tokens that it goes on after as its own.
+    # What it has computed is counted once: the next worker counts the tokens that it starts from as its own.
     assert flaky.client.hget(keys.stats(), "wasted|loud|retried") is None
     flaky.cancel(behind)
     flaky.cancel(paused)

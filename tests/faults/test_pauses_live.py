@@ -22,7 +22,7 @@ def check_answers(stage, *ids):
 
 
 def with_a_paused_job(stage, **environ):
-    """Return a worker with two slots, the ids of two long answers, one of which is paused, and that of another job."""
+    """Return a worker with two slots, the ids of two long answers (one is paused), and that of another job."""
     worker = stage.worker(PENSTOCK_MAX_BATCH_SIZE="2", **ON, **environ)
     loud = [stage.admit("loud", max_tokens=300) for _ in range(2)]
     for job_id in loud:
@@ -98,7 +98,7 @@ def test_a_worker_that_drains_gives_its_paused_job_back_at_once_and_another_one_
     worker.terminate()
     wait_for(lambda: stage.job(paused).state is JobState.QUEUED, "the paused job to be given back")
     assert int(stage.client.hget(keys.rq_job(paused), "penstock_kept_tokens")) >= 1
-    # The drain goes on, because the other jobs take longer.
+    # The drain continues, because the other jobs take longer.
     assert worker.alive
     stage.worker(PENSTOCK_MAX_BATCH_SIZE="4", **ON)
     check_answers(stage, paused)

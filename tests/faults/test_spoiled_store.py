@@ -64,7 +64,7 @@ HARMFUL = [
     Case("rq:job:ann-m-1", "penstock_state", "abc"),
     Case("rq:job:bob-m-3", "penstock_deadline_ms", "1e300"),
 ]
-#: Every so many of all cases are in the sample too.
+#: One in this many of all cases is in the sample too.
 EVERY = 600
 #: Families of keys that are not spoiled, and why.
 NOT_SPOILED = {

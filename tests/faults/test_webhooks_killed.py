@@ -39,7 +39,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 def work(store: Store, worker: str) -> None:
-    """Let a worker run two jobs, of which one fails."""
+    """Let a worker run two jobs; one of them fails."""
     heartbeat(store, worker)
     for i, job in enumerate(claim(store, worker, room=2)):
         outcome = Outcome.FAILED if i else Outcome.SUCCEEDED

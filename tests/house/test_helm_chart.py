@@ -15,7 +15,7 @@ from web.http.allowed_names import allowed_hosts
 
 pytestmark = needs_helm
 
-#: Everything that the chart can do at once: two pools, of which one scales, a gate, and settings of all kinds.
+#: Everything that the chart can do at once: two pools (one scales), a gate, and settings of all kinds.
 MUCH: Manifest = {
     "images": {"pullSecrets": [{"name": "registry"}]},
     "adminKey": {"secret": "penstock-admin"},

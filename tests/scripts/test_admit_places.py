@@ -25,7 +25,7 @@ def test_a_newcomer_may_use_a_kept_place(store, settings):
 
 @pytest.fixture
 def nearly_full(store, settings):
-    """16 places, of which 4 are kept; queued jobs of `blue` take the other 12. No rates are known."""
+    """A pool with 16 places: 4 are kept, and queued jobs of `blue` take the other 12. No rates are known."""
     reconfigure(store, settings, max_inflight=16, max_queue_size=100)
     store.renew(a_heartbeat(), [])
     for _ in range(12):

@@ -124,7 +124,7 @@ def test_a_repeat_of_the_same_offer_can_still_be_canceled_by_its_id(store):
 
 @pytest.fixture
 def short_wait(monkeypatch):
-    """Wait 1 ms for replicas, of which the store has none."""
+    """Wait 1 ms for replicas, which the store lacks."""
     monkeypatch.setattr("shared.store.replication.ACK_TIMEOUT_MS", 1)
 
 

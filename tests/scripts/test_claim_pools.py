@@ -9,7 +9,7 @@ OTHER = "n"
 
 @pytest.fixture
 def pools(store, settings, clock):
-    """Two pools, in the first of which `z` has received a thousand jobs' worth of service."""
+    """Two pools. In the first, `z` has received a thousand jobs' worth of service."""
     reconfigure(store, settings, max_queue_size=100, max_inflight=1_000)
     heartbeat(store)
     heartbeat(store, "w2", model=OTHER)

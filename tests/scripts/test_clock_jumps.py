@@ -1,4 +1,4 @@
-"""Tests of how the queue goes on when the clock of the store's machine jumps back or forward."""
+"""Tests that the queue keeps working when the clock of the store's machine jumps back or forward."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A paused job that needs many KV cells goes on, although smaller jobs would fit into what is free."""
+"""A paused job that needs many KV cells resumes, although smaller jobs would fit into the free cells."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def contest(preemptive):
 
 
 def ends_until_it_goes_on(worker: Worker, large: str) -> int:
-    """Let jobs of the others end, who have more queued. Return how many end until the large one goes on."""
+    """Let jobs of the others end, who have more queued. Return how many end until the large one resumes."""
     for ends in range(30):
         if large in worker.computing:
             return ends

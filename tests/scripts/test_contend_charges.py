@@ -1,4 +1,4 @@
-"""Tests of what tenants are charged for running jobs with preemption, and of how long the jobs ran without pauses."""
+"""Tests of the charges for running jobs with preemption, and of the time that the jobs ran without pauses."""
 
 import pytest
 

@@ -11,7 +11,7 @@ MOST_PER_JOB, MOST_PER_TENANT = 16, 6
 
 
 def commands_of_an_exchange(store: Store, slots: int, waiting: int) -> int:
-    """Return the commands of an exchange, of which each of `slots` jobs and of `waiting` tenants is a part."""
+    """Return the number of commands of an exchange with `slots` running jobs and `waiting` tenants."""
     worker = a_worker(store, slots, cells=1_000_000)
     for number in range(slots // 4):
         offer(store, f"loud{number}", 6)

@@ -79,7 +79,7 @@ def test_a_newcomer_gets_a_slot_after_some_turns_however_many_long_answers_there
     # The long answers take 400 s.
     assert max(waits_ms) <= 2_000 + 5_500 * (tenants + 1) / slots, waits_ms
     assert crowd.lost
-    # Those that have made room go on after their tokens.
+    # Those that have made room continue after their tokens.
     assert all(crowd.answers[job_id].tokens > 0 for job_id in long)
     assert {view_of(store, job_id).attempts for job_id in long} <= {0, 1}
     assert int(store.client.hget(keys.books(MODEL), "paused")) == len(crowd.worker.paused) <= slots

@@ -49,7 +49,7 @@ def another(store, **overrides) -> Worker:
 
 
 def pause_on(worker: Worker, ms: int) -> None:
-    """Let the pause go on while the other job computes."""
+    """Let the pause last while the other job computes."""
     advance_clock(worker.store, ms)
     beat(worker)
 

@@ -11,7 +11,7 @@ OTHER = "n"
 
 
 def write_format_1(store, services_mwt: dict[str, int], virtual_time_mwt: int) -> None:
-    """Replace what this version wrote by what format 1 has: these services, also as scores, and a virtual time."""
+    """Replace this version's fields by those of format 1: these services, also as scores, and a virtual time."""
     client = store.client
     client.hset(keys.config(), mapping={"schema": 1, "schema_oldest": 1})
     client.hset(keys.books(MODEL), "v", virtual_time_mwt)

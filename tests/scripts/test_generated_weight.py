@@ -1,4 +1,4 @@
-"""Tests of what a generated token costs in a pool (PENSTOCK_GENERATED_WEIGHT=auto), which follows the workers' fits."""
+"""Tests that the cost of a generated token in a pool follows the workers' fits (PENSTOCK_GENERATED_WEIGHT=auto)."""
 
 import itertools
 import random
@@ -32,7 +32,7 @@ def beat_for(store, seconds, fit, **facts):
 
 
 def weight(store, model=MODEL):
-    """Return the weight by which the cost of a job is estimated: a job of 100 generated tokens and no prompt."""
+    """Return the weight in the estimated cost of a job with 100 generated tokens and no prompt."""
     return store.quote("asker", model, prompt_tokens=0, max_tokens=100, deadline_ms=60_000).cost_mwt / 100_000
 
 

@@ -102,7 +102,7 @@ def test_a_team_that_splits_into_200_tenants_gets_the_turns_of_one(pool):
 
 
 def test_the_tenants_of_a_group_have_one_first_job_and_one_share_when_they_all_start_at_once(store, settings):
-    """The pool's places are 64, of which a quarter is kept for those with little queued work."""
+    """The pool has 64 places. A quarter of them is kept for tenants with little queued work."""
     reconfigure(store, settings, max_inflight=64, max_queue_size=1_000)
     store.renew(a_heartbeat(facts={"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 1}), [])
     set_group(store, "team")

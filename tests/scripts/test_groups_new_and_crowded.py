@@ -1,4 +1,4 @@
-"""Tests of groups of which no job was leased yet, and of groups with more tenants than one claim examines."""
+"""Tests of groups without a leased job, and of groups with more tenants than one claim examines."""
 
 from shared.store import keys
 from tests.scripts.test_groups import pool, put, queue, service_mwt, set_group, turns

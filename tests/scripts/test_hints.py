@@ -1,4 +1,4 @@
-"""Tests of which offers make an appointment, and of when a changed weight counts in predictions."""
+"""Tests which offers make an appointment, and when a changed weight counts in predictions."""
 
 import pytest
 

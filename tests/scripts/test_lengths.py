@@ -1,4 +1,4 @@
-"""Tests of what answers teach about their lengths: one that was cut says only that it would have been longer."""
+"""Tests that lengths are learned from answers: one that was cut says only that it would have been longer."""
 
 import random
 from collections import Counter
@@ -25,20 +25,20 @@ def pool(store, clock):
 
 
 def answer(pool, tokens: int, reason: str, *, tenant: str = "blue", times: int = 1) -> None:
-    """Run jobs of a tenant that succeed with so many tokens."""
+    """Run jobs of a tenant that succeed with `tokens` tokens."""
     for _ in range(times):
         end(pool, tokens, Outcome.SUCCEEDED, tenant=tenant, finish_reason=reason)
 
 
 def end(pool, tokens: int, outcome: Outcome, *, tenant: str = "blue", **ending) -> None:
-    """Run a job of a tenant that ends with this outcome after so many tokens."""
+    """Run a job of a tenant that ends with this outcome after `tokens` tokens."""
     admitted(pool, a_job(tenant, max_tokens=max(1, tokens), cost_mwt=90_000, deadline_ms=9_000_000))
     held = claim_one(pool, cells_free=100_000).held
     pool.settle(an_ending(held, outcome, usage=Usage(10, 0, tokens, 1, 1, 1), **ending), "w1")
 
 
 def expected(pool, max_tokens: int, tenant: str = "blue") -> tuple[float, float]:
-    """Return the tokens by which a quote predicts the end of an answer, and those by which it estimates the cost."""
+    """Return the tokens that a quote assumes for the end of an answer, and those that it assumes for the cost."""
     quote = pool.quote(tenant, MODEL, prompt_tokens=10, max_tokens=max_tokens, deadline_ms=9_000_000)
     assert quote.eta_ms is not None
     return (quote.eta_ms - 10) / 20, (quote.cost_mwt - 10_000) / 4_000

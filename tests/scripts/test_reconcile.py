@@ -24,7 +24,7 @@ pytestmark = pytest.mark.rq
 
 @pytest.fixture
 def busy(store: Store):
-    """The store, the one running job of blue, and the ids of its four jobs, of which three are queued."""
+    """The store, the one running job of blue, and the ids of its four jobs; the other three are queued."""
     store.renew(a_heartbeat(), [])
     ids = [admitted(store, a_job()) for _ in range(4)]
     (claimed,) = store.claim("w1", "c1", MODEL, room=1, cells_free=4_096)

@@ -1,4 +1,4 @@
-"""Tests that a job that was put back goes on after its tokens, and that it starts anew if they cannot be trusted."""
+"""Tests that a job that was put back continues after its tokens, and that it starts anew if they cannot be trusted."""
 
 import pytest
 

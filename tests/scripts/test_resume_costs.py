@@ -1,4 +1,4 @@
-"""Tests of what a job that goes on costs: each token is charged once, and what is computed twice is waste."""
+"""Tests of the cost of a job that continues: each token is charged once, and tokens computed twice are waste."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of which workers without a free slot a new job wakes, because one of them may have to pause another job."""
+"""Tests which workers without a free slot a new job wakes, because one of them may have to pause another job."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_a_job_of_another_tenant_wakes_every_full_worker(full):
 
 
 def many_full_workers(store, settings, own=0):
-    """Return nine full workers, oldest heartbeat first, of which the last `own` have jobs of the tenant `quiet`."""
+    """Return nine full workers, oldest heartbeat first. The last `own` of them have jobs of the tenant `quiet`."""
     hold_clock(store)
     reconfigure(store, settings, preemption="on", quantum_ms=1_000)
     workers = []

@@ -1,4 +1,4 @@
-"""Tests of what RQ's own readers show of a worker: the queues that it serves and one job that it runs."""
+"""Tests that RQ's own readers show a worker with the queues that it serves and one job that it runs."""
 
 import pytest
 from rq import Queue, Worker

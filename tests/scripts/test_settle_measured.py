@@ -1,4 +1,4 @@
-"""Tests of what is measured when a job is settled: its times, by tenant and model."""
+"""Tests of the measurements when a job is settled: its times, by tenant and model."""
 
 import pytest
 

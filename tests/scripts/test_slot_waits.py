@@ -146,7 +146,7 @@ def test_with_one_slot_a_long_job_is_predicted_to_take_turns(store, settings):
     scene = with_loud(Scene(store, settings, slots=1))
     learn_lengths(scene, "rival", 250)
     (rival,) = scene.offer("rival", tokens=250)
-    # It computes for 10 s, of which it gets the first at once and then every second one.
+    # It computes for 10 s: it gets the first second at once, and then every second one.
     assert scene.eta_ms(rival) == pytest.approx(19_000, rel=0.15)
     scene.run(24_000)
     assert scene.ended_after_ms(rival) == pytest.approx(scene.eta_ms(rival), rel=0.25)

@@ -1,4 +1,4 @@
-"""Tests of what jobs cost: what a day's hash holds while jobs are inflight, and after each kind of end."""
+"""Tests of the costs of jobs in a day's hash, while jobs are inflight and after each kind of end."""
 
 import pytest
 

@@ -66,7 +66,7 @@ def test_pressure_that_ends_within_a_second_does_not_raise_the_tier(quiet):
 
 def test_two_seconds_below_half_of_the_threshold_lower_the_tier(pressed):
     pressed.cancel_fillers()
-    pressed.fill(500)  # a sixteenth of what may wait; the threshold is 0.15
+    pressed.fill(500)  # a sixteenth of the work that may wait; the threshold is 0.15
     assert pressed.tier_after(2_000) == 1
     assert pressed.tier_after(100) == 0
 
@@ -82,7 +82,7 @@ def test_going_down_two_tiers_takes_four_seconds(pressed):
 
 def test_the_tier_stays_while_the_pressure_is_between_its_two_thresholds(pressed):
     pressed.cancel_fillers()
-    # A tenth of what may wait: less than the threshold of tier 1, and more than half of it.
+    # A tenth of the work that may wait: less than the threshold of tier 1, and more than half of it.
     pressed.fill(800, tenants=2)
     assert pressed.tier_after(5_000) == 1
 
@@ -237,7 +237,7 @@ def test_at_tier_two_only_tenants_under_their_share_are_admitted(pressed):
     pressed.fill(3_000)
     assert pressed.tier_after(1_100) == 2
     pressed.cancel_fillers()
-    # A quarter of what may wait is queued: at tier 1 each of two tenants could queue up to 1,500.
+    # A quarter of the work that may wait is queued: at tier 1 each of two tenants could queue up to 1,500.
     admitted(pressed.store, a_job("blue", cost_mwt=800_000))
     admitted(pressed.store, a_job("green", cost_mwt=1_200_000))
     answer = refused(pressed.store, a_job("green", cost_mwt=10_000))

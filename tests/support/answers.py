@@ -1,4 +1,4 @@
-"""Workers that store the tokens of an answer, as their delivery does, so that another worker goes on after them."""
+"""Workers that store the tokens of an answer as their delivery does, so that another worker can continue it."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def give_back(store: Store, job: ClaimedJob | ClaimRef, worker: str = "w1") -> N
 
 
 def answer_in_two_attempts(store: Store, held: ClaimRef, first: Sequence[str], rest: Sequence[str]) -> None:
-    """Append the first texts, one token each, and give the job back; go on with the other texts, and settle it."""
+    """Append the first texts, one token each, and give the job back; then append the other texts, and settle it."""
     answer = Answer(store, held)
     for number, text in enumerate(first):
         answer.goes_on(text, [number])

@@ -72,7 +72,7 @@ class Page:
         return answer["result"].get("value")
 
     def text(self, selector: str) -> str:
-        """Return the text of the first element that matches, "" if there is none."""
+        """Return the text of the first element that matches, "" if no element does."""
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def wait_for_text(self, selector: str, text: str) -> None:

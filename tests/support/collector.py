@@ -67,7 +67,7 @@ class Collector(BackgroundServer):
         return sorted((span for span in self.spans if span.trace_id == trace_id), key=lambda span: span.begun_s)
 
     def wait_for(self, trace_id: str, *names: str, **attributes: str | int) -> list[Received]:
-        """Wait until a trace has spans with these names, of which one with the last name has these attributes."""
+        """Wait until a trace has spans with these names, and one with the last name has these attributes."""
 
         def found() -> bool:
             spans = self.trace(trace_id)

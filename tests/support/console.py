@@ -12,7 +12,7 @@ from shared.store import keys
 from web.console.feed import ConsoleFeed
 from web.console.guard import TOKEN_HEADER
 
-#: A stream that has not shown within so many frames, about one a second, what a test waits for, never will.
+#: If a stream has not shown the expected text within this many frames, about one a second, it never will.
 _MOST_FRAMES = 40
 #: A name that runs code where a page treats it as markup.
 ATTACK = "<script>alert(1)</script>"
@@ -36,7 +36,7 @@ def feed_of(visitor: FlaskClient) -> ConsoleFeed:
 
 
 class Viewer:
-    """An open stream, of which each call of `read_until` reads on."""
+    """An open stream. Each call of `read_until` continues reading where the last one ended."""
 
     def __init__(self, visitor: FlaskClient, path: str = "/console/live") -> None:
         self.response = visitor.get(path)
@@ -53,7 +53,7 @@ class Viewer:
         raise AssertionError(f"{text!r} is not in {self.read}")
 
     def has_ended_after(self, frames: int) -> bool:
-        """Read at most so many frames; return whether the stream has ended by then."""
+        """Read at most `frames` frames; return whether the stream has ended by then."""
         return any(next(self._frames, None) is None for _ in range(frames))
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ def streams(visitor: FlaskClient) -> Iterator[Look]:
 
 
 def add_tenants(client: redis.Redis, number: int) -> None:
-    """Add so many tenants that have never had a job: t000, t001, …"""
+    """Add `number` tenants that have never had a job: t000, t001, …"""
     with client.pipeline() as pipe:
         for name in (f"t{place:03}" for place in range(number)):
             pipe.hset(keys.tenant(name), "policy", "1")

@@ -49,7 +49,7 @@ class Driven:
         self.check_empty()
 
     def run_with_pauses(self, jobs: int, dice: random.Random) -> None:
-        """Pause and resume jobs at random until so many have ended, and check that the engine is empty."""
+        """Pause and resume jobs at random until `jobs` have ended, and check that the engine is empty."""
         paused: set[str] = set()
         while len(self.ended) < jobs:
             self.engine.step()

@@ -3,7 +3,7 @@
 _COUNTS_WORDS = "counts the sim's words; test_llama_server.py counts the upstream's tokens instead"
 _NEEDS_A_SLOW_MODEL = "needs a longer answer than the demo model gives, which ends its stories itself"
 _COUNTS_PROMPT = "counts the words of the prompt as the sim does; test_llama_server.py continues a conversation"
-#: The files of which some tests run with a llama-server.
+#: The files whose tests run with a llama-server, except for those in LEFT_OUT.
 FILES = (
     "test_openai_package",
     "test_openai_responses",

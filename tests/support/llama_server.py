@@ -15,7 +15,7 @@ import httpx
 from tests.support.ports import free_port
 from tests.support.processes import wait_for
 
-#: The binary, `xllamacpp`, or "" if there is none.
+#: The binary, `xllamacpp`, or "" without one.
 LLAMA_SERVER = os.environ.get("LLAMA_SERVER", "")
 WHY_SKIPPED = "LLAMA_SERVER names no llama-server: make test-upstream runs one"
 

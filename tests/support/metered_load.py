@@ -1,4 +1,4 @@
-"""Clients of two doors that keep a ledger of what they asked for and were told, to compare metrics with."""
+"""Clients of two doors that keep a ledger of their requests and answers, to compare metrics with."""
 
 import itertools
 import threading
@@ -33,7 +33,7 @@ class Ledger:
     #: Answers by route and status.
     routes: Counter[tuple[str, str]] = field(default_factory=Counter)
     ttft_ms: dict[str, list[int]] = field(default_factory=dict)
-    #: For each job: when it ended (Unix time), its tenant, and its computed tokens, of which generated ones count 4.
+    #: For each job: when it ended (Unix time), its tenant, and its computed tokens; a generated one counts 4.
     served: list[tuple[float, str, int]] = field(default_factory=list)
     #: For each job: when it ended, its tenant, and the tokens that count in a budget: all that its usage names.
     budgeted: list[tuple[float, str, int]] = field(default_factory=list)

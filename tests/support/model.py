@@ -47,7 +47,7 @@ class Model:
     margin: float = 0.8
     draining: bool = False
     result_ttl_s: int = 3_600
-    #: The bound on the bytes of each tenant; 0 is none.
+    #: The bound on the bytes of each tenant; 0 for no bound.
     max_bytes_of: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     budgets: Budgets = field(default_factory=Budgets)
     weights_milli: dict[str, int] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class Model:
         return lost, canceled
 
     def pauses(self, worker: str) -> bool:
-        """Return whether jobs of the worker may be paused, so that they are charged as they go on."""
+        """Return whether jobs of the worker may be paused, so that they are charged while they run."""
         return self.preempts and worker in self.pausing
 
     def charge_progress(self, job: ModelJob, generated: int, cpu_tokens: int, *, as_it_goes: bool) -> None:
@@ -265,7 +265,7 @@ class Model:
         self.jobs[job.id] = job
 
     def lease(self, job: ModelJob, group: str, worker: str, claim_id: str) -> float:
-        """Lease the job to the worker; return the ms that it was queued, by which a batch job proves nothing."""
+        """Lease the job to the worker; return its wait in ms, infinite for a batch job, which proves nothing."""
         job.state, job.claim, job.worker = "running", claim_id, worker
         # Of earlier attempts, only the newest return to the queue stays in the event stream.
         job.attempts, job.entries = job.attempts + 1, min(job.entries + 1, 2)

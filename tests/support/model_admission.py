@@ -138,7 +138,7 @@ class AdmissionView:
         return self.prompt_ms(rates) + median * rates.tpot_ms
 
     def wait_ms(self, rates: Rates) -> float:
-        """Return the wait by which admission decides: at least the time of the tenant's share for its queued jobs."""
+        """Return the wait that decides admission: at least the time of the tenant's share for its queued jobs."""
         return max(predicted_wait_ms(self, rates), self.share_ms(rates))
 
     def share_ms(self, rates: Rates) -> float:
@@ -160,7 +160,7 @@ class AdmissionView:
         return self.pool_mwt / rates.mu_wtps + max(self.running_mwt / rates.mu_wtps, self.slot_ms())
 
     def longest_wait_ms(self, rates: Rates) -> float:
-        """Return the wait that leaves time for a long answer, or three tenths of what a median answer leaves."""
+        """Return the wait that leaves time for a long answer, or .3 of the time that a median answer leaves."""
         if self.under_share() or (self.job.degrade and self.tier):
             return math.inf
         long_ms = self.prompt_ms(rates) + self.expected("p90") * rates.tpot_ms

@@ -11,15 +11,15 @@ from tests.support.model_turns import active
 if TYPE_CHECKING:
     from tests.support.model import Model
 
-#: The parts of a quantum for which a job keeps its slot in any case, and by which another tenant has to lead.
+#: For the first part of a quantum, a job keeps its slot in any case. Another tenant has to lead by the second part.
 EARLY_PART, LEAD_PART = 0.25, 0.75
-#: The part of a quantum for each slot of the pool but the first by which another tenant has to lead in a large pool,
-#: and how many times as far if the job would miss its deadline by the pause.
+#: In a large pool, the other tenant has to lead by this part of a quantum for each slot of the pool but the first, and
+#: by this many times the lead if the job would miss its deadline by the pause.
 LEAD_PART_OF_SLOT, RISK_FACTOR = 0.25, 4
 #: For each tenant that wants slots, as many slots as this cannot have a paused job, except for a part of all slots, and
 #: for a number of them.
 SLOTS_OF_TENANT, PAUSED_PART, MIN_PAUSED = 4, 0.25, 4
-#: Slots become free often if so many did in this part of a quantum.
+#: Slots become free often if this many did in this part of a quantum.
 OFTEN, TURNOVER_PART = 2, 0.5
 #: The rate of a slot whose worker reports none, in thousandths of a weighted token per ms.
 USUAL_SLOT_RATE = 100

@@ -1,4 +1,4 @@
-"""Predictions in the reference model: how long a job waits, by the formula and by what earlier waits taught."""
+"""Predictions in the reference model: the formula for a job's wait, and the factors learned from earlier waits."""
 
 import math
 from typing import TYPE_CHECKING
@@ -107,7 +107,7 @@ def formula_ms(view: "AdmissionView", rates: "Rates") -> float:
 
 
 def predicted_wait_ms(view: "AdmissionView", rates: "Rates") -> float:
-    """Return the wait by the formula, corrected by what was learned for the job's class."""
+    """Return the wait by the formula, corrected by the factor that was learned for the job's class."""
     if view.idle:
         return 0.0
     learned = math.exp(view.pool.learned[class_of(view, rates)] / 1_000)

@@ -239,7 +239,7 @@ class Stage:
         """Wait until the jobs have their first text.
 
         The store counts a job as running from its claim, but a worker whose drain begins before it has read the
-        claim's answer returns the job. Once a job has text, a drain lets it go on.
+        claim's answer returns the job. Once a job has text, a drain lets it continue.
         """
         for job_id in ids:
             self.wait_for_text(job_id)

@@ -47,7 +47,7 @@ class Program:
         )
 
     def on_a_terminal(self, *arguments: str, columns: int = 100) -> str:
-        """Run the program on a terminal of so many columns; return what a person would see on it."""
+        """Run the program on a terminal with `columns` columns; return what a person would see on it."""
         terminal, program_end = pty.openpty()
         environ = {**self.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
         process = subprocess.Popen(

@@ -27,7 +27,7 @@ _FOLDER = ROOT / "deploy" / "prometheus"
 
 
 def _sooner(rules: str, seconds: int) -> str:
-    """Return a file of rules in which what alerts look at must last for so many seconds only."""
+    """Return the rules with the `for` of each alert replaced by `seconds`."""
     content = yaml.safe_load(rules)
     for group in content["groups"]:
         for rule in group["rules"]:

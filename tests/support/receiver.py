@@ -69,7 +69,7 @@ class Receiver(BackgroundServer):
         self.url = f"{scheme}://{host}:{self.port}/hook?from=penstock"
 
     def wait_for(self, number: int = 1, *, timeout_s: float = 60) -> list[Received]:
-        """Wait until so many requests have come; return all."""
+        """Wait until `count` requests have come; return all."""
         wait_for(lambda: len(self.received) >= number, f"{number} webhooks", timeout_s=timeout_s)
         return list(self.received)
 

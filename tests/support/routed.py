@@ -11,7 +11,7 @@ from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job
 
 ROUTE = "smart"
-#: The pattern of the keys of what the jobs of each day cost.
+#: The pattern of the keys with the costs of each day's jobs.
 SPENT_KEYS = keys.spent("*")
 
 

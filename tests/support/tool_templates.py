@@ -114,6 +114,6 @@ def template_of(form: ToolFormat) -> str:
 
 
 def a_tool(name: str, **properties: Any) -> dict[str, Any]:
-    """Return a tool whose parameters have these properties, all of which are required."""
+    """Return a tool whose parameters have these properties, all required."""
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     return {"type": "function", "function": {"name": name, "description": f"It is {name}.", "parameters": schema}}

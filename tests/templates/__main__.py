@@ -73,7 +73,7 @@ class Result:
 
 
 def reason_of(template: str, case: str) -> str:
-    """Return the known reason why a template does not pass a case; "" if there is none."""
+    """Return the known reason why a template does not pass a case; "" without one."""
     return REASONS.get((template, case)) or REASONS.get((template, ""), "")
 
 

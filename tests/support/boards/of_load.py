@@ -12,7 +12,7 @@ from tests.support.prometheus import Labels
 
 #: The tenants of the load.
 TENANTS = ("blue", "red")
-#: How many tokens blue may use in a month, of which it uses a small part.
+#: How many tokens blue may use in a month. It uses a small part of them.
 MONTHLY_TOKENS = 10**9
 #: The method of the requests for which a door calls a script.
 _METHODS = {"admit": "POST", "cancel": "DELETE", "touch": "GET"}

@@ -1,4 +1,4 @@
-"""What the panels of gauges must show while jobs stand still, by what clients, the store and the processes say."""
+"""The expected values of gauge panels while jobs stand still, derived from the clients, the store and the processes."""
 
 import socket
 from collections.abc import Iterator

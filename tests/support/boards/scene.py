@@ -41,7 +41,7 @@ SIM = {
     "PENSTOCK_KV_CELLS": "1000000",
     "PENSTOCK_MAX_INFLIGHT": "8",
     "PENSTOCK_FAILED_KEYS_PER_MINUTE": "1",
-    # A tenant may have so many requests open at each of the two processes of a door. Half of a head may take long.
+    # A tenant may have this many requests open at each of the two processes of a door. Half of a head may take long.
     "PENSTOCK_MAX_TENANT_REQUESTS": "12",
     "PENSTOCK_REQUEST_HEAD_MS": "600000",
 }

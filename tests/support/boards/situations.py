@@ -28,7 +28,7 @@ Act = Callable[[Watched], None]
 
 
 def _nothing_more(_: Watched) -> None:
-    """Do nothing: the alert fires because of what began with the situation."""
+    """Do nothing: the alert fires because of the processes that the situation started."""
 
 
 @dataclass(frozen=True)

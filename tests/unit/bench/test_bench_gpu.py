@@ -1,4 +1,4 @@
-"""Tests of the GPU benchmark on machines without a GPU: it says that there is none, and it goes on where it ended."""
+"""Tests of the GPU benchmark on machines without a GPU: it reports that, and it continues where it ended."""
 
 import json
 import subprocess

@@ -53,7 +53,7 @@ def test_tenants_of_a_group_are_in_that_group_in_the_store(redis_client: redis.R
 
 
 def test_a_team_that_sends_from_twenty_names_gets_the_work_of_one_tenant() -> None:
-    """The same jobs for ten tenants, one of which sends from twenty names in one group."""
+    """The same jobs for ten tenants. One of them sends from twenty names in one group."""
     team = [Stream(f"key{i:02d}", share=0.5 / 20, group="team") for i in range(20)]
     others = [Stream(f"other{i}", share=0.5 / 9) for i in range(9)]
     case = Case("split", "a split team", (*team, *others), ((4.0, 15.0),), {MODEL: (Machine(),)})

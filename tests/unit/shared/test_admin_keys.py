@@ -1,4 +1,4 @@
-"""Tests the admin keys in the store and the audit log of what operators do."""
+"""Tests the admin keys in the store and the audit log of operators' actions."""
 
 import pytest
 import redis

@@ -1,4 +1,4 @@
-"""Tests of what `penstock doctor` says about the clocks of its own and of the store's machine."""
+"""Tests the report of `penstock doctor` about the clocks of its own and of the store's machine."""
 
 import time
 

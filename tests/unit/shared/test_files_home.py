@@ -204,7 +204,7 @@ def test_the_notes_for_operators_tell_what_files_take_and_whether_the_folder_can
 
 
 def test_a_file_that_is_written_again_while_its_removal_hangs_stays(store, of_folder):
-    """The disk hangs when an old content is to be removed, and goes on when a batch has written the file again."""
+    """The disk hangs when an old content is to be removed, and works again when a batch has written the file again."""
     claim_home(store.client, of_folder)
     path = Path(of_folder.files_dir)
     add(store, FilesFolder(path), EXPIRED)

@@ -1,4 +1,4 @@
-"""Tests the figures of `penstock top`: rates between two snapshots, parts of what was served, the tenants' order."""
+"""Tests the figures of `penstock top`: rates between two snapshots, shares of the service, the tenants' order."""
 
 from typing import Any
 

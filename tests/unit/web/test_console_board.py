@@ -22,7 +22,7 @@ def a_snapshot(tenants: list[TenantView], stats: dict[str, int] | None = None, n
 
 
 def buckets(**jobs: int) -> tuple[int, ...]:
-    """Return the buckets with so many jobs in those up to `ms_<bound>`."""
+    """Return the buckets with these numbers of jobs in those up to `ms_<bound>`."""
     return tuple(jobs.get(f"ms_{bound}", 0) for bound in [*BUCKETS_MS, "inf"])
 
 

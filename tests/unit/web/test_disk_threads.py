@@ -1,4 +1,4 @@
-"""A disk that is slow delays only those who wait for it."""
+"""A slow disk delays only the callers that need it."""
 
 import os
 import socket
@@ -104,7 +104,7 @@ def test_a_folder_that_hangs_while_it_is_cleared_holds_up_nobody_else(store, set
         monkeypatch.setattr(context_module, "in_disk_thread", slow)
         context = make_door_context(chosen, store, RealClock())
         clearing = gevent.spawn(clear_folder, context)
-        # The event loop goes on while the folder hangs.
+        # The event loop continues while the folder hangs.
         while not begun.is_set():
             gevent.sleep(0.01)
         assert not clearing.ready()

@@ -86,7 +86,7 @@ def ask(port: int, address: str, path: bytes = b"/health") -> bytes:
 
 @contextmanager
 def held(port: int, addresses: list[str], each: int, sent: bytes) -> Iterator[list[gevent.socket.socket]]:
-    """Hold connections from these addresses, each of which has sent the same bytes."""
+    """Hold connections from these addresses. Each connection has sent the same bytes."""
     with ExitStack() as stack:
         connections = []
         for address in addresses * each:

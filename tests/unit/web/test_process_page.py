@@ -72,8 +72,8 @@ def test_other_greenlets_run_while_the_page_is_rendered(files: MetricFiles, monk
     monkeypatch.setattr(time, "sleep", turns.append)
     lines = page.render("text").count(b"\n")
     read = sum(len(list(MmapedDict.read_all_values_from_file(str(file)))) for file in files.path.glob("*.db"))  # type: ignore[no-untyped-call]  # has no types
-    # Without the first, which is the pause before the page. The values of all files and the lines are at least so many
-    # items, and the last turns of a file and of a family are shorter.
+    # Without the first, which is the pause before the page. There are at least as many items as values of all files and
+    # lines, and the last turns of a file and of a family are shorter.
     assert len(turns[1:]) >= read / 200 - 16 * 4
     assert len(turns[1:]) > lines / 200
     assert min(turns[1:]) > 0

@@ -56,6 +56,6 @@ def test_the_bytes_of_a_body_are_freed_as_soon_as_it_was_parsed():
         Body(ChunkedReader(None, unreader)), {"Transfer-Encoding": "chunked", "x-request-id": "r" * 16}
     )
     assert held < 100_000
-    # The digest, by which a repeat of the request is recognized, is that of the bytes.
+    # The digest that identifies a repeat of the request is that of the bytes.
     assert with_length == with_chunks
     assert len(with_length) == 64

@@ -1,4 +1,4 @@
-"""The ratio of what a tenant was served to what was due to it, from snapshots of the store."""
+"""The ratio of a tenant's service to its fair share, from snapshots of the store."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Tests of what a webhook contains: its signature, its body and its waits."""
+"""Tests the contents of a webhook: its signature, its body and its waits."""
 
 import json
 import time

@@ -17,7 +17,7 @@ ADDRESS = "192.0.2.1"
 
 
 class NameServers:
-    """Name servers of which that for `silent` answers only at the end."""
+    """Name servers. The one for `silent` answers only at the end."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()

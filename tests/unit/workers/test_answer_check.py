@@ -1,4 +1,4 @@
-"""Tests of the checks by which a job moves to a later pool: they judge what the answer says, not how it reasons."""
+"""Tests of the checks that move a job to a later pool: they judge what the answer says, not how it reasons."""
 
 import pytest
 

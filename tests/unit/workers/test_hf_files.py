@@ -1,4 +1,4 @@
-"""Tests of which files of a Hugging Face repository a model name selects."""
+"""Tests which files of a Hugging Face repository a model name selects."""
 
 import pytest
 

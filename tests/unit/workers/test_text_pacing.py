@@ -108,7 +108,7 @@ def test_many_tokens_wait_neither_for_text_nor_for_a_tick():
 
 
 def test_the_text_that_was_held_back_until_the_end_is_sent_without_ids():
-    """An attempt that went on after it would hold it back, and send it again."""
+    """An attempt that continued after it would hold it back, and send it again."""
     pace = TextPacing("f")
     pace.add(Text("a:t", "", 1, tokens=(1,)))
     pace.add(Text("a:t", "held", 2, tokens=(2,), is_last=True))

@@ -22,7 +22,7 @@ def scene():
 
 @pytest.fixture
 def server_rates():
-    """The rates of an upstream, of which nothing is known before its first answer."""
+    """The rates of an upstream. Nothing is known about it before its first answer."""
     environ = {"PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_URL": "http://x/v1", "PENSTOCK_UPSTREAM_MODEL": "m"}
     clock = ManualClock()
     settings = load(environ=environ, dotenv=None)
@@ -158,7 +158,7 @@ def test_with_more_slots_than_were_measured_each_is_assumed_to_be_as_fast(server
     engine._concurrency.limit = slots
     assert throughput.rates(full=False)["mu_wtps"] == pytest.approx(slots / 4 * measured["mu_wtps"])
     assert throughput.rates(full=False)["generated_tps"] == pytest.approx(slots / 4 * 400)
-    # The first measurement with so many counts as it is.
+    # The first measurement with this many slots counts as it is.
     throughput.rates(full=True)
     engine.stats.completion_tokens += 500
     clock.advance(1.0)

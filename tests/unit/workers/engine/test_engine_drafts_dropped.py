@@ -39,7 +39,7 @@ def test_a_job_that_continues_on_another_worker_is_drafted_too(backend):
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_whatever_happens_between_steps_no_draft_is_left_and_every_whole_answer_is_the_same(backend, answers, seed):
-    """Jobs come, pause, go on, are canceled, expire and are computed in calls that fail, in any order."""
+    """Jobs come, pause, resume, are canceled, expire and are computed in calls that fail, in any order."""
     dice, decode, failing = random.Random(seed), llama_cpp.llama_decode, []
     with pytest.MonkeyPatch.context() as patch, contextlib.closing(drafting(backend)) as driven:
         patch.setattr(

@@ -27,7 +27,7 @@ _Text = tuple[list[int], list[int]]
 
 
 def _text(seed: int, repeated: int, own: int) -> _Text:
-    """Return a prompt, and an answer that repeats so many tokens of it, goes on with so many of its own, and so on."""
+    """Return a prompt, and an answer that alternates `repeated` tokens of it with `own` other ones."""
     dice = random.Random(seed)
     prompt = [dice.randrange(300, 1000) for _ in range(_LENGTH)]
     answer: list[int] = []

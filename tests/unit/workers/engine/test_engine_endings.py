@@ -1,4 +1,4 @@
-"""Tests of what ends an answer: end tokens, tokens and texts of the job's own, and the minimum that holds them off."""
+"""Tests of the ends of answers: end tokens, tokens and texts of the job's own, and the minimum that holds them off."""
 
 import pytest
 

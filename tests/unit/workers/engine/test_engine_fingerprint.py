@@ -1,4 +1,4 @@
-"""Tests of the fingerprint, by which a worker knows whether token ids are those of its own model."""
+"""Tests of the fingerprint, which tells a worker whether token ids are those of its own model."""
 
 import shutil
 

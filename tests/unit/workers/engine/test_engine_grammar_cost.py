@@ -1,4 +1,4 @@
-"""Tests of what a grammar costs while its answer is generated, and of a grammar that panics: both concern one job."""
+"""Tests of a grammar's cost while its answer is generated, and of a grammar that panics: both concern one job."""
 
 import time
 from dataclasses import replace

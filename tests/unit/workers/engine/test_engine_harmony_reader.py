@@ -97,7 +97,7 @@ def test_any_division_of_the_text_gives_the_same_answer(marks, text, at, calls, 
     borders = [0, *sorted(min(i, len(text)) for i in at), len(text)]
     returned = read([text[a:b] for a, b in itertools.pairwise(borders)], marks, calls=calls, parts=parts)
     reader = HarmonyReader(marks, calls=calls, parts=parts)
-    # What was returned before the end does not depend on the pieces: another worker can go on from there.
+    # What was returned before the end does not depend on the pieces: another worker can continue from there.
     assert "".join(returned[:-1]) == "".join(map(reader.feed, text))
     assert "".join(returned) == "".join(read([text], marks, calls=calls, parts=parts))
     answer = read_parts("".join(returned))

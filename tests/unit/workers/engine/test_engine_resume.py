@@ -168,7 +168,7 @@ def test_tokens_whose_text_is_held_back_are_reported_without_text(backend):
 
 
 def test_a_dropped_job_does_not_show_what_it_held_back(backend):
-    """The attempt that goes on holds back the same text, and would repeat it."""
+    """The attempt that continues the answer holds back the same text, and would repeat it."""
     with contextlib.closing(Driven(backend)) as driven:
         driven.submit("alone", {"prompt": "dibo", "max_tokens": 20, "temperature": 0})
         driven.run_until_idle()

@@ -1,4 +1,4 @@
-"""Tests of jobs that go on after a pause or an earlier attempt when something goes wrong, or ends them early."""
+"""Tests of jobs that resume after a pause or an earlier attempt when something goes wrong, or ends them early."""
 
 import contextlib
 from itertools import chain
@@ -37,7 +37,7 @@ def test_a_paused_job_whose_copy_cannot_be_restored_is_computed_again(backend, m
 
 
 def _pause_more_than_fit(backend, text):
-    """Pause more jobs than have cells, let them go on, and check that each has the answer `text`."""
+    """Pause more jobs than have cells, let them resume, and check that each has the answer `text`."""
     with contextlib.closing(Driven(backend)) as driven:
         keys = [str(i) for i in range(backend.sequences + 2)]
         for key in keys:

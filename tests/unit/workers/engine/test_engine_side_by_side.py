@@ -259,7 +259,7 @@ class RandomUse:
                 self.canceled.add(key)
 
     def finish(self) -> None:
-        """Let all paused jobs go on, and step until all jobs have ended."""
+        """Resume all paused jobs, and step until all jobs have ended."""
         for key in sorted(self._paused - set(self._driven.ended)):
             while key not in self._driven.ended and not self._driven.engine.resume(key, if_free=True):
                 self._driven.engine.step()

@@ -1,4 +1,4 @@
-"""Tests of the sim: each slot keeps its rates exactly, independent of what the other slots do."""
+"""Tests of the sim: each slot keeps its rates exactly, independently of the other slots."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests of what is found in the headers of models: layers of each kind, experts, weights, and contradictions."""
+"""Tests the facts found in the headers of models: layers of each kind, experts, weights, and contradictions."""
 
 import pytest
 

@@ -69,7 +69,7 @@ def test_a_gpu_with_much_memory_gets_cells_for_the_longest_job_in_each_slot(mode
 
 
 def test_cells_that_leave_too_little_for_compute_buffers_are_reduced_as_a_worker_does(models):
-    # With so many slots and heads, the buffers of a step are larger than what is kept free for them.
+    # With this many slots and heads, the buffers of a step are larger than the memory that is kept free for them.
     wide = replace(layout(models, "llama"), width=65_536, feed_width=400_000, context=32_768)
     roomy = fit(wide, load({}, None, max_batch_size=64), 80 << 30)
     tight_bytes = GPU_SPARE_BYTES + roomy.weights_bytes - roomy.host_bytes + roomy.cells_bytes

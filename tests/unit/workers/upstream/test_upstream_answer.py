@@ -1,4 +1,4 @@
-"""Tests that an answer is built of what the upstream sends, and that nothing it sends is kept without a bound."""
+"""Tests that an answer is built from the upstream's messages, and that nothing it sends is kept without a bound."""
 
 import pytest
 
