@@ -1,4 +1,4 @@
-"""Compares Penstock with the rival designs in the scenarios of docs/overload.md, in virtual time over the real scripts.
+"""Compares Penstock with the rival designs in the scenarios of bench/README.md, in virtual time over the real scripts.
 
 Run: `python -m bench.scenarios [--jobs 2] [--only heavy-tail,two-models] [--systems ours,RR] [--seeds 11,12]`, or with
 `--sweep` to try the rivals' bounds. Each run is stored in build/scenarios/ as soon as it ends, and is not repeated

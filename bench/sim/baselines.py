@@ -1,4 +1,4 @@
-"""The baselines B1, B3, B3d, B4 and B5 of docs/overload.md, in the same simulation over the same workers.
+"""The baselines B1, B3, B3d, B4 and B5 of bench/README.md, in the same simulation over the same workers.
 
 B1  plain RQ: one job per worker at a time, first in first out, no bound, deadlines are ignored.
 B3  Penstock's engine behind a first-in-first-out queue without a bound; deadlines are ignored.

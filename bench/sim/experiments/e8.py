@@ -26,7 +26,7 @@ TENANTS, DEPTH = 10_000, 10
 CALLS = 2_000
 WORKERS, SLOTS = 64, 32
 MODEL = "modelled"
-#: µs that a call may take on average (docs/overload.md).
+#: µs that a call may take on average (bench/README.md).
 BUDGET_US = {"admit": 50, "refuse": 15, "claim": 50, "settle": 55}
 OPEN = {
     "PENSTOCK_MAX_INFLIGHT": "1000000",

@@ -1,1 +1,1 @@
-"""Other designs for the same task, each as a queue of its own: docs/overload.md names their sources."""
+"""Other designs for the same task, each as a queue of its own: bench/README.md names their sources."""

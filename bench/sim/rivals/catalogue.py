@@ -1,7 +1,7 @@
 """The rivals by name: how each is made, its own bound, the values of the bound that are tried, and the best of them.
 
 The best values come from `python -m bench.scenarios --sweep`: the usual load at 1.5, 3 and 10 times the capacity, with
-seeds 1 to 5. docs/overload.md shows the sweep. The scenarios are then run with other seeds.
+seeds 1 to 5. bench/results/ has the sweep. The scenarios are then run with other seeds.
 """
 
 from collections.abc import Callable
