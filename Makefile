@@ -68,7 +68,7 @@ coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run all tests and print which line
 test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/bench) ## run OpenAI's end-to-end tests with a real llama-server behind the door, and kill it under load; LLAMA_SERVER=PATH of another one than the package xllamacpp
 	LLAMA_SERVER=$(or $(LLAMA_SERVER),xllamacpp) $(BIN)/pytest -q -s -n 0 tests/e2e/test_llama_server.py tests/e2e/test_llama_server_lost.py tests/e2e/test_vllm.py
 
-test-alerts: $(STAMPS)/penstock $(STAMPS)/dev ## let Prometheus' alerts fire because of what happens to a real system, about two minutes
+test-alerts: $(STAMPS)/penstock $(STAMPS)/dev ## let Prometheus' alerts fire because of faults of a real system, about two minutes
 	TEST_ALERTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_prometheus_alerts.py
 
 check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import contracts, generated pages and the repository's rules
@@ -94,7 +94,7 @@ bench-scenarios: $(STAMPS)/penstock $(STAMPS)/bench ## compare Penstock with oth
 bench-engine: $(STAMPS)/penstock $(STAMPS)/bench ## compare the engine with its upper bound and a C++ server; ENGINE='--models 135m' selects a model
 	$(BIN)/python -m bench.engine $(ENGINE)
 
-bench-gpu: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/dev ## measure on a GPU what docs/gpu.md lists as not measured, at most 10 minutes; goes on where it ended
+bench-gpu: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/dev ## measure on a GPU what docs/gpu.md lists as not measured, at most 10 minutes; continues where it ended
 	$(BIN)/python -m bench.gpu $(BENCH_GPU)
 
 bench-load: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/load ## let people of three teams load a real door in five ways, about seven minutes; LOAD='--only burst' selects some
@@ -124,7 +124,7 @@ spoil: $(STAMPS)/penstock $(STAMPS)/bench ## spoil every key and field of a stor
 docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md, the tables of keys and metrics, and Grafana's boards
 	$(BIN)/python -m tools.generated_pages
 
-sbom: $(STAMPS)/penstock $(STAMPS)/dev ## write a CycloneDX bill of materials of what is installed to build/penstock.cdx.json
+sbom: $(STAMPS)/penstock $(STAMPS)/dev ## write a CycloneDX bill of the installed materials to build/penstock.cdx.json
 	$(BIN)/python -m tools.sbom build/penstock.cdx.json
 
 clean: ## remove .venv

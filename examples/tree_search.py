@@ -64,7 +64,7 @@ def main() -> None:
         sum(usage[name] for usage in usages) for name in ("prompt_tokens", "cached_tokens", "completion_tokens")
     )
     print(f"{len(jobs)} jobs with {chosen.n} candidates each took {took_s:.1f} s")
-    print(f"{prompt} prompt tokens, of which {prompt - cached} were computed; {generated} generated tokens")
+    print(f"{prompt} prompt tokens ({prompt - cached} computed), {generated} generated tokens")
     print(f"score {kept[0].score:.2f}: {json.dumps(kept[0].text, ensure_ascii=False)}")
 
 

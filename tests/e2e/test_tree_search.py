@@ -28,7 +28,7 @@ def test_a_tree_search_keeps_the_likeliest_texts_and_reuses_what_it_has_computed
         ).stdout
         assert served.stage.inflight() == 0
     assert "5 jobs with 4 candidates each" in printed
-    found = re.search(r"(\d+) prompt tokens, of which (\d+) were computed; (\d+) generated tokens", printed)
+    found = re.search(r"(\d+) prompt tokens \((\d+) computed\), (\d+) generated tokens", printed)
     assert found is not None
     prompt, computed, generated = map(int, found.groups())
     assert 0 < computed < prompt / 2

@@ -113,7 +113,7 @@ class Facts:
     prompt_weights: str = ""
     #: A sentence that warns the operator; "" if there is no warning.
     warning: str = ""
-    #: Tells the model and its vocabulary from others, for which token ids mean something else; "" if there are no ids.
+    #: Identifies the model and its vocabulary, because token ids mean something else to others; "" without ids.
     fingerprint: str = ""
 
     def sentence(self) -> str:

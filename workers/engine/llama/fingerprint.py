@@ -1,4 +1,4 @@
-"""Tells one model file from others: by its size, its header with the vocabulary, and samples of its weights."""
+"""Identifies a model file by its size, its header with the vocabulary, and samples of its weights."""
 
 import hashlib
 import os
