@@ -6,11 +6,12 @@
 --   fault text · why the worker ends, '' if it was asked to stop or comes back when its upstream does
 -- ANSWERS gone
 -- KEEPS 9 12
--- USES clock afford mark fleet lengths fastest crashes
+-- USES clock afford mark fleet lengths fastest crashes stats
 -- RARELY leaves_to wake_worker
 
 if fault ~= '' then
   note_crash(slug, worker, now_ms, fault)
+  count_crash(redis.call('HGET', k_worker .. worker, 'model') or slug)
 end
 redis.call('ZREM', k_workers, worker)
 redis.call('ZREM', k_pool .. slug, worker)

@@ -7,7 +7,7 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 for none
 -- KEEPS 1 2 4 5 8 9 10 12
--- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet deferral
+-- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet crashes deferral
 
 local lease_ms, ttl_s, schema_oldest = read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
 if is_outdated(schema_oldest) then
@@ -35,6 +35,7 @@ local lapsed = on_hold and {} or redis.call('ZRANGEBYSCORE', k_leases, '-inf', n
 for i = 1, #lapsed do
   local job = read_job(lapsed[i])
   if job and job.state == 'running' then
+    note_lost_job(job, lease_ms)
     local outcome = lapse(job, true, now_ms)
     counts[outcome] = counts[outcome] + 1
     count('reclaimed')

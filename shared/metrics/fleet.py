@@ -47,6 +47,13 @@ COUNTED: tuple[MetricSpec, ...] = (
         "reclaimed",
     ),
     MetricSpec(
+        "penstock_engine_crashes",
+        "counter",
+        ("model_name",),
+        "workers that ended by a fault, or that fell silent until the lease of one of their jobs ended",
+        "crashes",
+    ),
+    MetricSpec(
         "penstock_mended",
         "counter",
         ("kind",),

@@ -1,6 +1,7 @@
 """Reads which workers have ended by a fault or without a farewell, which shared/lua/lib/crashes.lua notes."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from shared.store.redis_errors import readable, store_faults
 #: Workers restart again and again if this many of a pool have ended in this time after so short a life. The script
 #: `overview` has the same numbers.
 MANY, RECENT_MS, SHORT_LIFE_MS = 3, 600_000, 120_000
-#: What is noted of a worker that gave no reason.
+#: How the note of a worker begins that gave no reason.
 SILENT = "without a farewell"
 
 
@@ -39,7 +40,7 @@ class RestartLoop:
     @property
     def has_fault(self) -> bool:
         """Whether most of the workers have given a fault as the reason; the others may have been killed on purpose."""
-        return sum(crash.why != SILENT for crash in self.crashes) >= MANY
+        return sum(not crash.why.startswith(SILENT) for crash in self.crashes) >= MANY
 
     def sentence(self) -> str:
         """Say what has happened."""
@@ -50,6 +51,12 @@ class RestartLoop:
             f"{RECENT_MS // 60_000} min after {min(lives):.0f} to {max(lives):.0f} s, the last one "
             f"{(self.now_ms - last.ended_ms) / 1000:.0f} s ago ({last.why}); longer jobs cannot end (docs/runbook.md)"
         )
+
+
+def crashes_of_pools(stats: Mapping[str, int]) -> dict[str, int]:
+    """Return from the store's counters how many workers of each model have crashed, the most first."""
+    named = {name.removeprefix("crashes|"): value for name, value in stats.items() if name.startswith("crashes|")}
+    return dict(sorted(named.items(), key=lambda item: (-item[1], item[0])))
 
 
 def find_restart_loops(client: redis.Redis) -> list[RestartLoop]:

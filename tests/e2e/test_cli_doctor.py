@@ -45,3 +45,4 @@ def test_doctor_fails_if_workers_end_by_faults_again_and_again(store: Store, sto
     assert done.returncode == 1
     assert f"workers of pool {MODEL} restart again and again: 3 have ended" in done.stderr
     assert "the duty leases failed too often" in done.stderr
+    assert f"workers of pool {MODEL} have crashed 3 times" in done.stderr

@@ -6,7 +6,18 @@ from shared.jobs.job import new_job_id
 from shared.store import keys
 from shared.store.crashes import MANY, RECENT_MS, SHORT_LIFE_MS, RestartLoop, find_restart_loops
 from shared.store.store import Store
-from tests.support.builders import MODEL, advance_clock, heartbeat, hold_clock
+from tests.support.builders import (
+    MODEL,
+    a_job,
+    admitted,
+    advance_clock,
+    claim,
+    heartbeat,
+    hold_clock,
+    pass_time,
+    reconfigure,
+    stat,
+)
 
 FAULT = "the duty leases failed too often"
 
@@ -137,3 +148,68 @@ def test_a_key_of_another_type_is_no_crash(store):
     assert loops(store) == []
     store.farewell("w1", MODEL, fault=FAULT)
     assert store.client.hlen(keys.crashes(MODEL)) == 1
+
+
+def crashes(store: Store) -> int:
+    return stat(store, f"crashes|{MODEL}")
+
+
+def with_jobs(store: Store, worker: str, number: int) -> None:
+    """Let a worker claim this many jobs."""
+    heartbeat(store, worker)
+    for _ in range(number):
+        admitted(store, a_job(deadline_ms=600_000))
+    assert len(claim(store, worker, room=number)) == number
+
+
+@pytest.mark.parametrize("lease_ms", [2_000, 15_000, 60_000])
+def test_a_worker_that_falls_silent_is_one_crash_once_the_leases_of_its_jobs_have_ended(
+    store, settings, lease_ms, monkeypatch
+):
+    """Several calls of the reaper share the jobs of one worker."""
+    monkeypatch.setattr("shared.store.store._REAP_LIMIT", 2)
+    reconfigure(store, settings, lease_ms=lease_ms)
+    for number, worker in enumerate(("a", "b")):
+        with_jobs(store, worker, 3)
+        pass_time(store, lease_ms - 1_500)
+        store.reap()
+        assert crashes(store) == number
+        pass_time(store, 4_500)
+        assert store.reap().requeued == 2
+        assert store.reap().requeued == 1
+        assert crashes(store) == number + 1
+        pass_time(store, 6_000)
+        assert store.client.hget(keys.crashes(MODEL), worker).endswith(b"without a farewell, with jobs")
+
+
+def test_a_worker_that_ends_by_a_fault_is_one_crash_and_its_lost_jobs_are_no_other(store):
+    with_jobs(store, "a", 2)
+    store.farewell("a", MODEL, fault=FAULT)
+    assert crashes(store) == 1
+    pass_time(store, 16_500)
+    assert store.reap().requeued == 2
+    assert crashes(store) == 1
+    heartbeat(store, "b")
+    store.farewell("b", MODEL)
+    assert crashes(store) == 1
+
+
+def test_a_worker_that_lost_a_claim_or_was_only_silent_for_a_while_has_not_crashed(store):
+    """Worker a does not name its job in its heartbeats, so the lease ends although the worker lives."""
+    with_jobs(store, "a", 1)
+    pass_time(store, 16_500, beating="a")
+    assert store.reap().requeued == 1
+    heartbeat(store, "idle")
+    pass_time(store, 60_000, beating="a")
+    store.reap()
+    assert crashes(store) == 0
+
+
+def test_a_worker_that_comes_back_and_crashes_again_is_counted_again(store):
+    for number in (1, 2):
+        with_jobs(store, "a", 1)
+        pass_time(store, 16_500)
+        store.reap()
+        assert crashes(store) == number
+        heartbeat(store, "a")
+        assert store.client.hlen(keys.crashes(MODEL)) == 0

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from shared.store.crashes import crashes_of_pools
 from shared.store.replies import Snapshot
 from shared.views.frame import Frame, TenantLine, make_frame
 from shared.views.shares import Sums
@@ -67,6 +68,8 @@ class Board:
     slots_busy: int
     tokens_per_s: float
     live_workers: int
+    #: Of each pool whose workers have crashed, how many did since the store was created.
+    crashes: Mapping[str, int]
     #: For how long refusals and first tokens were counted, in seconds.
     counted_s: float
 
@@ -125,6 +128,7 @@ def make_board(
         slots_busy=sum(worker.busy for worker in live),
         tokens_per_s=sum(worker.tokens_per_s or 0.0 for worker in live),
         live_workers=after.live_workers,
+        crashes=crashes_of_pools(after.stats),
         counted_s=since.seconds,
     )
 

@@ -31,7 +31,7 @@ class Counters:
 
 
 def divide(snapshot: Snapshot) -> tuple[Snapshot, Counters]:
-    """Return the snapshot with only the counters that are shown as rates, and the counters that the console keeps.
+    """Return the snapshot with only the counters that the board shows, and the counters that the console keeps.
 
     A snapshot may have 15,000 counters. A history of all of them over minutes would take too much memory.
     """
@@ -45,7 +45,7 @@ def divide(snapshot: Snapshot) -> tuple[Snapshot, Counters]:
             rates[name] = value
             tenant, _, reason = rest.partition("|")
             refused[tenant, reason] = value
-        elif kind == "served" or (kind == "tokens" and rest.endswith("|completion")):
+        elif kind in {"served", "crashes"} or (kind == "tokens" and rest.endswith("|completion")):
             rates[name] = value
         elif kind == "ended" and rest.endswith(FAILURES) and rest.count("|") > 1:
             tenant, _, model_and_outcome = rest.partition("|")

@@ -44,7 +44,7 @@ def doctor(
     client = writable_store_client(state_dir) if repair else store_client(state_dir)
     judged = _judged(load_settings(state_dir))
     store = Store(client)
-    snapshot = store.snapshot()
+    snapshot = store.snapshot(stats=True)
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
     # do not judge invariant 10.
     timely = snapshot.live_workers > 0
@@ -177,9 +177,15 @@ def skew_notes(client: "redis.Redis", wall_clock_s: Callable[[], float] = time.t
 
 
 def _advice(snapshot: "Snapshot") -> list[str]:
-    """Return notes about conditions that are allowed but have a cost."""
+    """Return notes about crashes, and about conditions that are allowed but have a cost."""
+    from shared.store.crashes import crashes_of_pools
+
     slots = snapshot.live_slots
-    notes = []
+    notes = [
+        f"workers of pool {model} have crashed {crashes} times since the store was created: read the lines "
+        "engine.llama, engine.aborted and worker.ending of their logs (docs/runbook.md)"
+        for model, crashes in crashes_of_pools(snapshot.stats).items()
+    ]
     if slots and snapshot.max_inflight < 4 * slots:
         notes.append(
             f"PENSTOCK_MAX_INFLIGHT is {snapshot.max_inflight}, less than 4 x the {slots} live slots: "

@@ -1,9 +1,11 @@
 -- crashes: remembers which workers of a pool ended because of a fault, or were silent without a farewell.
--- KEYS crashes worker
--- USES clock
+-- KEYS crashes worker workers
+-- USES clock stats
 -- A field is a worker's name. Its value is when it ended, how many ms it had lived (-1 if unknown) and why, separated by
 -- spaces. shared/store/crashes.py reads the same.
 local CRASHES_TTL_MS, MAX_CRASHES = 900000, 32
+-- The reason of a worker that gave none, and what is added once a lease of it has ended.
+local SILENT, LOST_JOBS = 'without a farewell', ', with jobs'
 -- Workers restart again and again if this many of a pool have ended so recently after so short a life.
 local MANY_CRASHES, RECENT_MS, SHORT_LIFE_MS = 3, 600000, 120000
 
@@ -22,6 +24,28 @@ local function note_crash(slug, name, ended_ms, why)
   local since_ms = number(redis.call('HGET', k_worker .. name, 'since_ms'), nil, 0, ended_ms)
   redis.call('HSET', key, name, whole(ended_ms) .. ' ' .. whole(since_ms and ended_ms - since_ms or -1) .. ' ' .. why)
   redis.call('PEXPIRE', key, CRASHES_TTL_MS)
+end
+
+-- Counts a crash. A worker that has fallen silent is counted when a lease of it ends: before, it may come back.
+local function count_crash(model)
+  count('crashes|' .. model)
+end
+
+-- Notes that the lease of a running job has ended. If its worker has sent no heartbeat for as long as a lease, this is a
+-- crash, which is counted once for all jobs of the worker.
+local function note_lost_job(job, lease_ms)
+  local key, name = k_crashes .. job.slug, job.worker
+  local beat_ms = number(redis.call('ZSCORE', k_workers, name) or nil, 0, 0)
+  local noted = redis.call('HGET', key, name)
+  if beat_ms > now_ms - lease_ms or noted and not string.find(noted, SILENT .. '$') then
+    return
+  end
+  count_crash(redis.call('HGET', k_worker .. name, 'model') or job.model)
+  if not noted then
+    note_crash(job.slug, name, beat_ms > 0 and beat_ms or now_ms, SILENT .. LOST_JOBS)
+  else
+    redis.call('HSET', key, name, noted .. LOST_JOBS)
+  end
 end
 
 -- Forgets a worker that had only been silent.

@@ -1,5 +1,5 @@
 -- fleet: keeps the sums of the live workers' slots and rates, and what follows from them, of each pool and of all pools.
--- KEYS config live counted pool worker books
+-- KEYS config live counted pool worker books crashes
 -- KEEPS 12
 -- USES clock live_places generated_weight crashes
 
@@ -155,8 +155,8 @@ local function retire_silent(now_ms)
   end
   for i = 1, #silent do
     local part, beat_ms = parse_part(stored_part(silent[i])), redis.call('ZSCORE', k_live, silent[i])
-    if part then
-      note_crash(part[1], silent[i], number(beat_ms, now_ms, 0, now_ms), 'without a farewell')
+    if part and redis.call('HEXISTS', k_crashes .. part[1], silent[i]) == 0 then
+      note_crash(part[1], silent[i], number(beat_ms, now_ms, 0, now_ms), SILENT)
     end
     discount(silent[i])
   end
@@ -169,9 +169,7 @@ local function count_worker(name, slug, slots, now_ms)
     unpack(redis.call('HMGET', k_worker .. name, 'mu_wtps', 'prefill_tps', 'tpot_ms', 'generated_tps',
       'fit_generated_weight')))
   local before, text = parse_part(stored), format_part(after)
-  if not before then
-    forget_crash(slug, name)
-  end
+  forget_crash(slug, name)
   if not before and redis.call('EXISTS', k_counted) == 0 then
     -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
     -- version that did not store parts.

@@ -166,6 +166,14 @@ def test_drafted_tokens_are_counted_by_model_and_result() -> None:
     ]
 
 
+def test_crashes_are_counted_by_model() -> None:
+    read = samples(a_snapshot({"crashes|m": 3, "crashes|other/m": 1}))
+    assert sorted((labels["model_name"], n) for labels, n in read["penstock_engine_crashes_total"]) == [
+        ("m", 3),
+        ("other/m", 1),
+    ]
+
+
 def test_the_backlog_of_a_pool_is_told_in_seconds_and_a_pool_without_rates_tells_none() -> None:
     read = samples(a_snapshot(live_models=["m", "new"], backlogs_s={"m": 1.5}, busy_ratios={"m": 1, "new": 0}))
     assert read["penstock_pool_backlog_seconds"] == [({"model_name": "m"}, 1.5)]

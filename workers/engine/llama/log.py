@@ -1,13 +1,20 @@
-"""Collects llama.cpp's log instead of printing it, and extracts buffer sizes, layer counts and errors."""
+"""Collects llama.cpp's log, extracts buffer sizes, layer counts and errors, and logs the errors of a loaded model."""
 
 import re
 from collections import deque
+from contextlib import suppress
+
+import structlog
+
+_log = structlog.get_logger()
 
 _MIB = 1 << 20
 #: How the names of buffers in the host's memory begin or end: CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, Vulkan_Host.
 _HOST_BEGINNING, _HOST_END = "CPU", "_Host"
 #: ggml's log levels for warnings and errors.
 _WARN, _ERROR = 3, 4
+#: The most errors of one model that are logged, and the most characters of one.
+_MAX_LOGGED, _MAX_ERROR = 200, 1000
 _BUFFER = re.compile(r"(\S+)\s+(model|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
 #: A device may have several buffers of these kinds: one for layers with a sliding window and one for the others.
 _SUMMED = ("KV", "RS")
@@ -32,20 +39,33 @@ class LlamaLog:
         #: are added up. If llama.cpp reserves a buffer for computing again, the latest size is kept.
         self._buffers: dict[tuple[str, str], int] = {}
         self.layers_offloaded = self.layers = 0
+        #: Whether errors are logged at once, because the process may die before anybody asks for them. While a model is
+        #: loaded they are not: the exception that ends loading has them, and some sizes are only tried.
+        self.logs_errors = False
+        self._logged = 0
 
     def add_line(self, level: int, text: str) -> None:
         """Process one log line. `level` is a log level of ggml."""
         if level in (_WARN, _ERROR):
-            if stripped := text.strip():
-                (self._errors if level == _ERROR else self._warnings).append(stripped)
+            if stripped := text.strip()[:_MAX_ERROR]:
+                self._add_complaint(self._errors if level == _ERROR else self._warnings, stripped)
         elif (found := _BUFFER.search(text)) is not None:
             before = self._buffers.get((found[1], found[2]), 0) if found[2] in _SUMMED else 0
             self._buffers[found[1], found[2]] = before + int(float(found[3]) * _MIB)
         elif (found := _OFFLOADED.search(text)) is not None:
             self.layers_offloaded, self.layers = int(found[1]), int(found[2])
 
+    def _add_complaint(self, kept: deque[str], line: str) -> None:
+        """Keep an error or a warning, and log an error that is not among the last ones."""
+        if self.logs_errors and kept is self._errors and line not in kept and self._logged < _MAX_LOGGED:
+            self._logged += 1
+            with suppress(OSError, ValueError):
+                _log.error("engine.llama", error=line)
+        kept.append(line)
+
     def clear(self) -> None:
         """Discard everything collected so far. Called before a model is loaded."""
+        self.logs_errors, self._logged = False, 0
         self._errors.clear()
         self._warnings.clear()
         self._buffers.clear()

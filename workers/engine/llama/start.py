@@ -7,6 +7,7 @@ from pathlib import Path
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.backend import Facts
+from workers.engine.llama.aborts import log_aborts
 from workers.engine.llama.devices import Device, choose, gpus, unused_gpu_advice
 from workers.engine.llama.fingerprint import fingerprint_of
 from workers.engine.llama.kv_memory import cells_that_fit, roomiest_context
@@ -52,6 +53,7 @@ def open_model(
     """
     seen = gpus(libs.ggml)
     devices = choose(settings.device, seen, index=index)
+    log_aborts(libs.ggml, libs.log, _names_of(devices))
     model = load_model(libs, path, devices, settings.n_gpu_layers, progress)
     try:
         threads = threads_of(settings, gpu=bool(devices) and not _computes_on_cpu(libs, model), workers=workers)
@@ -71,6 +73,7 @@ def open_model(
         advice = f"memory is short: {shape.sizes.cells} KV cells were created instead of {wanted.sizes.cells}"
     facts = _facts(libs, model, ctx, shape, devices, pooling=pooling, advice=advice)
     facts = replace(facts, fingerprint=fingerprint_of(path))
+    libs.log.logs_errors = True
     return OpenModel(model, ctx, shape, pooling, facts)
 
 
@@ -112,6 +115,10 @@ def _computes_on_cpu(libs: Libraries, model: int) -> bool:
     return sum(size for device, size in log.device_bytes("model").items() if is_host(device)) > looked_up
 
 
+def _names_of(devices: list[Device]) -> str:
+    return ", ".join(f"{device.name} ({device.description})" for device in devices) or "CPU"
+
+
 def _facts(
     libs: Libraries,
     model: int,
@@ -125,7 +132,7 @@ def _facts(
     lib, log, sizes = libs.lib, libs.log, shape.sizes
     return Facts(
         engine="llama",
-        device=", ".join(f"{device.name} ({device.description})" for device in devices) or "CPU",
+        device=_names_of(devices),
         model=description(lib, model),
         n_ctx=sizes.n_ctx,
         cells=sizes.cells,

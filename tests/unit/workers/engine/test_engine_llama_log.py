@@ -1,5 +1,7 @@
 """Tests of LlamaLog, which reads buffer sizes and the causes of errors from the log lines of llama.cpp."""
 
+from structlog.testing import capture_logs
+
 from workers.engine.llama.log import LlamaLog
 
 _LINES = [
@@ -52,3 +54,34 @@ def test_without_an_error_the_warnings_are_reported_instead():
     log = LlamaLog()
     log.add_line(3, "a warning\n")
     assert log.errors() == "a warning"
+
+
+def logged(log: LlamaLog, *lines: str) -> list[str]:
+    """Return the errors that are logged at once when llama.cpp reports these lines."""
+    with capture_logs() as events:
+        for line in lines:
+            log.add_line(4, line)
+    return [event["error"] for event in events]
+
+
+def test_errors_of_a_loaded_model_are_logged_at_once_and_repeats_are_not():
+    log = LlamaLog()
+    assert logged(log, "no room for a context\n") == []
+    log.logs_errors = True
+    assert logged(log, "CUDA error: an illegal instruction\n", "  \n", "  in f at x.cu:1\n", "  in f at x.cu:1\n") == [
+        "CUDA error: an illegal instruction",
+        "in f at x.cu:1",
+    ]
+    assert len(logged(log, "x" * 5_000)[0]) == 1_000
+    with capture_logs() as events:
+        log.add_line(3, "only a warning")
+    assert events == []
+    log.clear()
+    assert logged(log, "another model cannot be loaded") == []
+
+
+def test_a_model_that_reports_errors_for_ever_does_not_fill_the_log():
+    log = LlamaLog()
+    log.logs_errors = True
+    assert len(logged(log, *(f"error {number}" for number in range(1_000)))) == 200
+    assert log.errors().endswith("error 999")
