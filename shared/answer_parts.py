@@ -138,7 +138,7 @@ class Part:
 
 
 def ordered_parts(text: str) -> list[Part]:
-    """Return the parts of a whole answer in their order. What follows a part of the same kind belongs to that part."""
+    """Return the parts of a whole answer in their order. Adjacent pieces of one kind are one part."""
     parts: list[Part] = []
     for delta in PartsReader().feed(text):
         if delta.kind == "arguments":

@@ -41,7 +41,7 @@ _PIPELINE_PAUSE_S = 0.02
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """What a client may take to send a request: times in seconds, and the size of a body in bytes."""
+    """The limits for sending a request: times in seconds, and the size of a body in bytes."""
 
     #: The wait for the first request of a connection. Only proxies open connections before they have a request to send.
     first_wait_s: float
@@ -89,7 +89,7 @@ def yield_to_others() -> None:
 
 
 class PacedSocket:
-    """What the parser reads from: a socket whose reads give way to other connections and are limited in each phase."""
+    """The parser's input: a socket whose reads give way to other connections and are limited in each phase."""
 
     def __init__(self, sock: Any, limits: ReadLimits, heads: UnfinishedBytes) -> None:
         self._sock, self._limits, self._heads = sock, limits, heads

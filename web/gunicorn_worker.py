@@ -67,7 +67,7 @@ _CLOSED_BY_CLIENT = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 _LEEWAY_S = 5.0
 #: How long a connection that was answered is still read before it is closed, in seconds, by the connection's place.
 _LINGER_S = {Place.REGULAR: LINGER_S, Place.RESERVED: 0.25, Place.NONE: 0.05}
-#: What is read of a connection beyond the bounds: enough for a health probe, which sends its request at once.
+#: The reads from a connection beyond the bounds: enough for a health probe, which sends its request at once.
 _RESERVE_LIMITS = ReadLimits(
     first_wait_s=1.0, idle_s=1.0, head_s=1.0, body_s=1.0, max_body_bytes=0, head_max_bytes=4_096
 )

@@ -27,7 +27,7 @@ RARE_RETRY_S = 30.0
 
 
 class DutyWork(Protocol):
-    """What a duty does in each pass."""
+    """One pass of a duty."""
 
     #: The duty's name, which is used in logs and for the thread.
     name: str

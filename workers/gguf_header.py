@@ -74,7 +74,7 @@ class HeaderFault(ModelError):
 
 
 class Bytes(Protocol):
-    """What a header is read from: a file that is open for reading, or a part of one on another machine."""
+    """The source of a header: a file that is open for reading, or a part of one on another machine."""
 
     def read(self, n: int, /) -> bytes:
         """Return the next `n` bytes, or fewer at the end."""

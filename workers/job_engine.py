@@ -1,4 +1,4 @@
-"""What the duties need of an engine: the protocol that the batching engine and the upstream engine implement.
+"""The protocol between the duties and an engine; the batching engine and the upstream engine implement it.
 
 The docstring of `workers.engine` has the whole contract: which thread calls what, and which events an engine emits.
 """

@@ -1,1 +1,1 @@
-"""Who may use Penstock: tenants and their policies, and API keys."""
+"""The accounts that may use Penstock: tenants with their policies, and API keys."""

@@ -30,7 +30,7 @@ _MAX_FIELD = 200
 
 @dataclass(frozen=True)
 class Actor:
-    """Who makes a change, and from where."""
+    """The author of a change, and the place from which it was made."""
 
     #: A user of the operating system, the name of an admin key, or `anyone` at a door with PENSTOCK_AUTH=open.
     who: str
@@ -45,9 +45,9 @@ class AdminAction:
     #: In ms since the epoch, by the store's TIME.
     at_ms: int
     who: str
-    #: What was done, such as `key.add` or `tenant.set`.
+    #: The action, such as `key.add` or `tenant.set`.
     what: str
-    #: What it was done to, such as `key 1f2e3d4c5b6a of tenant red`.
+    #: The object of the action, such as `key 1f2e3d4c5b6a of tenant red`.
     on: str
     origin: str
 

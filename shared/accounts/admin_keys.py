@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}\Z")
 
 @dataclass(frozen=True)
 class AdminKey:
-    """What the store records about an admin key. The key itself is not stored."""
+    """The stored record of an admin key. The key itself is not stored."""
 
     #: SHA-256 of the key, in hex.
     digest: str

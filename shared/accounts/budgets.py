@@ -43,7 +43,7 @@ class Budget:
 
     @property
     def used_tokens(self) -> int:
-        """What counts against the budget. It may be more than the budget, if that was lowered."""
+        """The tokens that count against the budget. They may exceed it if it was lowered."""
         return self.counted_tokens + self.reserved_tokens
 
     def as_dict(self) -> dict[str, int | str]:

@@ -92,7 +92,7 @@ class Groups:
     def set(self, group: str, policy: GroupPolicy) -> None:
         """Create the group, or replace its policy. For fields that are None, the defaults apply.
 
-        What another program has stored in place of the group's hash is set aside (docs/states.md).
+        A value that another program has stored in place of the group's hash is set aside (docs/states.md).
         """
         values = {name: getattr(policy, name) for name in GROUP_FIELDS}
         self._write(group, values, describe(values) or "the defaults")

@@ -1,4 +1,4 @@
-"""What the store records about an API key, and how the record is written and parsed."""
+"""Defines the stored record of an API key, and writes and parses it."""
 
 import fnmatch
 import hashlib
@@ -19,7 +19,7 @@ _MAX_KEY_CHARS = 128
 
 @dataclass(frozen=True)
 class KeyRecord:
-    """What the store records about a key. The key itself is not stored."""
+    """The stored record of a key. The key itself is not stored."""
 
     #: SHA-256 of the key, in hex.
     digest: str

@@ -121,8 +121,8 @@ class Tenants:
     def set(self, tenant: str, policy: TenantPolicy) -> None:
         """Replace the tenant's policy. For fields that are None, the system's defaults apply.
 
-        What another program has stored in place of the tenant's hash is set aside (docs/states.md). Raises ConfigError
-        if the policy names a group that does not exist.
+        A value that another program has stored in place of the tenant's hash is set aside (docs/states.md). Raises
+        ConfigError if the policy names a group that does not exist.
         """
         values = {name: getattr(policy, name) for name in FIELDS}
         self._write(tenant, values, describe(values) or "the defaults")

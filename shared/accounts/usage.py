@@ -35,7 +35,7 @@ _SCAN_COUNT = 1_000
 
 @dataclass(frozen=True)
 class Amounts:
-    """What was used. The fields are those of AMOUNTS in shared/lua/lib/usage.lua, in the same order."""
+    """The amounts of some usage. The fields are those of AMOUNTS in shared/lua/lib/usage.lua, in the same order."""
 
     #: How many jobs ended, by outcome.
     succeeded: int = 0
@@ -46,7 +46,7 @@ class Amounts:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    #: What the computed tokens cost in pools with a price, in millionths, those of failed attempts included.
+    #: The cost of the computed tokens in pools with a price, in millionths, failed attempts included.
     cost_micro: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
@@ -65,7 +65,7 @@ class Amounts:
 
 @dataclass(frozen=True)
 class UsageRow:
-    """What was used on one day by one tenant with one API key in one pool."""
+    """The usage of one day by one tenant with one API key in one pool."""
 
     day: str
     tenant: str
@@ -161,7 +161,7 @@ def _row(day: date, series: str, stored: str) -> UsageRow:
 
 
 def _amounts(stored: str) -> Amounts:
-    """Return the amounts in a field. What is no number is read as 0, as by the scripts. Further numbers are ignored."""
+    """Return the amounts in a field. Malformed numbers are read as 0, as by the scripts. Further ones are ignored."""
     words = stored.split()[: len(fields(Amounts))] if len(stored) <= _MAX_FIELD_CHARS else []
     return Amounts(*(int(word) if word.isdecimal() and len(word) < 16 else 0 for word in words))
 

@@ -41,7 +41,7 @@ class DoorError(PenstockError):
     def __init__(self, message: str, *, status: int = 0, code: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message)
         self.status, self.code = status, code
-        #: What the answer asks to wait before the next request; 0 if it does not say.
+        #: The wait before the next request that the answer asks for; 0 without one.
         self.retry_after_s = retry_after_s
 
 

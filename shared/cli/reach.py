@@ -1,4 +1,4 @@
-"""What several commands share: exit codes, common options, the settings, and clients for the store and the door."""
+"""Exit codes, options, settings, and clients for the store and the door that several commands share."""
 
 from typing import TYPE_CHECKING, Annotated
 

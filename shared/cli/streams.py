@@ -55,7 +55,7 @@ class _Guarded:
         try:
             return method(*arguments)
         except OSError as error:
-            # What could not be written is still in the buffer, and would fail again when Python ends.
+            # The unwritten text is still in the buffer, and writing it would fail again when Python ends.
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             if isinstance(error, BrokenPipeError) and not self._ignores_errors:

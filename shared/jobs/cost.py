@@ -16,7 +16,7 @@ from shared.settings.setting import AUTO
 #: The tokens per byte that are assumed until workers report a measured figure. In common vocabularies, English prose
 #: has 3 to 4 bytes per token.
 TOKENS_PER_BYTE = 0.3
-#: What a generated token costs, in prompt tokens, while PENSTOCK_GENERATED_WEIGHT is `auto` and no worker of the pool
+#: The cost of a generated token, in prompt tokens, while PENSTOCK_GENERATED_WEIGHT is `auto` and no worker of the pool
 #: has reported a fit. shared/lua/lib/generated_weight.lua has the same number.
 USUAL_GENERATED_WEIGHT = 4
 #: The number of tokens that a chat template adds to each message: the role, two or three markers and a line end.

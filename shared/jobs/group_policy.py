@@ -7,7 +7,7 @@ from shared.jobs.tenant_policy import FIELDS
 
 @dataclass(frozen=True)
 class GroupPolicy:
-    """What an operator has set for one group. For a field that is None, the default of a tenant applies."""
+    """The settings of an operator for one group. For a field that is None, the default of a tenant applies."""
 
     #: The group's weight relative to other groups and to tenants without a group (default: 1).
     weight: float | None = None

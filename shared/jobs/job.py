@@ -45,7 +45,7 @@ class NewJob:
     prompt_tokens: int
     max_tokens: int
     deadline_ms: int
-    #: What set the deadline: `body`, `header` or `default`.
+    #: The source of the deadline: `body`, `header` or `default`.
     deadline_source: str = "default"
     #: The cost in thousandths of a weighted token (docs/fairness.md). If None, the store estimates the cost from the
     #: lengths of earlier answers.
@@ -65,8 +65,8 @@ class NewJob:
     #: Deduplication id for refusals: if a proxy repeats a refused request, the refusal is counted only once. If None,
     #: the job's id is used.
     dedup_id: str | None = None
-    #: What the request's return ticket names: the id of a reservation and the end of its hint, in ms since the epoch.
-    #: They are "" and 0 without a valid ticket.
+    #: The contents of the request's return ticket: the id of a reservation and the end of its hint, in ms since the
+    #: epoch. They are "" and 0 without a valid ticket.
     ticket_id: str = ""
     ticket_ms: int = 0
     #: The digests of the Idempotency-Key (None without one) and of the body. By the latter, a refused request is
@@ -209,7 +209,7 @@ class Usage:
     ttft_ms: int | None = None
     #: Prompt tokens that had been neither computed nor reused when the job ended. They are not counted anywhere.
     unread_tokens: int = 0
-    #: What the worker charges for the CPU time of the job's preparation and of its grammar, in weighted tokens.
+    #: The worker's charge for the CPU time of the job's preparation and of its grammar, in weighted tokens.
     cpu_tokens: int = 0
     #: Tokens that were computed again, after a pause or because an earlier attempt had computed them.
     again_tokens: int = 0

@@ -1,4 +1,4 @@
-"""What a job says about its past: how long it waited for what, and what was changed so that it is in time."""
+"""The waits of a job with their reasons, and the changes that kept it in time."""
 
 from dataclasses import dataclass
 

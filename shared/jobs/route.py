@@ -17,7 +17,7 @@ from shared.errors import ConfigError
 MAX_POOLS, MAX_WINDOWS = 8, 8
 #: Shares and parts of a deadline are stored in ten-thousandths.
 WHOLE = 10_000
-#: What a request may use that not every pool supports.
+#: The features of a request that not every pool supports.
 FEATURES = ("tools", "images", "schema")
 #: The largest number of tokens that a condition may name, and the largest amount in millionths of the currency.
 MAX_TOKENS, MAX_AMOUNT = 1_000_000_000, 10**15

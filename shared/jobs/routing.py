@@ -1,11 +1,11 @@
-"""What the door tells the store about a request that names a route, and what a job says about how it was routed."""
+"""Describes to the store a request that names a route, and to clients how their job was routed."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class RoutedRequest:
-    """What a request is in one pool of its route, as far as it depends on the pool."""
+    """The properties of a request that depend on the pool of its route."""
 
     #: The name of the pool's model.
     model: str

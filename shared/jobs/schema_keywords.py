@@ -63,7 +63,7 @@ _BOUNDS = frozenset({"minimum", "maximum"})
 _WIDEST = 1.7e308
 #: The most names of an object that are taken from an `enum` of `propertyNames`.
 _MAX_NAMES = 64
-#: What the library's regular expressions do not have.
+#: The syntax that the library's regular expressions lack.
 _LOOKS_AROUND = re.compile(r"\(\?<?[=!]")
 #: At most this many schemas inside one schema are examined, so that the door spends at most a few ms on a body.
 _MAX_NODES = 10_000

@@ -16,7 +16,7 @@ _GROUP = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 @dataclass(frozen=True)
 class TenantPolicy:
-    """What an operator has set for one tenant. For a field that is None, the system's default applies."""
+    """The settings of an operator for one tenant. For a field that is None, the system's default applies."""
 
     #: The tenant's weight relative to other tenants (default: 1). The store keeps it in thousandths.
     weight: float | None = None

@@ -15,7 +15,7 @@
 
 -- An answer begins with this character if it is one for the file of errors.
 local FAILED = 'e'
--- What a line's answer takes besides its text.
+-- The bytes that a line's answer takes besides its text.
 local ANSWER_BYTES = 100
 local saved = redis.call('HMGET', k_batch_record .. id, 'token', 'status', 'tenant', 'completed', 'failed', 'kept_s',
   'answer_bytes', 'record_kept_s', 'callback_url')

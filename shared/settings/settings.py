@@ -147,7 +147,7 @@ class Settings:
 
     @property
     def engine_kind(self) -> EngineKind:
-        """What the engine that `PENSTOCK_ENGINE` names needs."""
+        """The needs of the engine that `PENSTOCK_ENGINE` names."""
         return ENGINES[self.engine]
 
     @property

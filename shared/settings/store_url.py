@@ -13,7 +13,7 @@ _SAME_AS = {
     "valkey+sentinel": "redis+sentinel",
 }
 _SCHEMES = "|".join(re.escape(scheme) for scheme in ("redis", "rediss", "unix", "redis+sentinel", *_SAME_AS))
-#: What a URL of the store must match; a socket may also be named without slashes before its path.
+#: The form of a store's URL. A socket may also be named without slashes before its path.
 PATTERN = rf"(?i:({_SCHEMES})://|unix:/).*"
 
 

@@ -20,7 +20,7 @@ def parse_hosts(listed: str) -> frozenset[tuple[str, int | None]]:
 
 def _parse(entry: str) -> tuple[str, int | None]:
     found = _ENTRY.fullmatch(entry)
-    # What does not match can only be an IPv6 address without brackets, after which no port can be told apart.
+    # Without a match, only an IPv6 address without brackets is possible; a port after it would be ambiguous.
     host = normal_host((found["ipv6"] or found["host"]) if found else entry)
     port = int(found["port"]) if found and found["port"] else None
     if host is None or (port is not None and not 1 <= port <= _MAX_PORT):

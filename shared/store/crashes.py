@@ -15,7 +15,7 @@ from shared.store.redis_errors import readable, store_faults
 #: Workers restart again and again if this many of a pool have ended in this time after so short a life. The script
 #: `overview` has the same numbers.
 MANY, RECENT_MS, SHORT_LIFE_MS = 3, 600_000, 120_000
-#: How the note of a worker begins that gave no reason.
+#: The beginning of the note about a worker that gave no reason.
 SILENT = "without a farewell"
 
 
@@ -78,7 +78,7 @@ def find_restart_loops(client: redis.Redis) -> list[RestartLoop]:
 
 
 def _recent(noted: dict[bytes, bytes], now_ms: int) -> list[Crash]:
-    """Return the short lives that have ended lately, the last one first. What no script has written is left out."""
+    """Return the recent short lives, the last one first. Entries that no script has written are left out."""
     crashes = []
     for raw_worker, value in noted.items():
         found = re.fullmatch(r"(\d{1,15}) (\d{1,15}) (.*)", text(value), re.DOTALL)

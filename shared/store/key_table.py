@@ -17,7 +17,7 @@ class Key:
 
     name: str
     prefix: str
-    #: What follows the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "key", "execution", "day" (a
+    #: The part after the prefix: "" (nothing), "id", "tenant", "model", "queue", "worker", "key", "execution", "day" (a
     #: date such as 2026-11-23) or "name".
     part: str
     type: Literal["hash", "zset", "list", "string", "stream", "set", "any"]
@@ -25,7 +25,7 @@ class Key:
     #: permanent: the key never expires. ttl: it always has a TTL. emptied: Redis deletes it when its last member is
     #: removed. with the job: it has no TTL while its job is inflight, and a TTL afterwards.
     dies: Lifetime
-    #: What follows the variable part. Only a key of RQ has a suffix.
+    #: The text after the variable part. Only a key of RQ has a suffix.
     suffix: str = ""
 
     def of(self, part: str = "") -> str:

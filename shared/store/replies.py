@@ -30,8 +30,8 @@ class Quote:
     #: The ms until such a job ends in eight of ten cases, from and to; None if the end is not predicted.
     eta_interval_ms: tuple[int, int] | None
     refused: Refused | None
-    #: What the request is in the pool that its route chooses or, if no pool of it would take the job, in the pool
-    #: whose refusal this is. None if the request names a pool.
+    #: The request in the pool that its route chooses or, if no pool of it would take the job, in the pool whose refusal
+    #: this is. None if the request names a pool.
     pool: RoutedRequest | None = None
     #: The RouteReason why the route chooses the pool, or "".
     why: str = ""
@@ -87,7 +87,7 @@ class CancelAnswer(StrEnum):
 
 @dataclass(frozen=True)
 class HeartbeatReport:
-    """What a worker reports with each renewal. Operators' commands print these figures, and admission uses them."""
+    """A worker's report with each renewal. Operators' commands print these figures, and admission uses them."""
 
     worker: str
     model: str
@@ -108,7 +108,7 @@ class Progress(NamedTuple):
 
 
 class HeldProgress(NamedTuple):
-    """What a worker reports of a job that it holds: the claim, the progress, and the time in its slot."""
+    """A worker's report of a job that it holds: the claim, the progress, and the time in its slot."""
 
     held: ClaimRef
     generated: int
@@ -154,7 +154,7 @@ class Renewed:
 
 @dataclass(frozen=True)
 class Rings:
-    """What a worker's wait at its doorbells returned; all fields have their defaults if nothing rang in time."""
+    """The result of a worker's wait at its doorbells. All fields have their defaults if nothing rang in time."""
 
     #: Whether the pool's doorbell rang, so that a job may be queued for any of its workers.
     pool: bool = False
@@ -188,7 +188,7 @@ SweepSource = Literal["inflight", "deadlines", "leases"]
 
 @dataclass(frozen=True)
 class Swept:
-    """What one call of sweep did."""
+    """The result of one call of sweep."""
 
     repairs: int
     #: The first rank that the next call must examine; None at the end of the set.

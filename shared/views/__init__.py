@@ -1,1 +1,1 @@
-"""What operators see, computed from what the store has answered, without I/O."""
+"""Computes operators' views from the store's answers, without I/O."""

@@ -22,7 +22,7 @@ _LONGEST_STEP_MS = 120_000
 
 @dataclass(frozen=True)
 class Sums:
-    """What was served and due, in weighted tokens by tenant label.
+    """The service received and the service due, in weighted tokens by tenant label.
 
     A tenant that was neither served nor had queued jobs in a pool in which somebody was served is not in `due`.
     """

@@ -15,7 +15,7 @@ class Step:
     at_ms: int | None
     #: How long it took, so far if the job has not ended; None for a moment.
     took_ms: int | None
-    #: What happened in it, or why.
+    #: An explanation of the step.
     why: str
 
 

@@ -12,7 +12,7 @@ from web.openai.tools_schema import MAX_TOOLS
 
 #: The longest id and name of a call, as on the chat route.
 _MAX_ID, _MAX_NAME = 256, 64
-#: What precedes the text of a result that reports an error. Chats have no field for it.
+#: The prefix of the text of a result that reports an error. Chats have no field for it.
 _ERROR_MARK = "Error: "
 _DOCUMENT_FIELDS = frozenset({"context", "source", "title", "type"})
 _DOCUMENT_IGNORED = frozenset({"cache_control", "citations"})

@@ -87,7 +87,7 @@ _EFFORTS = {"max": "xhigh"}
 
 
 class Thinking(Body):
-    """The field `thinking`. What the model reasons is a block of the answer in any case, if it reasons."""
+    """The field `thinking`. The model's reasoning is always a block of the answer, if it reasons."""
 
     type: Literal["adaptive", "between_tools", "disabled", "enabled"]
     budget_tokens: Annotated[int | None, ignored_as("thinking.budget_tokens")] = Field(

@@ -63,13 +63,12 @@ _START_MESSAGES = {
     "predicted_start_ms": "the answer would not begin before the start deadline: its first token is predicted after "
     "{value} ms, and start_within_ms allows {max}"
 }
-#: What a client can change if even an idle system could not meet the deadline, by the limit.
+#: The change that a client can make if even an idle system could not meet the deadline, by the limit.
 _WAYS_OUT = {
     "predicted_ms": "name a longer deadline_ms or fewer max_tokens",
     "predicted_start_ms": "name a longer start_within_ms or shorten the prompt",
 }
-#: What a client should do. By all of these except the first, it must not retry automatically, although a new request
-#: may be admitted later.
+#: Advice to a client. All but the first forbid an automatic retry, although a new request may be admitted later.
 _RETRY = "retry in {wait}"
 _DEADLINE_PASSES = "a retry would miss the deadline of this request; send a new request in {wait}"
 _TOO_LONG = "the wait is too long for an automatic retry; send a new request in {wait}"

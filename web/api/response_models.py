@@ -219,7 +219,7 @@ class TokenBudget(ResponseModel):
 
 
 class UsageReport(ResponseModel):
-    """What was used from the first to the last day, both UTC and included."""
+    """The usage from the first to the last day, both UTC and included."""
 
     object: Literal["usage"]
     tenant: str | None = Field(description="null for the sums of all tenants")
@@ -230,7 +230,7 @@ class UsageReport(ResponseModel):
 
 
 class Quote(ResponseModel):
-    """What a job would cost, when it would end, and what the verdict would be now. Nothing is reserved."""
+    """The predicted cost, end and verdict of a job that is not submitted. Nothing is reserved."""
 
     object: Literal["quote"]
     tenant: str

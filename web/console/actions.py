@@ -41,7 +41,7 @@ def add_routes(bp: APIBlueprint) -> None:
 
 
 def _view(act: Callable[[], str]) -> Callable[[], str]:
-    """Return the function of a route. What a class of shared/accounts rejects is an error that names the field."""
+    """Return the function of a route. If a class of shared/accounts rejects a value, the error names the field."""
 
     def view() -> str:
         try:

@@ -76,7 +76,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Since:
-    """What was counted until now, and at the beginning of the period that the console shows."""
+    """The counters now, and at the beginning of the period that the console shows."""
 
     first: Counters
     now: Counters

@@ -47,7 +47,7 @@ Point = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass of the reader has rendered."""
+    """The result of one pass of the reader."""
 
     number: int
     panels: Mapping[str, str]

@@ -13,7 +13,7 @@ from web.console.board import MAX_LINES, Board, NoBoard, RecentEvents
 
 #: The panels of the console that change with each pass.
 PANELS = ("state", "totals", "tenants", "groups", "workers", "running", "refusals", "failures")
-#: What is shown in place of a value that is not known.
+#: Shown in place of an unknown value.
 UNKNOWN = "\N{EN DASH}"
 #: The panels that change while there is no board. The others stay as they were last.
 _UNKNOWN_PANELS = ("state",)

@@ -65,7 +65,7 @@ class FailedJob:
 
 @dataclass(frozen=True)
 class TenantFacts:
-    """What operators have set for tenants, and the names of all tenants, sorted."""
+    """The tenants' settings by operators, and the names of all tenants, sorted."""
 
     names: tuple[str, ...] = ()
     #: The group of each tenant that has one.

@@ -14,7 +14,7 @@ class GateBound(StrEnum):
 
 
 class TabledConnection(Protocol):
-    """What the table needs of a connection."""
+    """The part of a connection that the table uses."""
 
     def abort(self) -> None:
         """End the connection at once; must not block."""

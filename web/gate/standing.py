@@ -1,4 +1,4 @@
-"""Who the client of a gate connection is: a stranger, or somebody whose key is valid; also checks each frame's key."""
+"""Keeps whether the client of a gate connection has a valid key, and checks the key of each frame."""
 
 from collections.abc import Callable
 

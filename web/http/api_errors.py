@@ -121,7 +121,7 @@ class ApiError(Exception):
         self.headers, self.invalid_fields = headers or {}, tuple(invalid_fields)
         #: The bound that was reached, as in refusals: its name, what is counted now, and the most that there may be.
         self.limits = limits
-        #: What the packages of an API read beside the message, in its own words.
+        #: The fields that an API's packages read beside the message, in the API's own words.
         self.details = details
         self.status, self.type = CODES[code]
 

@@ -37,7 +37,7 @@ class DoorBound(StrEnum):
 
 
 class Place(StrEnum):
-    """What a connection may do: be served as usual, have one small request served, or only be refused."""
+    """The service for a connection: all its requests, one small request, or only a refusal."""
 
     REGULAR = "regular"
     RESERVED = "reserved"

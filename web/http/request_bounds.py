@@ -57,7 +57,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class RequestBounds:
-    """What is open in one HTTP process."""
+    """The open requests of one HTTP process."""
 
     tenant_requests: Budget
     #: The requests of clients behind trusted proxies. The connections of all other clients are counted instead.

@@ -51,7 +51,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 class CalledFunction(Body):
-    """What an earlier message called, with which arguments: a text, which is usually JSON."""
+    """The function that an earlier message called, and its arguments: a text, which is usually JSON."""
 
     name: Annotated[NulFreeText, Field(min_length=1, max_length=64)]
     arguments: NulFreeText

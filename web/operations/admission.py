@@ -29,7 +29,7 @@ log = structlog.get_logger()
 #: one second (shared/store/connection.py), and the client must not wait for a second timeout.
 _RETRY_WITHIN_S = 0.25
 
-#: What the store answers to an offer.
+#: The store's answer to an offer.
 Answer = Admitted | Refused | IdempotencyMismatch | RouteChanged | StaleClaim
 #: How often the door reads a route again that an operator has changed just now, before it gives up.
 _ROUTE_READINGS = 3

@@ -84,7 +84,7 @@ class NothingNew:
 
 
 StreamItem = JobStarted | TextDelta | JobEnded | NothingNew
-#: What followers get that ask for requeues.
+#: The items for followers that ask for requeues.
 OwnedItem = StreamItem | JobRequeued
 
 #: How often the record of a job without a poll grace is read, in seconds. A job's end normally arrives as an event. The

@@ -48,8 +48,7 @@ def install(app: Flask) -> None:
         if request.routing_exception is None:
             current_caller()
         else:
-            # Flask answers with 404 or 405 afterwards. Who may make the request, and in whose name, is a question only
-            # if there is a route for it.
+            # Flask answers with 404 or 405 afterwards. The caller's rights matter only if the request has a route.
             key = _api_key()
             if _signed_in_user(key) is None:
                 check_key(current_context(), key, client=client_address(), fields=_credential_fields())

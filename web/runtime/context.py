@@ -56,13 +56,13 @@ class DoorContext:
     in_doubt: InDoubtJobs
     metrics: ProcessMetrics
     process_page: ProcessPage
-    #: What /health/ready and /metrics/fleet answer, which anybody may request as often as they like.
+    #: The answers of /health/ready and /metrics/fleet, which anybody may request as often as they like.
     readiness: SharedAnswer[Overview]
     fleet_page: FleetPage
     usage_days: UsageDays
     #: The key in the admin key file, which operators' routes accept; "" if PENSTOCK_AUTH is `open`.
     admin_key: str
-    #: Who may say who a user is, and what each user may do.
+    #: The trusted sources of users' names, and the roles of users.
     sign_in: SignIn
     traces: Traces
 

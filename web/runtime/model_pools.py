@@ -40,7 +40,7 @@ class Model:
     counts_words: bool = False
     tokens_per_byte: float = cost.TOKENS_PER_BYTE
     tokens_per_attachment: float = cost.TOKENS_PER_ATTACHMENT
-    #: What a worker of the model has measured with the model's vocabulary; None if none has.
+    #: The weights that a worker of the model has measured with the model's vocabulary; None if no worker has.
     prompt_weights: PromptWeights | None = None
     #: Whether all workers of the model pass requests of OpenAI's routes on whole, to an upstream. None if no worker's
     #: facts were read.
@@ -59,7 +59,7 @@ class Model:
 
     @property
     def purpose(self) -> Literal["embed", "generate", "rank"]:
-        """What the model does with a prompt."""
+        """The purpose of the model, which decides the routes that accept it."""
         if not self.pooling:
             return "generate"
         return "rank" if self.pooling == "rank" else "embed"

@@ -130,7 +130,7 @@ class _Families(Collector):
 
 @dataclass(frozen=True)
 class _Key:
-    """What prometheus-client writes as the key of a value."""
+    """The key of a value, as prometheus-client writes it."""
 
     metric_name: str
     name: str

@@ -31,7 +31,7 @@ _LAYERS_WITH_OWN_CELLS = {"gemma3n": 20}
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer keeps: numbers for each token, in a KV cell, and numbers for each sequence of any length."""
+    """The memory of one layer: numbers for each token, in a KV cell, and numbers for each sequence of any length."""
 
     k_width: int = 0
     v_width: int = 0

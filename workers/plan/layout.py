@@ -11,13 +11,13 @@ from workers.plan.layers import Layer, Metadata, heads_of, layers_of
 
 #: Tensors in which rows are only looked up. llama.cpp keeps them in the host's memory.
 _LOOKED_UP = ("token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight")
-#: What the names of tensors contain that hold all experts of a layer, one for each index of the last dimension.
+#: Part of the name of a tensor that holds all experts of a layer, one for each index of the last dimension.
 _EXPERTS = "_exps."
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a model consists of. Sizes are in bytes, widths in numbers, and lengths in tokens."""
+    """The parts of a model. Sizes are in bytes, widths in numbers, and lengths in tokens."""
 
     architecture: str
     context: int
@@ -34,9 +34,9 @@ class Layout:
     experts: int
     experts_used: int
     weights_bytes: int
-    #: What of the weights stays in the host's memory if all layers are on a GPU.
+    #: The weights that stay in the host's memory if all layers are on a GPU.
     host_bytes: int
-    #: What a GPU holds once more: the embeddings of the tokens, if they are the output matrix too.
+    #: The weights that a GPU holds once more: the embeddings of the tokens, if they are the output matrix too.
     copied_bytes: int
     #: Whether the model makes embeddings or ranks documents. It then has no KV cells.
     embeds: bool

@@ -34,7 +34,7 @@ class Fit:
     #: Whether all slots share one KV cache.
     shared: bool
     weights_bytes: int
-    #: What of the weights is in the host's memory, beside a GPU.
+    #: The weights in the host's memory, beside a GPU.
     host_bytes: int
     cells_bytes: int
     recurrent_bytes: int

@@ -30,7 +30,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker can do of a demand. The rates and times are None if no rate is known."""
+    """The part of a demand that a worker can serve. The rates and times are None if no rate is known."""
 
     demand: Demand
     #: How many jobs have cells and a slot at the same time.

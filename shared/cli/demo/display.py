@@ -16,7 +16,7 @@ _LINE_EVERY_S = 5.0
 
 
 class Display(Protocol):
-    """What shows the figures while the demo runs."""
+    """Shows the figures while the demo runs."""
 
     def update(self, ledger: Ledger, elapsed_s: float) -> None:
         """Show the figures as they are `elapsed_s` seconds after the clients began."""

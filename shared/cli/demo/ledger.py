@@ -27,7 +27,7 @@ class Team:
 
 @dataclass
 class Figures:
-    """What one team's clients saw in one phase. A request counts in the phase in which it was sent."""
+    """The counts of one team's clients in one phase. A request counts in the phase in which it was sent."""
 
     sent: int = 0
     admitted: int = 0
@@ -62,7 +62,7 @@ class Ledger:
 
     @property
     def last_fault(self) -> str:
-        """What the client saw to which the last fault happened, or ""."""
+        """The last fault, as its client saw it, or ""."""
         return self._last_fault
 
     def enter(self, phase: Phase) -> None:

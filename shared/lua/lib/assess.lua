@@ -16,7 +16,7 @@ local function leave_out(request, superseded)
     request.key.waiting = request.key.waiting - 1
   end
   leave_out_hold(request, superseded)
-  -- What stays of the superseded job is its record.
+  -- Only the record of the superseded job stays.
   local bytes = redis.call('HMGET', k_rq_job .. superseded.id, 'penstock_bytes', 'penstock_fixed_bytes')
   request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))
   request.ended_bytes = request.ended_bytes + kept_number(bytes[2])

@@ -2,12 +2,13 @@
 -- KEYS kept tenant file_bytes
 -- USES clock index kept settings
 
--- Files are kept in one of two homes, the store or a folder. What is in the store counts among the bytes of its tenant's
--- jobs; for a folder, a tenant's bytes are counted by themselves. The bytes of all tenants are counted for each home.
--- Records of files and of batches, and answers that are not in a file yet, are always in the store.
+-- Files are kept in one of two homes, the store or a folder. The contents in the store count among the bytes of its
+-- tenant's jobs; for a folder, a tenant's bytes are counted by themselves. The bytes of all tenants are counted for
+-- each home. Records of files and of batches, and answers that are not in a file yet, are always in the store.
 local STORE, FOLDER = 'store', 'folder'
--- What the record of a file and its places in indexes count, and the same for a batch. They take about 650 and 720 bytes
--- (used_memory_dataset of Valkey 9.1), and more once a text in them is so long that the server stores a table.
+-- The bytes counted for the record of a file and its places in indexes, and the same for a batch. They take about 650
+-- and 720 bytes (used_memory_dataset of Valkey 9.1), and more once a text in them is so long that the server stores a
+-- table.
 local FILE_RECORD_BYTES, BATCH_RECORD_BYTES = 1000, 1500
 -- The bytes of the key that finds a file or a batch by its Idempotency-Key.
 local IDEM_BYTES = 300

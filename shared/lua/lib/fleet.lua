@@ -3,10 +3,11 @@
 -- KEEPS 12
 -- USES clock live_places generated_weight crashes
 
--- What a live worker adds to the sums is stored as its *part*, in the hash `counted`. A heartbeat adds the difference
--- between the worker's new part and its stored one. Farewell subtracts the stored part; so do renew, reap and farewell
--- for each worker that is no longer live because its heartbeats stopped. A heartbeat therefore costs the same for any
--- number of workers. All numbers of a part are integers, so that adding and subtracting leaves no rounding errors.
+-- The contribution of a live worker to the sums is stored as its *part*, in the hash `counted`. A heartbeat adds the
+-- difference between the worker's new part and its stored one. Farewell subtracts the stored part; so do renew, reap
+-- and farewell for each worker that is no longer live because its heartbeats stopped. A heartbeat therefore costs the
+-- same for any number of workers. All numbers of a part are integers, so that adding and subtracting leaves no rounding
+-- errors.
 -- Of a pool's work, each worker does the part that its weighted tokens per second are of the pool's. The means of the
 -- times per token are therefore weighted by `mu_wtps`: a slow worker runs fewer of the jobs. The weights and the weighted
 -- times follow from a worker's rates and are not stored in its part.

@@ -20,8 +20,8 @@ end
 -- Returns the bytes of a job's record, without its payload and its result. `names` is the number of names (an
 -- Idempotency-Key, a supersede_key) that find the job.
 local function record_bytes(metadata_bytes, form_bytes, names)
-  -- What an ended job keeps besides its metadata and its result: RQ's record and result, and its entries in the tenant's
-  -- index and in RQ's registry; and the key of a name. Measured with MEMORY USAGE (bench/memory.py).
+  -- The bytes that an ended job keeps besides its metadata and its result: RQ's record and result, and its entries in
+  -- the tenant's index and in RQ's registry; and the key of a name. Measured with MEMORY USAGE (bench/memory.py).
   local RECORD_BYTES, NAME_BYTES = 2500, 250
   -- A hash that has a value of more than 512 bytes is stored as a table, which takes 1,500 bytes more.
   local table_bytes = math.max(metadata_bytes, form_bytes) > 512 and 1500 or 0

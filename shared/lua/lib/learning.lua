@@ -129,8 +129,8 @@ local function store_forms_of(rows)
   return table.concat(all, ' '), table.concat(cut, ' '), is_halved and sum_of(rows) or n
 end
 
--- Adds one answer's length to what is known of a tenant or a pool. What remains unknown of a tenant's answers is guessed by
--- the pool's, whose hash is then `pool_key`.
+-- Adds one answer's length to the statistics of a tenant or a pool. The unknown rest of a tenant's lengths is guessed
+-- from those of the pool with the hash `pool_key`.
 local function learn(key, tokens, is_cut, pool_key)
   local stored = redis.call('HMGET', key, 'len_hist', 'len_cut', 'len_sum')
   local rows, row = read_histograms(stored[1], stored[2], bucket_of(tokens))

@@ -24,7 +24,7 @@ local function is_group(owner)
   return string.sub(owner, 1, 1) == '@'
 end
 
--- Returns the group that a field `g|<slug>` names. What another program wrote there counts as none.
+-- Returns the group that a field `g|<slug>` names. A value that another program wrote counts as no group.
 local function group_in(stored)
   return stored and string.match(stored, '^@[%w_-]+$') or ''
 end

@@ -7,7 +7,7 @@
 local AMOUNTS = { 'succeeded', 'failed', 'canceled', 'expired', 'prompt', 'cached', 'completion', 'cost_micro' }
 -- The hash of a day is kept for this long after its first change: 400 days after the day has passed.
 local USAGE_TTL_S = 401 * 86400
--- The most series of a day. What would begin another one is counted in the series OTHER, which no tenant can have.
+-- The most series of a day. Further series are counted together in the series OTHER, which no tenant can have.
 local MAX_SERIES = 10000
 local OTHER = '(other)||(other)'
 local TOTAL = 'total'

@@ -317,7 +317,7 @@ local function verdict(request)
       shorten(request)
     end
     if request.full_admission then
-      -- What fits into the free slots takes nothing from others, so no share of the queue bounds it.
+      -- A job that fits into the free slots takes nothing from others, so no share of the queue bounds it.
       refusal = not request.idle and (check_share(request) or check_backlog(request)) or check_deadline(request)
     end
   end

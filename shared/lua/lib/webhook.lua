@@ -9,7 +9,7 @@ local TOLD_FOR_MS, MARGIN_MS = 86400000, 43200000
 local MAX_COPIED_BYTES = 1048576
 -- No try is further away than this: the longest wait of web/operations/webhooks/sender.py, doubled.
 local LONGEST_WAIT_MS = 3600000
--- What a record and its entries in three sets take besides its texts.
+-- The bytes that a record and its entries in three sets take besides its texts.
 local WEBHOOK_BYTES = 1000
 
 -- Returns the most bytes that the webhook of a job is expected to take, which are reserved until the job ends. `texts` is

@@ -18,7 +18,7 @@ _ROLE = re.compile(r"(?P<operator>operator)|(?P<kind>tenant|group):(?P<name>[A-Z
 
 @dataclass(frozen=True)
 class Role:
-    """What a user may do: act as an operator, for one tenant, or for the tenants of one group."""
+    """The right of a user to act as an operator, for one tenant, or for the tenants of one group."""
 
     kind: Literal["operator", "tenant", "group"]
     #: The name of the tenant or the group; "" for an operator.
@@ -73,7 +73,7 @@ def _check_issuer(settings: "Settings") -> None:
 def url_problem(url: str, *, may_have_query: bool = False) -> str | None:
     """Return why nothing may be fetched from this URL of an issuer, as the end of a sentence; None if it may be.
 
-    Whoever can change what is sent over plain HTTP could sign tokens, so HTTP is for loopback addresses only.
+    An attacker who can change plain HTTP messages could sign tokens, so HTTP is for loopback addresses only.
     """
     try:
         parts = urlsplit(url)

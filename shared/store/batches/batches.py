@@ -19,12 +19,12 @@ from shared.store.redis_errors import store_faults
 _ANSWERS_READ = 64
 #: The first characters of a stored answer: for the output file, and for the file of errors.
 OUTPUT, ERROR = "o", "e"
-#: What ids of batches begin with.
+#: The ids of batches begin with this.
 ID_PREFIX = "batch_"
 
 
 class BatchStatus(StrEnum):
-    """What is done with a batch, in OpenAI's words."""
+    """The state of a batch, in OpenAI's words."""
 
     VALIDATING = "validating"
     IN_PROGRESS = "in_progress"
@@ -54,7 +54,7 @@ class StoredBatch:
 
     @property
     def status(self) -> BatchStatus | None:
-        """What is done with the batch; None if another program has spoiled its record."""
+        """The state of the batch; None if another program has spoiled its record."""
         stored = self.fields.get("status", "")
         return BatchStatus(stored) if stored in set(BatchStatus) else None
 
@@ -82,7 +82,7 @@ class ClaimedBatch:
 
 @dataclass(frozen=True)
 class Step:
-    """What a process did for a batch: new values of fields, lines that are open, and answers of lines."""
+    """The progress of a batch to write: new values of fields, lines that are open, and answers of lines."""
 
     fields: dict[str, str] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)

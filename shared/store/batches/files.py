@@ -18,7 +18,7 @@ from shared.store.redis_errors import store_faults
 
 #: The length of each part of a file but the last, in bytes. One part is all of a file that a process holds.
 PART_BYTES = 262_144
-#: What ids of files begin with.
+#: The ids of files begin with this.
 ID_PREFIX = "file-"
 #: Where the parts of files are kept.
 STORE, FOLDER = "store", "folder"
@@ -40,7 +40,7 @@ class StoredFile:
 
 
 class Whose(StrEnum):
-    """Whose bytes are exhausted."""
+    """The bound that is exhausted."""
 
     #: The bytes that the tenant's jobs and files take.
     TENANT = "tenant"
@@ -64,7 +64,7 @@ class NoRoom:
 
 
 class Deletion(StrEnum):
-    """What the deletion of a file was answered."""
+    """The result of deleting a file."""
 
     DELETED = "deleted"
     #: A batch that has not ended reads the file.
@@ -197,7 +197,7 @@ class Files:
             part, skipped = part + 1, 0
 
     def _remove_content(self, file_id: str) -> None:
-        # What stays because the folder cannot be used is cleared later, as contents without a record (home.py).
+        # If the folder cannot be used, its content is cleared later, like all contents without a record (home.py).
         with contextlib.suppress(FilesUnavailable):
             if self._folder is not None:
                 self._folder.remove(file_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from shared.errors import FilesUnavailable
 
-#: What an id may be, so that it does not lead out of the folder.
+#: The form of an id; no such id leads out of the folder.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
 #: The ids that doors give to files. Nothing else in the folder is ever cleared.
 _ID_OF_DOOR = re.compile(r"file-[0-9a-f]{24}\Z")

@@ -26,8 +26,8 @@ def _is_public(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 #: The only part of IPv6 from which public addresses are given out. Teredo, which is in it, embeds an IPv4 address in
 #: another form and is out of use.
 _GLOBAL_UNICAST, _TEREDO = ipaddress.IPv6Network("2000::/3"), ipaddress.IPv6Network("2001::/32")
-#: What older versions of Python take for global: protocol assignments such as those of DS-Lite, the former relays of
-#: 6to4, and the newer addresses for documentation.
+#: Networks that older versions of Python count as global: protocol assignments such as those of DS-Lite, the former
+#: relays of 6to4, and the newer addresses for documentation.
 _NOT_PUBLIC = (ipaddress.IPv4Network("192.0.0.0/24"), ipaddress.IPv4Network("192.88.99.0/24"))
 _EXAMPLES = ipaddress.IPv6Network("3fff::/20")
 #: The prefix of NAT64, whose addresses end with an IPv4 address.

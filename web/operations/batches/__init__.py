@@ -1,1 +1,1 @@
-"""What clients can do with files and batches, and the duty that feeds the lines of batches to the queue."""
+"""The operations on files and batches, and the duty that feeds the lines of batches to the queue."""

@@ -33,7 +33,7 @@ _OWN_REFUSALS_A_TURN = 8
 
 @dataclass
 class _Plan:
-    """What one turn has found, and what it writes."""
+    """The findings of one turn, and the values that it writes."""
 
     lines: dict[int, OpenLine]
     step: Step = field(default_factory=Step)

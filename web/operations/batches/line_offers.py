@@ -40,7 +40,7 @@ _PRIORITY = -1
 
 @dataclass(frozen=True)
 class Offered:
-    """What became of an offer: the line as it is to be stored, or its answer if it has failed."""
+    """The outcome of an offer: the line as it is to be stored, or its answer if it has failed."""
 
     line: OpenLine
     answer: str | None = None

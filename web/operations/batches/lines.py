@@ -11,7 +11,7 @@ from web.http.json_body import parse_json
 
 #: The longest custom_id, in characters.
 MAX_ID_CHARS = 512
-#: What a line has besides the body of its request, in bytes.
+#: The longest rest of a line besides the body of its request, in bytes.
 _ENVELOPE_BYTES = 4_096
 _FIELDS = frozenset({"custom_id", "method", "url", "body"})
 

@@ -1,4 +1,4 @@
-"""What clients can do with batches and files that are stored: create, read, list, cancel, delete."""
+"""The operations on stored batches and files: create, read, list, cancel, delete."""
 
 import itertools
 import json

@@ -38,7 +38,7 @@ class _FileWriter:
         return self._files.close(self._id, self._batch.tenant, purpose="batch_output", filename=name, ttl_s=ttl_s)
 
     def _store(self, count: int) -> None:
-        # What was computed is stored whatever the tenant's bytes; they were counted when the answers were.
+        # Computed answers are stored regardless of the tenant's bytes, which were counted when the answers came.
         content = bytes(self._held[:count])
         self._files.add_part(self._id, self._batch.tenant, self._parts, content, forced=True)
         del self._held[:count]

@@ -19,7 +19,7 @@ from web.runtime.context import DoorContext
 _READ_BYTES = 65_536
 #: How much of a file is held in memory, at most: a part, and what follows it in the form.
 HELD_BYTES = 2 * PART_BYTES
-#: What a form has besides the file, in bytes.
+#: The longest rest of a form besides the file, in bytes.
 FORM_BYTES = 65_536
 _MAX_FIELD_BYTES, _MAX_FIELDS, _MAX_NAME_CHARS = 1_024, 16, 255
 _SHORTEST_TTL_S = 3_600
@@ -170,7 +170,7 @@ def _events(source: Source, boundary: bytes) -> Iterator[Any]:
                 try:
                     decoder.receive_data(content or None)
                 except RequestEntityTooLarge:
-                    # Content is passed on as it arrives. What the decoder holds back are headers and the preamble.
+                    # Content is passed on as it arrives. The decoder holds back only headers and the preamble.
                     message = f"what precedes the content of a field takes more than {3 * _READ_BYTES} bytes"
                     raise ApiError("request_too_large", message) from None
             elif isinstance(event, Epilogue):

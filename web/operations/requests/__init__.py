@@ -1,1 +1,1 @@
-"""What a route has parsed of a request, and the job that the door offers for it."""
+"""Parsed requests, and the jobs that the door offers for them."""

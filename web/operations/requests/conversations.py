@@ -27,9 +27,10 @@ _FIELD = "previous_response_id"
 def continued(context: DoorContext, tenant: str, request: GenerationRequest, held: ExitStack) -> GenerationRequest:
     """Return the request for a response with the conversation before it, which follows its own instructions.
 
-    What continues a private response is private too, because it repeats that one's prompt. Until `held` is closed, the
-    conversation counts as a body of the tenant that the door reads. Raises ApiError if the tenant has no such earlier
-    response, or if it cannot be continued, or if the bodies that the door reads are too many, and StoreUnavailable.
+    A response that continues a private one is private too, because it repeats that one's prompt. Until `held` is
+    closed, the conversation counts as a body of the tenant that the door reads. Raises ApiError if the tenant has no
+    such earlier response, or if it cannot be continued, or if the bodies that the door reads are too many, and
+    StoreUnavailable.
     """
     previous = request.form["previous"]
     if previous is None:

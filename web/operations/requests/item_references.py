@@ -19,9 +19,9 @@ MAX_REFERENCED = 512
 def with_referenced_items(context: DoorContext, tenant: str, value: Any, held: ExitStack) -> Any:
     """Return a body of `/v1/responses` whose references are replaced by the items that they name.
 
-    What repeats items of a private response is private too. Until `held` is closed, the items count as a body of the
-    tenant that the door reads. Raises ApiError if the tenant has no such item, or if they would be longer than the
-    longest body, and StoreUnavailable.
+    A request that repeats items of a private response is private too. Until `held` is closed, the items count as a body
+    of the tenant that the door reads. Raises ApiError if the tenant has no such item, or if they would be longer than
+    the longest body, and StoreUnavailable.
     """
     items = value.get("input") if isinstance(value, dict) else None
     if not isinstance(items, list) or len(items) > MAX_MESSAGES:

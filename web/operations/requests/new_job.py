@@ -19,7 +19,7 @@ from web.operations.requests.generation import GenerationRequest
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
 
-#: What a model of each purpose does, as an error says it.
+#: The purpose of a model → its description in errors.
 _PURPOSES = {
     "embed": "makes embeddings: use /v1/embeddings",
     "generate": "generates text and makes no embeddings or scores",

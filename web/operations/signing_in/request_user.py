@@ -37,7 +37,7 @@ def signed_in_user(bearer_key: str | None, client: str) -> User | None:
         error = ApiError("invalid_token", str(problem), headers=headers)
         raise failed_key_error(context, client, error) from None
     except KeysUnavailable:
-        # What is wrong is in the log: a stranger need not learn where this door's issuer is.
+        # The cause is in the log: a stranger need not learn where this door's issuer is.
         message = "the issuer of identity tokens gives no keys now, so no token can be checked"
         headers = retry_headers(round(PAUSE_S * 1000)) | {"x-should-retry": "true"}
         raise ApiError("issuer_unavailable", message, headers=headers) from None

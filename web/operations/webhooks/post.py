@@ -119,7 +119,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class _Answer(io.RawIOBase):
-    """What a receiver sends, up to a number of bytes, after which the answer seems to end."""
+    """Reads a receiver's answer, which seems to end after a number of bytes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._left = connection, _MAX_HEAD + _MAX_BODY

@@ -62,7 +62,7 @@ class WebhookSender:
         self._webhooks, self._secrets = Webhooks(context.store.client), WebhookSecrets(context.store.client)
         self._hosts = parse_hosts(context.settings.webhook_hosts)
         self._lock = threading.Lock()
-        #: What is open, by tenant, by host, and by both; changed under the lock.
+        #: The number of open requests by tenant, by host, and by both; changed under the lock.
         self._by_tenant, self._by_host = Counter[str](), Counter[_Host]()
         self._by_both = Counter[tuple[str, _Host]]()
         #: Until when no webhook of a tenant is claimed, in seconds of the clock; changed under the lock.

@@ -1,1 +1,1 @@
-"""What one process of the door knows about keys: cached records, failed keys, and keys in use that may end."""
+"""The keys that one process of the door knows: cached records, failed keys, and keys in use that may end."""

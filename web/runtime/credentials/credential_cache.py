@@ -18,7 +18,7 @@ from shared.errors import ConfigError
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.log import LimitedEvent
 
-#: What the cache keeps of a key.
+#: The record that the cache keeps of a key.
 Record = TypeVar("Record", KeyRecord, AdminKey)
 
 #: Each look at such a policy, or at the record of such a key, finds the problem again.

@@ -11,14 +11,15 @@ from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 from web.runtime.fleet.metrics import in_turns
 
-#: What observe in shared/lua/lib/stats.lua writes: the job's id, its time in µs, and when it was observed, in ms.
+#: The text that observe in shared/lua/lib/stats.lua writes: the job's id, its time in µs, and when it was observed, in
+#: ms.
 _STORED = re.compile(r"([\w-]{1,64}) (\d{1,15}) (\d{1,15})\Z", re.ASCII)
 
 
 def read_exemplars(client: redis.Redis) -> dict[str, Exemplar]:
     """Return the exemplars by the names of their buckets. Raises StoreUnavailable.
 
-    What another program has put in their place is left out.
+    Values that another program has put in their place are left out.
     """
     try:
         with store_faults(client):

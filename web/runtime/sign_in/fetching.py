@@ -58,7 +58,7 @@ def fetch_object(url: str) -> dict[str, Any]:
 
 
 class _Bounded(io.RawIOBase):
-    """What a server sends, up to a number of bytes. Raises ValueError beyond it."""
+    """Reads a server's answer up to a number of bytes. Raises ValueError beyond it."""
 
     def __init__(self, connection: socket.socket, limit: int) -> None:
         self._connection, self._left, self._limit = connection, limit, limit

@@ -25,7 +25,7 @@ _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\Z")
 
 @dataclass(frozen=True)
 class SignIn:
-    """Who may say who a user is, and the roles of users."""
+    """The trusted sources of users' names, and the roles of users."""
 
     proxies: TrustedProxies
     roles: RoleTable

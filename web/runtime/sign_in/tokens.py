@@ -38,7 +38,7 @@ _KEY_TYPES: dict[str, Any] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
 
 @dataclass(frozen=True)
 class Claims:
-    """What a valid token says about its user."""
+    """The claims of a valid token about its user."""
 
     name: str
     groups: frozenset[str]
@@ -48,7 +48,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class TokenRules:
-    """What a token must say, and where it says who the user is."""
+    """The claims that a token must have, and those that name the user."""
 
     issuer: str
     audience: str

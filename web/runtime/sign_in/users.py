@@ -15,7 +15,7 @@ class BadToken(Exception):
 
 @dataclass(frozen=True)
 class User:
-    """Who sent a request, and what they may do; a user without roles may do nothing."""
+    """The sender of a request, with the user's roles. A user without roles may do nothing."""
 
     #: As the audit log shows it.
     name: str

@@ -55,7 +55,7 @@
     dialog.showModal();
   });
   document.getElementById("yes").addEventListener("click", () => {
-    // What is confirmed may be replaced before the door answers, and then its events reach nothing else.
+    // The confirmed element may be replaced before the door answers, and then its events reach nothing else.
     asked.elt.addEventListener("htmx:responseError", sayError);
     asked.elt.addEventListener("htmx:sendError", sayLost);
     asked.issueRequest(true);

@@ -34,7 +34,8 @@ class GrowingAnswer:
     end: CandidateEnd | None = None
     #: Number of the answer's words that Text events have carried, in any attempt: its tokens, and its end.
     n_reported: int = 0
-    #: What an earlier attempt sampled and is computed one by one again, in order: tokens, and the candidate's end.
+    #: The tokens and the candidate's end that an earlier attempt sampled, in the order in which they are computed
+    #: again.
     known: deque[int] = field(default_factory=deque)
     #: Drafts the answer's next tokens; None if they were never to be drafted.
     lookup: PromptLookup | None = None

@@ -113,7 +113,7 @@ class ChannelForm:
 
     @property
     def marks(self) -> Mapping[str, str]:
-        """What stands for each mark in the reader's text."""
+        """Each mark → the text that stands for it in the reader's text."""
         return STAND_INS if self.names else {mark: mark for mark in MARKS}
 
     def start(self) -> HarmonyReader:

@@ -9,7 +9,7 @@ from workers.engine.chat.tool_formats import Parameters, ToolFormat
 
 
 class CallReader:
-    """Reads one answer. What it has returned so far depends only on the text so far, not on how that was divided.
+    """Reads one answer. Its results so far depend only on the text so far, not on how that was divided.
 
     Another worker can therefore continue the answer. Where arguments are written one by one, `texts` maps the name of
     each tool to those of its parameters whose values are texts and not JSON.

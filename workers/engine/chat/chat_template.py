@@ -167,8 +167,8 @@ class ChatTemplate:
     ) -> int:
         """Return the index of the message at the end of the shortest beginning that the template does not accept.
 
-        What follows a refused message is taken to be refused with it, so that few beginnings have to be rendered. They
-        are rendered without the tools, unless the template refuses the messages only because of these.
+        The messages after a refused one count as refused too, so that few beginnings have to be rendered. They are
+        rendered without the tools, unless the template refuses the messages only because of these.
         """
         if tools and not self._accepts(messages, (), variables, allowance):
             tools = ()

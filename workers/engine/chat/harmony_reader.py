@@ -23,7 +23,7 @@ from workers.engine.chat.harmony import (
 _TOOL_AFTER_ROLE = re.compile(rf"{AFTER_ROLE}([a-zA-Z0-9_-]{{1,64}})")
 _TOOL_AFTER_CHANNEL = re.compile(rf"{AFTER_CHANNEL}([a-zA-Z0-9_-]{{1,64}})")
 
-#: What divides the texts of two messages that are returned as one.
+#: Stands between the texts of two messages that are returned as one.
 _BETWEEN = "\n\n"
 
 
@@ -34,7 +34,7 @@ class _Place(Enum):
 
 
 class _Kind(Enum):
-    """What a message is."""
+    """The kind of a message."""
 
     CONTENT, REASONING, CALL, IGNORED = range(4)
 
@@ -50,7 +50,7 @@ _NEXT_PLACES = {
 
 
 class HarmonyReader:
-    """Reads one answer. What it has returned so far depends only on the text so far, not on how that was divided.
+    """Reads one answer. Its results so far depend only on the text so far, not on how that was divided.
 
     Another worker can therefore continue the answer. `marks` maps each of MARKS to what stands for it in the text.
     `begun` is what the prompt has begun after the role. Without `calls`, a message to a tool is reasoning; without

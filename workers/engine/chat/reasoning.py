@@ -21,10 +21,10 @@ class PartReader(Protocol):
 
 
 class ReasoningReader:
-    """Reads one answer. What it has returned so far depends only on the text so far, not on how that was divided.
+    """Reads one answer. Its results so far depend only on the text so far, not on how that was divided.
 
     `began` says whether the prompt has begun the reasoning, so that the answer continues it. Otherwise the answer has
-    reasoning only if it begins with the mark. What follows is read by `rest`.
+    reasoning only if it begins with the mark. `rest` reads the text after it.
     """
 
     def __init__(self, rest: PartReader, *, began: bool) -> None:

@@ -58,7 +58,7 @@ class Renderer:
         return Allowance(conversations * self._cpu_ms)
 
     def render(self, variables: Mapping[str, Any], allowance: Allowance) -> str:
-        """Return the text for these variables of the template. What it takes is subtracted from the allowance.
+        """Return the text for these variables of the template. The used time is subtracted from the allowance.
 
         Raises RenderFailed, RenderStopped, TemplateBroken, or HelperMissing if no helper process can be started.
         """

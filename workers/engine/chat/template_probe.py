@@ -48,7 +48,7 @@ _IDS = {False: ["call_zq_000000", "call_zq_000001"], True: ["zqcall000", "zqcall
 
 @dataclass(frozen=True)
 class Traits:
-    """What a template does with tools. The defaults are those of a template that knows none."""
+    """A template's treatment of tools. The defaults are those of a template that knows none."""
 
     #: The form in which the model calls tools, and is told to if the template shows no tools.
     form: ToolFormat = HERMES
@@ -102,7 +102,7 @@ def traits_of(render: Render) -> Traits:
         if found:
             # Of "" and null, the one that a template does not know is shown as an empty turn, or as a word.
             return _with_more(render, min(found, key=lambda each: each[0])[1])
-    # What is shown in a form that is not known here would contradict the form that the answer is held to.
+    # Tools in a form that is not known here would contradict the form that the answer is held to.
     return replace(base, shows_tools=base.shows_tools and base.form.in_channels, shows_calls=base.form.in_channels)
 
 

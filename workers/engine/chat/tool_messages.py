@@ -12,7 +12,7 @@ from workers.engine.chat.tool_formats import ToolFormat
 Message = dict[str, Any]
 
 _LETTERS = string.ascii_letters + string.digits
-#: What a model whose template shows no tools is told about them.
+#: The text about tools for a model whose template shows none.
 _EXPLAINED = (
     "You may call functions to answer. Each line below is the JSON of one function:\n{tools}\n"
     "To call a function, answer only with its name and its arguments, {how}, in this form:\n{form}"
@@ -131,7 +131,7 @@ def _one_call_each(messages: list[Message]) -> list[Message]:
 def _as_texts(messages: list[Message], form: ToolFormat) -> list[Message]:
     """Return the messages with calls as texts in this form, and all results that follow each other in one message.
 
-    What the user says right after results is part of that message, because many templates require that roles alternate.
+    The user's text right after results is part of that message, because many templates require that roles alternate.
     """
     texts: list[Message] = []
     after_result = False

@@ -14,7 +14,7 @@ CELL_STEP = 256
 _MEASURED_CELLS = 512
 #: A context that does not fit is tried with this share of its cells, at most this many times: down to a tenth.
 SHRINK, _TRIES = 0.75, 8
-#: What `cells_that_fit` returns for a model that needs no memory for cells on the devices.
+#: The result of `cells_that_fit` for a model that needs no memory for cells on the devices.
 UNBOUNDED = 1 << 40
 
 

@@ -104,7 +104,7 @@ class Drafter:
         self._search_at, self._pause = 0, 1
         #: The slots that were searched last, and the step until which answers are searched in each step.
         self._searched, self._drafting_until = tuple[int, ...](), 0
-        #: What a draft adds to the current step, as a share of the step without drafts.
+        #: The time that a draft adds to the current step, as a share of the step without drafts.
         self._cost = 0.0
         #: Slot → how many of its drafts were accepted in the current step.
         self._accepted: dict[int, int] = {}

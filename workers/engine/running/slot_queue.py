@@ -1,4 +1,4 @@
-"""Who has a slot: gives slots to waiting sequences in order, lends free ones to candidates, and takes slots away."""
+"""Gives slots to waiting sequences in order, lends free ones to candidates, and takes slots away."""
 
 from collections import deque
 from collections.abc import Callable, Mapping

@@ -36,7 +36,7 @@ JSON_SPACE = r"( |\n[ \t]{0,20})"
 
 
 class Subject(NamedTuple):
-    """What a rejection is about: `what` in its message, and `param`, the field of the request."""
+    """The subject of a rejection: `what` in its message, and `param`, the field of the request."""
 
     what: str
     param: str
@@ -50,7 +50,7 @@ _KINDS = ("text", "json_object", "json_schema", "regex", "grammar", "choice")
 
 @dataclass(frozen=True)
 class Constraint:
-    """What an answer must match.
+    """The form that an answer must match.
 
     `kind` is `json` (a schema), `regex`, `lark` (a grammar), `choice` (a JSON list) or `tools` (a grammar of our own).
     `marks` are the control tokens that an answer with tools may have, each with the name of its rule in the grammar.
@@ -64,7 +64,7 @@ class Constraint:
 
     @property
     def subject(self) -> Subject:
-        """What a rejection of this constraint is about."""
+        """The subject of a rejection of this constraint."""
         return TOOLS if self.kind == "tools" else RESPONSE_FORMAT
 
 

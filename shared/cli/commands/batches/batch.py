@@ -27,7 +27,7 @@ _NO_ROOM = {429, 503}
 
 
 class OnInterrupt(StrEnum):
-    """What Ctrl-C does to a batch that runs."""
+    """The effect of Ctrl-C on a running batch."""
 
     ASK = "ask"
     CANCEL = "cancel"
