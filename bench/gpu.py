@@ -1,8 +1,8 @@
 """Measures on a GPU what could not be verified without one; results are kept after each part, so it can be resumed.
 
 Run: `make bench-gpu`, or `python -m bench.gpu` with options. It takes at most ten minutes. Started again, it continues
-where it ended: parts that have figures are not repeated, and a part that failed is tried after the others. docs/gpu.md
-says what each part is for.
+where it ended: parts that have figures are not repeated, and a part that failed is tried after the others.
+bench/README.md says what each part is for.
 """
 
 import argparse
