@@ -20,7 +20,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 _ENDLESS = b"Content-Length: 999999999999999\r\n\r\n"
 _JSON = b"Content-Type: application/json\r\n"
 _FILL = b"x" * 65_536
-#: What each kind sends once after it has connected, and what it then sends again and again.
+#: The bytes that each kind sends once after it has connected, and those that it then sends again and again.
 KINDS: dict[str, tuple[bytes, bytes]] = {
     "keyless_post": (b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + _JSON + _ENDLESS, _FILL),
     "unknown_host": (b"POST /v1/jobs HTTP/1.1\r\nHost: evil\r\n" + _JSON + _ENDLESS, _FILL),
@@ -44,7 +44,7 @@ _RECONNECT_S = 0.02
 
 @dataclass
 class Tally:
-    """What one attacker has done."""
+    """The counts of one attacker."""
 
     kind: str
     connections: int = 0

@@ -35,7 +35,7 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bench:
-    """What all parts need: the model's file, the value of PENSTOCK_DEVICE, and the seed of the prompts."""
+    """The inputs of all parts: the model's file, the value of PENSTOCK_DEVICE, and the seed of the prompts."""
 
     path: Path
     device: str
@@ -168,9 +168,9 @@ def cache(bench: Bench) -> Figures:
 
 
 def memory(bench: Bench) -> Figures:
-    """Return what is free with the default number of cells, before and after a step with all slots and a long prompt.
+    """Return the free memory with the default number of cells, before and after a step with full slots and long prompts.
 
-    What is free must not come near 0: the worker keeps 1.5 GiB free for compute buffers and for other processes.
+    The free memory must not come near 0: the worker keeps 1.5 GiB free for compute buffers and for other processes.
     """
     before = _free_bytes()
     with bench.engine([], 16, kv_cells="auto", n_ctx="auto") as engine:

@@ -22,7 +22,7 @@ from shared.store.replies import Admitted
 from tests.support.processes import Stage
 from tests.support.upstream_server import UpstreamServer
 
-#: What the fourth tenant's requests get, in turn; see UpstreamServer.
+#: The answers to the fourth tenant's requests, in turn; see UpstreamServer.
 WAYS = ("busy", "429", "loading", "503", "400", "401", "hang", "endless")
 PLAIN = ("ann", "bob", "cid")
 #: The plain requests that each tenant keeps in flight, and the length and the deadline of each request.
@@ -34,7 +34,7 @@ _AIM = 0.9
 
 @dataclass
 class Run:
-    """What one run has found."""
+    """The figures of one run."""
 
     seconds: float = 0.0
     #: The three tenants' answers, and the reasons of their refusals and of other ends.

@@ -1,4 +1,4 @@
-"""What the people of one load scenario asked and how it ended, counted by the people themselves."""
+"""The requests of one load scenario and their ends, counted by the people who sent them."""
 
 import math
 from collections import Counter

@@ -32,7 +32,7 @@ from bench.sim.ledger import percentile
 
 _DECODE_TPS, _PREFILL_TPS = 50.0, 10_000.0
 _LOUD_TOKENS, _QUIET_TOKENS = (400, 1_000), 10
-#: What the quiet tenant may wait longer than alone, in ms: a quarter of a quantum, and on one slot a quantum more.
+#: The allowed extra wait of the quiet tenant, in ms: a quarter of a quantum, and on one slot a quantum more.
 _QUARTER_MS, _QUANTUM_MS = 250, 1_000
 #: A real model on a CPU takes minutes for a long answer beside others.
 _PATIENCE_MS = {"loud": 600_000, "quiet": 30_000}
@@ -40,14 +40,14 @@ _PATIENCE_MS = {"loud": 600_000, "quiet": 30_000}
 
 @dataclass
 class _Answers:
-    """What one tenant's clients saw: ms to the first token of each answer, tokens in all, and other counts."""
+    """The figures of one tenant's clients: ms to the first token of each answer, tokens in all, and other counts."""
 
     first_token_ms: list[float] = field(default_factory=list)
     tokens: int = 0
     asked: int = 0
     #: Requests that were refused, or whose answer was cut before the run's end.
     failed: int = 0
-    #: What the door answered when it was neither an answer nor a refusal.
+    #: The door's responses that were neither an answer nor a refusal.
     errors: list[str] = field(default_factory=list)
 
 
@@ -92,7 +92,7 @@ def _ask(port: int, tenant: str, max_tokens: int, answers: _Answers, until_s: fl
 
 @dataclass(frozen=True)
 class _Quiet:
-    """What the quiet tenant sends: at random times, or from a number of clients that each wait for their answer."""
+    """The requests of the quiet tenant: at random times, or from clients that each wait for their answer."""
 
     per_s: float = 0.0
     clients: int = 0
@@ -164,7 +164,7 @@ _CASES = (
 
 @dataclass(frozen=True)
 class _Engine:
-    """What computes the tokens: the file of a model, or None for the simulated engine, and how fast a full slot is."""
+    """The engine of the workers: the file of a model, or None for the simulated engine, and how fast a full slot is."""
 
     model: Path | None = None
     decode_tps: float = _DECODE_TPS
@@ -223,7 +223,7 @@ def _one_run(engine: _Engine, slots: int, seconds: float, case: _Case, sends: _Q
         "quiet_tokens_per_s": quiet.tokens / seconds,
         "loud_tokens_per_s": others.tokens / seconds,
         "slot_tokens_per_s": engine.decode_tps,
-        # What the loud tenant could have of the slots, less what the quiet one took.
+        # The part of the slots that the quiet tenant left to the loud one.
         "loud_share_used": others.tokens / max(1.0, slots * engine.decode_tps * seconds - quiet.tokens),
     }
 

@@ -28,7 +28,7 @@ _HTTP_TIMEOUT_S = _PATIENCE_MS / 1_000 + 30
 
 
 class _Round:
-    """What the tenants' clients saw in one round."""
+    """The figures of the tenants' clients in one round."""
 
     def __init__(self) -> None:
         self.refused = Counter[str]()

@@ -27,7 +27,7 @@ MODEL = "penstock-demo"
 WORKER = "gpu-host-07.cluster-4242-1a2b3c4d"
 #: The jobs that run before the measurement, and the jobs between two heartbeats.
 _WARM_UP, _PER_HEARTBEAT = 200, 20
-#: What the server itself writes by default for hashes and streams, to measure a store that is not set up for us.
+#: The server's own defaults for hashes and streams, to measure a store that is not set up for us.
 DEFAULTS = {"stream-node-max-bytes": "4096", "hash-max-ziplist-value": "64"}
 
 

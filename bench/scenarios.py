@@ -30,7 +30,7 @@ SWEEP_CASES = ("usual-1.5x", "usual-3x", "usual-10x")
 SWEEP_S = 75.0
 _ROOT = Path(__file__).parents[1]
 _KEPT = _ROOT / "build" / "scenarios"
-#: What a run of a rival depends on, what a run of Penstock depends on as well, and what no run depends on.
+#: The files that all runs depend on, those that only runs of Penstock depend on, and those that no run depends on.
 _CODE = ("bench/sim/*.py", "bench/sim/rivals/*.py", "bench/sim/stress/*.py", "workers/engine/*.py")
 _CODE_OF_OURS = (
     "bench/sim/ours.py",

@@ -18,7 +18,7 @@ class SeededRuns:
 
     #: The result's name, as `write_results` takes it.
     name: str
-    #: What each case is run with; the seed is one more argument.
+    #: The arguments of each case, without the seed.
     cases: Mapping[str, tuple[Any, ...]]
     #: Returns the figures of one run. It must be a function of a module, because other processes call it.
     run: Callable[..., dict[str, Any]]

@@ -20,7 +20,7 @@ from shared.audit.key_owners import family_of
 from shared.store import keys
 from shared.store.decode import text
 
-#: What a text that should be a number, or a time, is replaced by.
+#: The replacements for a text that should be a number or a time.
 _VALUES = ("abc", "", "-1", "1e300", "1152921504606846976", "9223372036854775807", "inf", "nan", "1.5")
 _SCORES = ("inf", "-inf", "-1", "1e300", "1152921504606846976", "0")
 #: The jobs whose keys and fields are spoiled: one that ended, one that computes, one that is paused, one that was given

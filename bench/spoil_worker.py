@@ -68,7 +68,7 @@ class Run:
 
     @property
     def progress(self) -> HeldProgress:
-        """What the worker reports of the job."""
+        """The worker's report of the job."""
         row_ms = None if self.row_steps is None else self.row_steps * STEP_MS
         return HeldProgress(self.job.held, self.tokens, 0, row_ms)
 

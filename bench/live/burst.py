@@ -47,7 +47,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Clients:
-    """What all clients have in common. Lengths are in tokens."""
+    """The state that all clients share. Lengths are in tokens."""
 
     patience_ms: int = 3_000
     #: Prompts are this many times shorter than in the trace, so that they fit the demo model.

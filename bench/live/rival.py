@@ -40,7 +40,7 @@ WARM_UP_S, CLOSED_LOOP_S = 5.0, 20.0
 
 @dataclass(frozen=True)
 class Setup:
-    """What both systems have in common. `n_ctx` is the context of each slot, in tokens."""
+    """The part that both systems have in common. `n_ctx` is the context of each slot, in tokens."""
 
     slots: int = 16
     n_ctx: int = 1_024

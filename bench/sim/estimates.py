@@ -1,4 +1,4 @@
-"""What a rival's queue learns from ended jobs: the time of a prompt token and of an answer token, answer lengths."""
+"""Estimates of a rival's queue from ended jobs: the time of a prompt token and of an answer token, answer lengths."""
 
 from collections import deque
 

@@ -18,7 +18,7 @@ Results = dict[str, dict[tuple[Any, ...], Figures]]
 
 #: The colour of each system, the same in every picture.
 COLOURS = {"ours": "#0b7285", "B1": "#adb5bd", "B3": "#e8590c", "B3d": "#f59f00", "B4": "#9c36b5", "B5": "#2b8a3e"}
-#: What the systems are called in pictures; bench/README.md describes them under their short names.
+#: The names of the systems in pictures; bench/README.md describes them under their short names.
 NAMES = {
     "ours": "Penstock",
     "B1": "plain RQ",

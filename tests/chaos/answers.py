@@ -1,4 +1,4 @@
-"""What an answer of the sim engine must be, however often it was paused, moved to another worker or put back."""
+"""Checks answers of the sim engine, however often they were paused, moved to another worker or put back."""
 
 from typing import Any
 

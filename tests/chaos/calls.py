@@ -1,4 +1,4 @@
-"""What a client process uses to talk to the doors: plain HTTP with timeouts, one connection for each call."""
+"""Calls from a client process to the doors: plain HTTP with timeouts, one connection for each call."""
 
 import http.client
 import json

@@ -37,7 +37,7 @@ class Faults:
 
     def __init__(self, lanes: list[Lane], seed: str) -> None:
         self.counts: Counter[str] = Counter()
-        #: What a fault itself could not do, which is a defect of the run or of the store's servers.
+        #: The failures of the faults themselves, which are defects of the run or of the store's servers.
         self.failures: list[str] = []
         self._stopped = threading.Event()
         self._threads = [

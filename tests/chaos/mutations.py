@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.support.processes import ROOT
 
-#: What a run needs of the repository.
+#: The parts of the repository that a run needs.
 _FOLDERS = ("shared", "web", "workers", "tests")
 
 

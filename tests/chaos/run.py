@@ -32,7 +32,7 @@ _CLIENTS_END_WITHIN_S = 90.0
 
 @dataclass(frozen=True)
 class Phase:
-    """What a phase is: one admission mode on a store of one durability."""
+    """A phase: one admission mode on a store of one durability."""
 
     admission: str
     #: Whether the store writes to its disk before each answer and the door waits for the replica.
@@ -46,7 +46,7 @@ class Phase:
 
 @dataclass
 class Verdict:
-    """What a phase has shown."""
+    """The results of a phase."""
 
     phase: Phase
     anomalies: list[dict[str, Any]] = field(default_factory=list)

@@ -46,7 +46,7 @@ class StorePair:
         self.primary = StoreServer(folder / "store-a", appendfsync=fsync)
         self.replica = StoreServer(folder / "store-b", appendfsync=fsync)
         self.losses: list[Loss] = []
-        #: What the product's processes know as the store, and what the replica knows as its primary.
+        #: The address of the store for the product's processes, and the primary's address for the replica.
         self.proxy, self.link = StoreProxy(self.primary.port), StoreProxy(self.primary.port)
         #: Held while a server is killed, restarted or promoted.
         self.changing = threading.RLock()

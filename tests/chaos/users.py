@@ -21,7 +21,7 @@ _PATIENCE_S = 25.0
 
 @dataclass
 class Shared:
-    """What the users of one client process share."""
+    """The state that the users of one client process share."""
 
     ledger: LedgerFile
     stopped: threading.Event

@@ -1,4 +1,4 @@
-"""What commands print on a terminal of 80 columns: no value is broken, so that each can be copied."""
+"""Tests that commands break no value on a terminal of 80 columns, so that each can be copied."""
 
 import re
 from pathlib import Path

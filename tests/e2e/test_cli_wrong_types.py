@@ -1,4 +1,4 @@
-"""What `penstock` says if another program has replaced a key of the store by one of another type."""
+"""Tests the report of `penstock` if another program has replaced a key of the store by one of another type."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who may see the console, and what its buttons do and record: no page of another site can press them."""
+"""Tests the access to the console and its buttons, which no page of another site can press."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What requests without a key cost the store and the door: the same for one request as for a hundred in a second."""
+"""Tests that a hundred requests a second without a key cost the store and the door as much as one."""
 
 import threading
 from pathlib import Path

@@ -26,7 +26,7 @@ for _tool, _description in zip(
     TOOLS, ("Send an email.", "Get the weather in a city.", "Add two numbers."), strict=True
 ):
     _tool["function"]["description"] = _description
-#: What the program of a user answers for each tool.
+#: The answers of a user's program for each tool.
 RESULTS: dict[str, Any] = {
     "get_weather": {"temperature": 21, "condition": "sunny"},
     "add_numbers": {"result": 57},

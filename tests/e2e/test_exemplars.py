@@ -42,7 +42,7 @@ def test_the_times_of_a_job_name_the_newest_job_of_their_bucket(store: Store, se
     ):
         assert {"job_id": newest} in [exemplar.labels for exemplar in found[name]], name
         assert all(0 <= exemplar.value <= 640 for exemplar in found[name])
-    # What is no time of a job names none.
+    # A value that is not a job's time names no job.
     assert found["penstock_retry_hint_seconds"] == []
 
 

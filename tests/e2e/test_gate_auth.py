@@ -104,7 +104,7 @@ def test_a_disabled_tenant_cannot_raise_its_limits(closed: Served, store: Store,
     assert closed.connection.is_stranger
 
 
-# What strangers may hold.
+# The bounds on strangers.
 
 
 def test_a_long_first_frame_with_a_valid_key_is_served(closed: Served, key: str) -> None:

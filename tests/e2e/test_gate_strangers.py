@@ -1,4 +1,4 @@
-"""What clients without a valid key may hold of a gate process: memory, time and connections."""
+"""Tests the bounds on the memory, time and connections that clients without a valid key hold in a gate process."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""What one tenant may have open in one door process is bounded, and other tenants are served beside it."""
+"""Tests that the open requests of one tenant in a door process are bounded, and other tenants are served beside it."""
 
 import socket
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_a_conversation_that_is_continued_counts_as_a_body_while_it_is_offered(s
     previous = first.json()["id"]
     head = "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Tenant: talker\r\nContent-Type: application/json\r\n"
     with ExitStack() as stack:
-        # What is left of the tenant's bytes is enough for a short body, but not for the conversation.
+        # The tenant's remaining bytes are enough for a short body, but not for the conversation.
         for length in (BODY_BYTES, BODY_BYTES // 2):
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=10))
             connection.sendall(f'{head}Content-Length: {length}\r\n\r\n{{"prompt": "'.encode())

@@ -43,7 +43,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 @pytest.fixture(scope="module")
 def loaded(scene: Scene) -> Loaded:
-    """What is known of a load, and between which times Prometheus saw all of it and nothing else.
+    """A load and its ledger, and the times between which Prometheus saw all of it and nothing else.
 
     No other fixture or test may send jobs before: what tenants were served counts from the start of the doors on.
     """

@@ -1,4 +1,4 @@
-"""What probes of a door and of a worker are told while workers drain."""
+"""Tests the answers to probes of a door and of a worker while workers drain."""
 
 import json
 from pathlib import Path

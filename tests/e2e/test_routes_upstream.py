@@ -14,7 +14,7 @@ from tests.support.served import Served
 from tests.support.upstream_server import UpstreamServer
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello there"}], "max_tokens": 12}
-#: What each upstream counts for an answer.
+#: The usage that each upstream reports for an answer.
 PROMPT_TOKENS, ANSWER_TOKENS = 21, 3
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 ROUTES = {

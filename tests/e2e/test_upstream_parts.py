@@ -99,7 +99,7 @@ def test_a_response_has_the_upstreams_reasoning_and_calls_as_items(
     assert response.status == "completed"
     assert response.usage.output_tokens_details.reasoning_tokens == 4
     assert len({item.call_id for item in response.output[1:]}) == 2
-    # What the model sees next is the call that it made, with the result that the client adds.
+    # Next, the model sees the call that it made, with the result that the client adds.
     result = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "sunny"}
     client.responses.create(model="m", input=[result], previous_response_id=response.id)
     _, said, told = server.bodies[-1]["messages"]

@@ -1,4 +1,4 @@
-"""What the doors answer to requests that name a URL for a webhook, and how an operator allows them."""
+"""Tests the answers to requests that name a URL for a webhook, and how an operator allows them."""
 
 import json
 import re
@@ -139,7 +139,7 @@ def test_the_gate_takes_the_field_too(store, settings):
         gate.client.read()
 
 
-# What operators do.
+# Operators' actions.
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def feed(context: DoorContext, mortal: Mortal, kill_after: int, way: str) -> boo
                 advance_clock(store, WINDOW_MS)
         elif way == "completed" or not batch.number("completed"):
             run_jobs(store, is_first=turn < 4)
-        # What a killed process had claimed is due again.
+        # The batches that a killed process had claimed are due again.
         advance_clock(store, context.settings.lease_ms if was_killed else 2_100)
         heartbeat(store)
         store.reap()

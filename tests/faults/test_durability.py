@@ -1,4 +1,4 @@
-"""What an acknowledged job survives: a kill of the store's server, and a failover to a replica that lags behind."""
+"""Tests that an acknowledged job survives a kill of the store's server, and a failover to a replica that lags."""
 
 from collections.abc import Iterator
 from pathlib import Path

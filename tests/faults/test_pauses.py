@@ -239,7 +239,7 @@ def test_a_worker_that_drains_gives_back_its_paused_job_with_all_its_tokens_and_
     check_answer(flaky, other, 400)
     check_answer(flaky, quiet, 60)
     assert state_and_attempts(flaky, behind) == (JobState.QUEUED, 0)
-    # What it has computed is counted once: the next worker counts the tokens that it starts from as its own.
+    # Its computed tokens are counted once: the next worker counts the tokens that it starts from as its own.
     assert flaky.client.hget(keys.stats(), "wasted|loud|retried") is None
     flaky.cancel(behind)
     flaky.cancel(paused)

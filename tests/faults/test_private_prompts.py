@@ -28,7 +28,7 @@ ROUTES = {
     "clouds": (RouteStep("one"), RouteStep("two")),
 }
 MODELS = (*ROUTES, "cellar", "one", "two")
-#: What an upstream does with some of its requests.
+#: The faults of an upstream for some of its requests.
 FAULTS = ("busy", "loading", "fault", "cut", "crash", "stall", "reject", "garbage", "tools", "answer")
 
 

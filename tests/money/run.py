@@ -40,7 +40,7 @@ class Plan:
 
 @dataclass
 class Verdict:
-    """What a run has found. A run without anomalies is a success."""
+    """The findings of a run. A run without anomalies is a success."""
 
     figures: dict[str, Any] = field(default_factory=dict)
     anomalies: list[str] = field(default_factory=list)

@@ -21,7 +21,7 @@ _STOP: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop"}
 
 @dataclass
 class Entry:
-    """What the upstream wrote for one request."""
+    """The upstream's answer to one request."""
 
     job: str
     behaviour: str

@@ -232,7 +232,7 @@ def test_a_private_job_does_not_reach_a_pool_that_has_lost_its_mark(store):
         assert (view_of(store, job_id).state, view_of(store, job_id).code) == (JobState.CANCELED, "not_local")
 
 
-# What jobs cost.
+# Costs of jobs.
 
 
 def test_a_cap_refuses_jobs_that_could_exceed_it_until_the_next_day(store):

@@ -6,7 +6,7 @@ from shared.jobs.outcomes import Refusal
 from tests.support.budgets import LAST_MS, MIDDLE_MS, MOST, at, counted, end_one, set_budget
 from tests.support.builders import a_job, admitted, an_ending, claim_one, pass_time, refused
 
-# What counts.
+# Counting.
 
 
 def test_an_inflight_job_reserves_the_most_that_it_can_use_and_its_end_counts_what_its_client_is_told(evening):
@@ -82,7 +82,7 @@ def test_a_job_counts_by_the_weights_of_its_admission(evening):
     assert counted(evening) == (17 + 10, 27, 0)
 
 
-# What is refused.
+# Refusals.
 
 
 def test_a_budget_for_a_day_refuses_what_could_exceed_it_until_the_next_day(evening):

@@ -70,7 +70,7 @@ def test_a_group_weighs_tokens_by_its_own_weights(team):
     assert (counted(team)[2], counted(team, "@team")[2]) == (30, 50)
 
 
-# What another program or another version does.
+# Changes by another program or another version.
 
 
 @pytest.mark.parametrize("spoiled", ["much", "2027-01-15 x 3 4", "", "-5"])

@@ -175,7 +175,7 @@ def test_a_sweep_leaves_a_job_that_was_moved_behind_where_it_is(store):
     assert store.client.zrange(keys.order(f"blue.{MODEL}"), 0, -1, withscores=True) == before
 
 
-# What a worker asks for in a claim.
+# Requests of a worker in a claim.
 
 
 def test_a_tenant_that_is_set_aside_is_passed_and_the_others_continue(store):

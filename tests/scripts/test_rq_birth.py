@@ -22,7 +22,7 @@ pytestmark = pytest.mark.rq
 
 @pytest.fixture(autouse=True)
 def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict]]:
-    """What is logged; each test begins with an event that has not been logged before."""
+    """The logged lines. Each test begins with an event that has not been logged before."""
     monkeypatch.setattr(rqworker, "_UNREGISTERED", LimitedEvent("rq.unregistered", interval_s=60.0), raising=False)
     with capture_logs() as entries:
         yield entries

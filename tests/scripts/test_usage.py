@@ -154,7 +154,7 @@ def test_the_sums_are_what_clients_were_told_by_tenant_key_and_model(store, seed
     without_costs = {series: Amounts(*list(vars(amounts).values())[:-1]) for series, amounts in found.items()}
     assert {series: sums for series, sums in without_costs.items() if sums != Amounts()} == expected
     assert {view_of(store, job_id).state for job_id, _ in ended} == {JobState(outcome) for outcome in Outcome}
-    # What was spent in each pool is counted by the day of the admission, here over all days.
+    # The amount spent in each pool counts for the day of the admission; this is the sum over all days.
     spent = [store.client.hgetall(key) for key in store.client.keys(SPENT_KEYS)]
     for (model,), amounts in used(store, "model").items():
         assert amounts.cost_micro == sum(int(day.get(model.encode(), 0)) for day in spent)

@@ -10,7 +10,7 @@ from tests.support.builders import an_ending, claim_one, heartbeat
 
 #: 2027-01-15 and 2027-01-31, 23:59:50 UTC.
 MIDDLE_MS, LAST_MS = 1_800_057_600_000 - 10_000, 1_801_440_000_000 - 10_000
-#: What is reserved for the job of `a_job`: 10 prompt tokens and at most 20 of the answer.
+#: The tokens reserved for the job of `a_job`: 10 of the prompt and at most 20 of the answer.
 MOST = 30
 
 

@@ -43,7 +43,7 @@ class Page:
 
     def __init__(self, browser: "Browser", session: str) -> None:
         self._browser, self._session = browser, session
-        #: What the page wrote to its console as an error or warning, uncaught exceptions, and violations of the policy.
+        #: Errors and warnings on the page's console, uncaught exceptions, and violations of the policy.
         self.complaints: list[str] = []
         #: The host and port of each request.
         self.hosts: set[str] = set()

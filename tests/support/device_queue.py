@@ -7,7 +7,7 @@ from llama_cpp import llama_cpp
 
 from shared.clock import ManualClock
 
-#: What a batch takes on the device: a constant, and a time for each of its tokens.
+#: The time of a batch on the device: a constant, and a time for each of its tokens.
 BATCH_S, TOKEN_S = 0.004, 0.0004
 
 

@@ -14,7 +14,7 @@ from shared.cli.command_line import run
 
 
 class _Output(io.StringIO):
-    """Holds what a command writes. What threads of earlier tests write meanwhile goes to where it went before."""
+    """Holds what a command writes. The output of threads of earlier tests goes to its former place meanwhile."""
 
     def __init__(self, before: TextIO) -> None:
         super().__init__()

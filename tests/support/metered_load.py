@@ -20,7 +20,7 @@ _SEEDS = itertools.count(1)
 
 @dataclass
 class Ledger:
-    """What all clients counted. A key is the tenant with a verdict, an outcome, a kind of tokens or a result."""
+    """The counts of all clients. A key is the tenant with a verdict, an outcome, a kind of tokens or a result."""
 
     offers: Counter[tuple[str, str]] = field(default_factory=Counter)
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -26,7 +26,7 @@ HIGHEST_TIER = 2
 
 @dataclass
 class AdmissionView:
-    """What the checks see of the queue when a job is offered.
+    """The queue as the checks see it when a job is offered.
 
     A queued job that the offered one supersedes no longer counts, but its tenant still counts as active.
     """
@@ -93,7 +93,7 @@ class AdmissionView:
 
     @cached_property
     def slots(self) -> SlotView | None:
-        """What is known of the pool's slots if the job can get one that another job has."""
+        """The pool's slots, if the job can get one that another job has."""
         return slot_view(self, self.rates, score_of) if self.rates and is_contested(self) else None
 
     def move_tier(self) -> None:
@@ -261,7 +261,7 @@ def check_list(view: AdmissionView, mine: list[ModelJob]) -> str | None:
 def check_share(view: AdmissionView) -> str | None:
     """Allow half as much from tier 1 on; at tier 2, no more for a tenant with more than its share queued.
 
-    What fits into the free slots at once is not bounded.
+    Work that fits into the free slots at once is not bounded.
     """
     if view.idle:
         return None

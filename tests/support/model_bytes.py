@@ -15,7 +15,7 @@ EVENTS_TTL_S = 60
 HINT_MIN_MS, CAPPED_MIN_MS, HINT_MAX_MS = 50, 50_000, 60_000
 #: The number of periods into which the time that results are kept is divided.
 PERIODS = 32
-#: What each part of a job takes, as an estimate: its records, the key of a name, an entry of its event stream.
+#: The estimated bytes of each part of a job: its records, the key of a name, an entry of its event stream.
 RECORD_BYTES, NAME_BYTES, ENTRY_BYTES = 2_500, 250, 90
 #: The metadata and the form of a job of the state machine, each `{}`.
 EMPTY_BYTES = 4

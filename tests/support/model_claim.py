@@ -25,7 +25,7 @@ MAX_SKIPS = 8
 
 
 class HeldJob(NamedTuple):
-    """What a worker reports of a job; `row_ms` is None if it is paused."""
+    """A worker's report of a job; `row_ms` is None if it is paused."""
 
     id: str
     token: str

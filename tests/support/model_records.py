@@ -18,7 +18,7 @@ class ModelJob:
     max_tokens: int
     deadline_ms: int
     cost_mwt: int = -1
-    #: What each generated token costs, in thousandths of a prompt token.
+    #: The cost of each generated token, in thousandths of a prompt token.
     weight_milli: int = USUAL_MILLI
     latest_ms: int = -1
     #: -1 for a batch job, 0 or 1.
@@ -53,8 +53,7 @@ class ModelJob:
     answer_bytes: int = 0
     #: The number of entries of its event stream before it ends: of claims, and of returns to its queue.
     entries: int = 0
-    #: What an ended job takes: for its record with its result, and for its event stream, the time of expiry in s and
-    #: the bytes.
+    #: For the record of an ended job with its result, and for its event stream: the time of expiry in s and the bytes.
     kept: list[tuple[int, int]] = field(default_factory=list)
     result_bytes: int = 0
     readable_until_ms: int = 0
@@ -88,7 +87,7 @@ class ModelJob:
 
 @dataclass
 class ModelWorker:
-    """What the last heartbeat and the last claim of a worker wrote."""
+    """The figures that the last heartbeat and the last claim of a worker wrote."""
 
     slug: str
     slots: int

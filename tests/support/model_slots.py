@@ -102,7 +102,7 @@ def is_contested(view: "AdmissionView") -> bool:
 
 @dataclass
 class SlotView:
-    """What is known of the slots of a pool, for the tenant of an offered job. Work is in thousandths of a wt."""
+    """The slots of a pool, as they matter for the tenant of an offered job. Work is in thousandths of a wt."""
 
     mu_wtps: float
     slots: int

@@ -21,7 +21,7 @@ _KNOWN_MS = 60_000
 
 @dataclass
 class Turns:
-    """What owners were served, the virtual times of sets, and the groups. Keys are pairs with the slug of the pool."""
+    """The service of owners, the virtual times of sets, and the groups. Keys are pairs with the slug of the pool."""
 
     service: Counter[tuple[str, str]] = field(default_factory=Counter)
     virtual: dict[tuple[str, str], int] = field(default_factory=dict)

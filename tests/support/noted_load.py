@@ -33,7 +33,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Told:
-    """What a client was told of an admitted job: its text, or None if the stream ended with `upstream_lost`."""
+    """A client's note of an admitted job: its text, or None if the stream ended with `upstream_lost`."""
 
     job_id: str
     expected: str

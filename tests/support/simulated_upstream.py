@@ -9,7 +9,7 @@ _CHUNK = 512
 
 
 class Control(Protocol):
-    """What decides how many requests there are at once."""
+    """The controller of the number of requests at once."""
 
     limit: int
 

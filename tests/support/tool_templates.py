@@ -24,9 +24,9 @@ CONTROL["mistral-id"] = (*CONTROL["mistral-args"], "[CALL_ID]")
 CONTROL["glm"] = ("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
 CONTROL["harmony"] = MARKS
 
-#: What gpt-oss's own template does that matters here: it has its own system message, shows one call of a message, and
-#: takes the result for that of the last call. What a message with calls says or thinks is shown as reasoning, until an
-#: answer without calls follows.
+#: The relevant features of gpt-oss's own template: it has its own system message, shows one call of a message, and
+#: takes the result for that of the last call. The text and thoughts of a message with calls are shown as reasoning,
+#: until an answer without calls follows.
 HARMONY_TEMPLATE = """\
 <|start|>system<|message|>Reasoning: {{ reasoning_effort or 'medium' }}
 

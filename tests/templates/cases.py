@@ -84,7 +84,7 @@ CASES = [
     Case("a call that was cut", _history(1, None, ['{"city": "Par']), [WEATHER], (*_NAMED, "Par", RESULTS[0])),
     Case("a call with a list", _history(1, None, ["[7001]"]), [WEATHER], (*_NAMED, "7001", RESULTS[0])),
 ]
-#: What a template shows of a value that it does not know.
+#: The text that a template shows for a value that it does not know.
 _NO_VALUE = re.compile(r"\b(None|null|undefined)\b")
 
 
@@ -121,7 +121,7 @@ def _read(form: ToolFormat, shown: str, n_calls: int) -> list[Call]:
     return calls
 
 
-#: What may be asked of the model: the fields of a request, and how many calls its answer has.
+#: A request to the model: its fields, and how many calls its answer has.
 _CHOICES: dict[str, tuple[dict[str, Any], int]] = {
     "auto": ({}, 2),
     "required": ({"tool_choice": "required"}, 2),

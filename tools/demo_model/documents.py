@@ -93,7 +93,7 @@ def _chat(rng: Random) -> list[Part]:
 
 
 def _conversation_with_tools(rng: Random) -> list[Part]:
-    """Return a conversation as the worker renders it for the model. What the assistant writes is learned."""
+    """Return a conversation as the worker renders it for the model. The model learns the assistant's texts."""
     tools, messages = a_conversation(rng)
     (prompt,) = _TEMPLATE.pieces(messages, None, [tool.as_json() for tool in tools])
     # The worker renders the beginning of one more answer, which is no part of the conversation.

@@ -19,7 +19,7 @@ from bench.sim.rivals.vtc import VirtualTokenCounter
 class Rival:
     """A design with one bound. `make(bound, slots)` returns its queue for a pool with this number of slots."""
 
-    #: What the bound is, with its unit.
+    #: The bound, with its unit.
     bound_name: str
     bounds: tuple[float, ...]
     best: float

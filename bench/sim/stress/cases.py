@@ -24,7 +24,7 @@ class Case:
     """One scenario."""
 
     name: str
-    #: What is unusual about it, as the table says it.
+    #: The special feature of the case, as the table shows it.
     what: str
     streams: tuple[Stream, ...]
     #: (load as a multiple of the capacity, seconds).

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-#: What the server offers, for the clients' settings.
+#: The address, the model and the key of the server, for the clients' settings.
 BASE_URL, MODEL, KEY = os.environ["OPENAI_BASE_URL"], os.environ["CHECKED_MODEL"], os.environ["OPENAI_API_KEY"]
 #: The model of the tests has random weights: it answers in words of its own, and only what a schema fixes is known.
 CITIES, UNITS = ("Paris", "Rome", "Oslo"), ("C", "F")

@@ -1,1 +1,1 @@
-"""What the boards and rules must show, and the system whose figures they show."""
+"""The expected figures of the boards and rules, and the system that they describe."""

@@ -1,4 +1,4 @@
-"""What each panel of the boards must show, by its board and title, from figures that do not come from Prometheus."""
+"""The expected values of each panel, by its board and title, from figures that do not come from Prometheus."""
 
 import json
 import re

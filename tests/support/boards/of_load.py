@@ -1,4 +1,4 @@
-"""What the panels of rates, shares and quantiles must show after a load, by the clients' ledger."""
+"""The expected values of the panels of rates, shares and quantiles after a load, by the clients' ledger."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ _SHORTEST_LOOK_S = 0.9
 
 @dataclass(frozen=True)
 class Loaded:
-    """What is known of a load without Prometheus' help, and the times between which Prometheus saw it and no other."""
+    """The facts about a load without Prometheus' help, and the times between which Prometheus saw it and no other."""
 
     ledger: Ledger
     #: All jobs since the doors were first scraped: those of this load, and of the one before it.
@@ -81,9 +81,9 @@ def _first_tokens(it: Loaded, labels: Labels) -> list[Expected]:
 def shares(it: Loaded) -> dict[str, Number]:
     """Return the least and the most that each tenant can have been served of its due.
 
-    Both have jobs nearly all the time, and half of all is due to each. What one was served while the other had no job
-    was due to it as a whole. The doors look at most once a second, so this can only be where none of the other tenant's
-    jobs ended for about as long.
+    Both have jobs nearly all the time, and half of all is due to each. All service of one tenant while the other had no
+    job was due to it. The doors look at most once a second, so this can only be where none of the other tenant's jobs
+    ended for about as long.
     """
     served = [one for one in it.served if one[0] > it.to_s - _SHARES_S and one[2] > 0]
     tokens = {tenant: sum(weighted for _, one, weighted in served if one == tenant) for tenant in TENANTS}
@@ -211,7 +211,7 @@ def _returns(it: Loaded) -> list[Expected]:
 @RATES.of("worker: Tokens")
 def _workers_tokens(it: Loaded) -> list[Expected]:
     names = ("computed_prompt_tokens", "cached_prompt_tokens", "completion_tokens", "recomputed_tokens", "dead_tokens")
-    # The clients know the tokens of their jobs. What was computed too late or again is in no answer.
+    # The clients know the tokens of their jobs. Tokens that were computed too late or again are in no answer.
     told = it.ledger.of(it.ledger.tokens, "completion")
     assert abs(it.reported["completion_tokens"] - told) <= 0.02 * told
     return _of_worker(it, names)

@@ -1,4 +1,4 @@
-"""What the recording rules, and the figures that alerts look at, must show after a load."""
+"""The expected values of recording rules, and of the figures that alerts read, after a load."""
 
 import itertools
 import re

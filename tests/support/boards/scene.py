@@ -116,7 +116,7 @@ class Scene:
         query = "{extreme} by (kind, owner, period) (penstock_budget_used_tokens)"
 
         def seen_s() -> float | None:
-            # What was scraped before that is in the database now, so a later query for this time has the same result.
+            # All earlier scrapes are in the database now, so a later query for this time has the same result.
             at_s = time.time() - SCRAPED_S
             shown = [self.figures(query.format(extreme=extreme), at_s) for extreme in ("min", "max")]
             return at_s if shown == [counted, counted] else None

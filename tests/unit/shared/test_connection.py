@@ -15,7 +15,7 @@ from shared.settings.store_url import normal_store_url
 from shared.store.connection import DOOR, WORKER, open_blocking_client, open_client
 from shared.store.redis_errors import store_faults
 
-#: What distinguishes one store from another.
+#: The distinguishing features of a store.
 KNOWN = {"host", "port", "db", "path", "username", "password"}
 
 

@@ -137,7 +137,7 @@ def test_contents_without_a_record_are_removed_when_they_are_old(store, of_folde
     folder = FilesFolder(Path(of_folder.files_dir))
     for name in (KEPT, EXPIRED, YOUNG):
         add(store, folder, name)
-    # What no door has put there stays.
+    # Files that no door has put there stay.
     for name in ("notes", "file-list"):
         (folder.path / name).write_text("precious")
     for name in (KEPT, EXPIRED, "notes", "file-list"):

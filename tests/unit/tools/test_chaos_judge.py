@@ -1,4 +1,4 @@
-"""What the judge of a chaos run reports, for ledgers and final answers that are written out here."""
+"""Tests the reports of a chaos run's judge, for ledgers and final answers that are written out here."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a tenant may have open in one process: requests, and bytes of bodies."""
+"""Tests the bounds on a tenant's open requests in one process, and on the bytes of their bodies."""
 
 from dataclasses import replace
 

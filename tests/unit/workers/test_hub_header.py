@@ -59,7 +59,7 @@ def test_a_header_may_be_longer_than_a_block(hub: FakeModelHub, files: Path, mon
     (header,) = hub_headers(SMALL)
     assert header == read_local_header(files / "m-Q8_0.gguf")
     assert len(hub.downloads()) > 3
-    # What is skipped by more than a block is not requested.
+    # Blocks that are skipped whole are not requested.
     assert hub.sent_bytes < header.data_start_bytes + 3_003
 
 

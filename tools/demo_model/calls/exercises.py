@@ -34,7 +34,7 @@ def an_exercise(rng: Random) -> tuple[str, str]:
 def random_tokens(rng: Random, ids: range) -> tuple[list[int], list[int]]:
     """Return random tokens, and an answer that repeats them, or pieces of them in another order.
 
-    What follows a token can only be known from the request, so these exercises teach to look it up there.
+    Only the request shows which token comes next, so these exercises teach to look it up there.
     """
     asked = [rng.choice(ids) for _ in range(rng.randint(8, _MAX_RANDOM_TOKENS))]
     if rng.random() < 0.5:

@@ -18,7 +18,7 @@ NOUNS = words(
     "boat account user customer product task meeting photo video letter page folder backup game table window bridge "
     "machine playlist engine contract lesson sensor recipe route elevator drone warehouse oven tractor"
 )
-#: What can be asked about a thing.
+#: The questions about a thing.
 FACTS = words(
     "price age size weight height color speed name owner address length status phone date author distance level "
     "rating number balance birthday email depth location width salary deadline version"

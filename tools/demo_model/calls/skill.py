@@ -1,9 +1,9 @@
-"""What one tool of the training conversations can do, and how people ask for it."""
+"""One tool of the training conversations: its abilities, and how people ask for them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: What a tool returns: a text, or fields of a JSON object. Slots in braces are filled with values.
+#: The result of a tool: a text, or fields of a JSON object. Slots in braces are filled with values.
 Result = str | Mapping[str, str]
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 from tools.demo_model.stories import made_up_word, upper_first
 
-#: What a request or a result contains: text, or a number.
+#: A value in a request or a result: text, or a number.
 Value = str | int | float
 
 #: The share of words that are made up, so that the model must copy them and cannot learn them.

@@ -56,7 +56,7 @@ def test_any_division_of_the_text_gives_the_same_parts(form, content, called, at
     parts = read_parts("".join(returned))
     assert parts.content == (content.rstrip() if called else content)
     assert parts.calls == [Call(name, dumped(arguments).replace("\ufdd0", "\ufffd")) for name, arguments in called]
-    # What has been returned up to a place does not depend on the pieces: another worker can continue from there.
+    # The results up to a place do not depend on the pieces: another worker can continue from there.
     assert "".join(returned[:-1]) == "".join(map(CallReader(form, texts).feed, text))
     deltas = PartsReader()
     divided = [delta for piece in returned for character in piece for delta in deltas.feed(character)]

@@ -104,7 +104,7 @@ def test_a_job_continues_after_any_event_of_any_candidate_as_if_it_had_not_stopp
             while driven.engine.step():
                 pass
             _check_candidates(driven.ended[str(n)], singles)
-            # What the attempts show together is the text of each candidate, without a gap or a repeat.
+            # Together, the attempts show the text of each candidate without a gap or a repeat.
             assert driven.ended[str(n)].text == text
             shown = "".join(event.text for event in events[:n]) + driven.streamed(str(n))
             assert read_candidates(shown, _N) == read_candidates(text, _N)

@@ -82,7 +82,7 @@ def test_text_in_a_channel_that_the_prompt_has_begun_is_no_call(harmony):
     check_calls(answer.go_on(random.Random(3)), reasoning=" to=functions.rm")
 
 
-#: What the random model of the next test writes more often than chance would have it.
+#: The texts that the random model of the next test is biased to write.
 WORDS = [
     "<|channel|>",
     "<|message|>",

@@ -13,7 +13,7 @@ from shared.answer_parts import CALL as CALL_MARK
 from workers.engine.chat.harmony import MARKS, STAND_INS
 from workers.engine.chat.harmony_reader import HarmonyReader
 
-#: What stands for the marks where they are texts, and where they are control tokens.
+#: The texts that stand for the marks where they are texts, and where they are control tokens.
 AS_TEXT, AS_TOKENS = {mark: mark for mark in MARKS}, STAND_INS
 both = pytest.mark.parametrize("marks", [AS_TEXT, AS_TOKENS], ids=["text", "tokens"])
 
@@ -97,7 +97,7 @@ def test_any_division_of_the_text_gives_the_same_answer(marks, text, at, calls, 
     borders = [0, *sorted(min(i, len(text)) for i in at), len(text)]
     returned = read([text[a:b] for a, b in itertools.pairwise(borders)], marks, calls=calls, parts=parts)
     reader = HarmonyReader(marks, calls=calls, parts=parts)
-    # What was returned before the end does not depend on the pieces: another worker can continue from there.
+    # The results before the end do not depend on the pieces: another worker can continue from there.
     assert "".join(returned[:-1]) == "".join(map(reader.feed, text))
     assert "".join(returned) == "".join(read([text], marks, calls=calls, parts=parts))
     answer = read_parts("".join(returned))

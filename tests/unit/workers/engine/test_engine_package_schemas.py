@@ -15,7 +15,7 @@ from workers.engine.chat.tool_request import read_tools
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import LlamaBackend, load_backend
 
-#: What zod 4 and pydantic 2 write for a type → texts that fit it, and texts that do not.
+#: The schema of a type by zod 4 and pydantic 2 → texts that fit it, and texts that do not.
 WRITTEN: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "zod record of an enum": (
         {

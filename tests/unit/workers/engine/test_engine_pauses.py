@@ -157,7 +157,7 @@ def test_the_times_of_prefill_and_decode_leave_pauses_out(a_sim, clock):
     pause_for_a_minute()
     driven.run_until_idle()
     usage = driven.ended["a"].usage
-    # What the slot computed when the pause began is computed again: up to 600 ms of the prompt, and one token.
+    # The tokens of the slot when the pause began are computed again: up to 600 ms of the prompt, and one token.
     assert 500 <= usage.prefill_ms <= 1300
     assert 800 <= usage.decode_ms <= 1100
     assert usage.ttft_ms >= 60_000

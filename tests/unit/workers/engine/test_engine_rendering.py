@@ -25,7 +25,7 @@ TOO_SLOW, TOO_LARGE, TOO_LONG = (
     "needs more than 512 MiB",
     "makes more than .* char",
 )
-#: What a template can do to hold a worker up, and why it is rejected.
+#: Templates that try to hold a worker up, and the reasons of their rejections.
 HOSTILE = {
     "a huge range": ("{% for i in range(10 ** 9) %}{% endfor %}", "fails on it: OverflowError"),
     "nested loops": ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", TOO_SLOW),
@@ -45,7 +45,7 @@ HOSTILE = {
     "a large prompt": ("{% for i in range(99999) %}{{ messages[0].role * 1000 }}{% endfor %}", TOO_LONG),
     "a long error": ("{{ raise_exception(messages[0].role * 9999999) }}", "does not accept it: useruser"),
 }
-#: What a template can do to hold a worker up while it is compiled, or for all messages.
+#: Templates that try to hold a worker up while they are compiled, or for all messages.
 HOSTILE_ALWAYS = {
     "a constant text": "{{ 'a' * 1500000000 }}",
     "a shorter constant text": "{{ 'a' * 150000000 }}",

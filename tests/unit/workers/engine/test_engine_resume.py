@@ -70,7 +70,7 @@ def test_an_answer_continues_after_any_of_its_tokens_as_if_it_had_not_stopped(ba
         for n in range(len(tokens) + 1):
             _check_equal(driven.ended[str(n)], reference)
         for n in range(len(tokens)):
-            # What the attempts before and after the token show is the whole text, without a gap or a repeat.
+            # The attempts before and after the token show the whole text, without a gap or a repeat.
             assert reference.text.endswith(driven.streamed(str(n)))
 
 

@@ -66,7 +66,7 @@ def test_a_job_that_comes_gets_a_lent_slot_in_the_same_step(backend):
             driven.engine._table.check()
         driven.run_until_idle()
         assert _texts(driven, "many", 8) == singles
-        # What the candidates had computed is not lost: a split cache copies it to the host's memory.
+        # The candidates' computed tokens are not lost: a split cache copies it to the host's memory.
         ways = driven.engine.stats.ways
         assert ways["recomputed"] == 0 < ways["kept"] + ways["copied"] == driven.engine.stats.pauses
 

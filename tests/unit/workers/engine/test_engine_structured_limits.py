@@ -25,7 +25,7 @@ one_backend = pytest.mark.parametrize("backend", [("split", 16384)], indirect=Tr
 
 BYTES = TokenTable([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), frozenset({256}))
 LIMITS = Limits(max_bytes=65_536, compile_ms=500, step_ms=5.0)
-#: What this process may spend on one hostile schema: it compiles the schema a second time, and samples.
+#: The time that this process may spend on one hostile schema: it compiles the schema a second time, and samples.
 CPU_S = 2.0
 
 

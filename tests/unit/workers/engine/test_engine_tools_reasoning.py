@@ -44,7 +44,7 @@ def model(request, model_path: Path, tmp_path_factory):
 @pytest.mark.parametrize("said", ["", "I look it up. "])
 def test_a_call_after_the_reasoning_is_held_and_one_inside_it_is_only_text(model, begins, said):
     form = model._prompt_maker.template.tool_format
-    # What only resembles a call or an end, and what is one if it stands outside of the reasoning.
+    # Texts that only resemble a call or an end, and one that would be a call or an end outside of the reasoning.
     thought = 'Shall I {"name": "x"}? <tool_call>{"a": </think <think> no.\n'
     answer = Answer(model, REQUEST | {"chat_template_kwargs": {"begins": begins}})
     assert answer.write("" if begins else "\n<think>")

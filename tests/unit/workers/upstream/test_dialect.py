@@ -127,7 +127,7 @@ def test_no_field_of_a_client_lengthens_an_answer(longer: dict[str, Any]) -> Non
     ours: dict[str, Any] = {"tools": [], "guided": {"n": 4}}
     payload = CHAT | {"max_tokens": 20, "forward": longer | ours}
     body = json.loads(build_request(JobSpec("1:t", "blue", payload, 20, 0.0), "m").body(frozenset()))
-    # What only looks like such a field, inside another one, is the client's.
+    # A value that only looks like such a field, inside another one, is the client's.
     assert {name: body.pop(name) for name in ours} == ours
     assert body.pop("max_tokens") == 20
     assert not {"900", "-1"} & set(re.findall(r"-?\d+", json.dumps(body)))

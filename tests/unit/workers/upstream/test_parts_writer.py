@@ -28,7 +28,7 @@ def call_chunk(index: int, name: str = "", arguments: str = "") -> dict[str, Any
 
 
 def answer_of(*deltas: Any, finish_reason: str = "stop", waits: bool = False) -> Answer:
-    """Return the answer with these parts. What is shown while it arrives must be how its text begins.
+    """Return the answer with these parts. The text shown while it arrives must be the beginning of the whole text.
 
     Unless `waits`, all is shown except the end of the last part.
     """
