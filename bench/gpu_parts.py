@@ -168,7 +168,7 @@ def cache(bench: Bench) -> Figures:
 
 
 def memory(bench: Bench) -> Figures:
-    """Return the free memory with the default number of cells, before and after a step with full slots and long prompts.
+    """Return the free memory with the default number of cells, before and after a step with full slots.
 
     The free memory must not come near 0: the worker keeps 1.5 GiB free for compute buffers and for other processes.
     """

@@ -39,7 +39,7 @@ PHRASES = {
 #: Patterns of such phrases → a sentence with one.
 PATTERNS = {
     r"\b[Tt]ell(?:s|ing)? [^.;:,]{1,60} from\b": "The prefix tells an admin key from the key of a tenant.",
-    r"\b(?:Has|Is|Are|Had|Were|Did|Can) (?:it|the|a|an|they) [^.?]*, [^.?]*\.": "Has it no key, the call returns nil.",
+    r"\b(?:Has|Is|Are|Had|Were) (?:it|the|a|they) [^.?]*, [^.?]*\.": "Has it no key, the call returns nil.",
 }
 #: Found in comments and docstrings only: messages may name the current day, and ask.
 IN_PROSE = {
@@ -75,7 +75,13 @@ _PROSE = re.compile("|".join([_WORDS, *PATTERNS, *IN_PROSE]))
 _MARK = re.compile(r"\n[ \t]*(?:#:?|--|//|\*)?")
 #: The end of a line within a text that Python joins.
 _JOINT = re.compile(r"[\"']\n[ \t]*f?[\"']")
+#: A sentence with an inverted condition has one of these.
+_INVERTED = [f"{verb} {word} " for verb in ("Has", "Is", "Are", "Had", "Were") for word in ("it", "the", "a", "they")]
 _COMMENTS = {".py": r"#:?", ".lua": "--", ".js": r"//|/?\*+", ".yml": "#", ".yaml": "#", ".sh": "#", "": "#"}
+
+
+#: Folders with files of other people.
+_OTHERS = frozenset({"__pycache__", "vendor", "vendored"})
 
 
 class Text(NamedTuple):
@@ -136,8 +142,11 @@ def flat(text: str) -> str:
 def may_have_phrase(source: str) -> bool:
     """Return whether any text of a file may have a phrase. Parsing all files would take several times as long."""
     line = flat(_JOINT.sub("", source).replace("_", " "))
-    words = (*PHRASES, "today", "What", "Who")
-    return any(word in line for word in words) or any(re.search(pattern, line) for pattern in PATTERNS)
+    return (
+        any(words in line for words in (*PHRASES, "today", "What", "Who"))
+        or any(words in line for words in _INVERTED)
+        or (" from" in line and re.search(next(iter(PATTERNS)), line) is not None)
+    )
 
 
 def phrases(path: Path, source: str) -> list[str]:
@@ -159,7 +168,7 @@ def searched() -> Iterator[Path]:
     yield from (ROOT / "Makefile", ROOT / ".ci" / "run")
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in {*_COMMENTS, ".html"} and "__pycache__" not in path.parts and path.is_file():
+            if path.suffix in {*_COMMENTS, ".html"} and _OTHERS.isdisjoint(path.parts) and path.is_file():
                 yield path
 
 
