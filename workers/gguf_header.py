@@ -96,7 +96,7 @@ def layers_in(path: Path) -> int | None:
             for name, value in _read_values(reader, n_values):
                 if name.endswith(".block_count") and isinstance(value, int | float):
                     return int(value)
-        except (HeaderFault, ValueError, OverflowError):  # a number that is not finite is no int
+        except (HeaderFault, ValueError, OverflowError):  # a number that is not finite is not an int
             return None
     return None
 

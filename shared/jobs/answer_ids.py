@@ -2,7 +2,7 @@
 
 An id has 4 bytes, the lowest first. The seal is made from the claim token, the fingerprint of the worker's model and
 all ids so far: 16 hexadecimal digits of a SHA-1. shared/lua/lib/partial.lua checks it. It detects ids that another
-program has changed and ids of another model; it is no protection against a program that makes a seal on purpose.
+program has changed and ids of another model; it does not protect against a program that makes a seal on purpose.
 """
 
 import hashlib

@@ -176,7 +176,7 @@ def _unsupported_in(node: Mapping[str, Any], *, formats: bool) -> set[str]:
 
 
 def _has_unknown_format(node: Mapping[str, Any]) -> bool:
-    """Return whether the library refuses the schema's format: it ignores those of values that are no texts."""
+    """Return whether the library refuses the schema's format: it ignores those of values that are not texts."""
     kinds = node.get("type", "string")
     kinds = kinds if isinstance(kinds, list) else [kinds]
     return "format" in node and node["format"] not in FORMATS and "string" in kinds

@@ -91,7 +91,7 @@ retire_silent(now_ms)
 
 local due_ms = -1
 local function consider(score)
-  -- A score that is no time was not written by a script, and nothing is due because of it.
+  -- A score that is not a time was not written by a script, and nothing is due because of it.
   local score_ms = number(score)
   if score_ms then
     local in_ms = math.max(0, score_ms - now_ms)

@@ -65,7 +65,7 @@ local function restore_registries()
 end
 
 -- Inserts an id into RQ's list at a position. LINSERT finds its place by value, and the id there may stand in the list
--- several times, so a mark, which is no valid id, takes its place for the time of the call.
+-- several times, so a mark, which is not a valid id, takes its place for the time of the call.
 local MARK = '(place)'
 local function insert_at(position, id)
   local there = redis.call('LINDEX', mirror, position)

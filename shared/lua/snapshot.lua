@@ -6,12 +6,12 @@
 --   with_stats int · 1 to return all counters and histogram buckets; there may be more than ten thousand
 -- ANSWERS snapshot
 --   snapshot: now in ms; numbers of inflight, queued and running jobs; config; stats; for each tenant its name, the age
---   of its oldest queued job that is no batch job in ms (-1 for none), its fields and the slugs of its queues; for each
---   worker its name and fields; models; for each live model its name and its pool's tier (-1 if PENSTOCK_DEGRADATION is
---   off); number of live workers; the weighted tokens per second that the live pools can compute; by how many ms the
---   scripts' time is ahead of the clock of the store's machine; for each live model its name, the seconds that
---   its workers need for its queued jobs without batch jobs (-1 while their rates are unknown), and its running jobs as
---   a fraction of its slots, at most 1
+--   of its oldest queued job that is not a batch job in ms (-1 for none), its fields and the slugs of its queues; for
+--   each worker its name and fields; models; for each live model its name and its pool's tier (-1 if
+--   PENSTOCK_DEGRADATION is off); number of live workers; the weighted tokens per second that the live pools can
+--   compute; by how many ms the scripts' time is ahead of the clock of the store's machine; for each live model its
+--   name, the seconds that its workers need for its queued jobs without batch jobs (-1 while their rates are unknown),
+--   and its running jobs as a fraction of its slots, at most 1
 -- KEEPS 1
 -- USES clock tier slug priority
 

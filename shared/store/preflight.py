@@ -31,7 +31,7 @@ def require_answer(client: redis.Redis, url: str, *, within_s: float = FIRST_ANS
     """Return if the store answers a PING of `client` within `within_s` seconds. `url` is named in errors.
 
     Any answer of a store counts, even that it still loads its data or forbids PING. Raises StoreUnavailable, whose
-    message has the URL without its password, if nothing answers, a server refuses the password, or the server is no
+    message has the URL without its password, if nothing answers, a server refuses the password, or the server is not a
     store.
     """
     faults: list[str] = []

@@ -19,7 +19,7 @@ class TenantLine:
     tenant: str
     waiting: int
     running: int
-    #: The age of the oldest queued job that is no batch job.
+    #: The age of the oldest queued job that is not a batch job.
     oldest_ms: int | None
     #: Generated tokens of the jobs that ended, a second.
     tokens_per_s: float | None

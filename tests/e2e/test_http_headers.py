@@ -1,4 +1,4 @@
-"""Headers and fields that are no numbers where numbers are due: the client is told, with the status of the route."""
+"""Headers and fields that are not numbers where numbers are due: the client is told, with the status of the route."""
 
 import pytest
 from flask.testing import FlaskClient

@@ -154,6 +154,6 @@ def test_the_ci_script_is_executable():
 
 
 def test_no_two_test_files_have_the_same_name() -> None:
-    """The folders of tests are no packages, so pytest could not import both files in one process."""
+    """The folders of tests are not packages, so pytest could not import both files in one process."""
     names = [path.name for path in PYTHON if path.name.startswith("test_")]
     assert sorted(names) == sorted(set(names))

@@ -44,6 +44,7 @@ PATTERNS = {
 #: Found in comments and docstrings only: messages may name the current day, and ask.
 IN_PROSE = {
     r"(?<!`)\btoday\b(?![`(])": "The limits that hold today.",
+    r"\b(?:that|which|who) (?:is|are) no (?!longer\b|more\b)[a-z]": "Returns a job that is no batch job.",
     r"(?:^|[.;:] )(?:What|Whatever|Who|Whoever|Whose) [^.?]*(?:\.|$)": "What ids of batches begin with.",
 }
 GOOD = (
@@ -52,7 +53,7 @@ GOOD = (
     "Return the length, or 0 without a text. None of the jobs is lost.",
     "The job continues after its tokens. The lease is used to find it.",
     "Tests of the costs of jobs. Which pools it names, and of whom, is in the route.",
-    "Whether a job waits. What is a pool? See `What a client sends`.",
+    "Whether a job waits that is no longer due, or is not a batch job. What is a pool? See `What a client sends`.",
     "Is it sent at once? Has `today` its value from `today()`?",
     "Returns whether the record has a score, whatever it was.",
 )
@@ -75,8 +76,13 @@ _PROSE = re.compile("|".join([_WORDS, *PATTERNS, *IN_PROSE]))
 _MARK = re.compile(r"\n[ \t]*(?:#:?|--|//|\*)?")
 #: The end of a line within a text that Python joins.
 _JOINT = re.compile(r"[\"']\n[ \t]*f?[\"']")
-#: A sentence with an inverted condition has one of these.
-_INVERTED = [f"{verb} {word} " for verb in ("Has", "Is", "Are", "Had", "Were") for word in ("it", "the", "a", "they")]
+#: A text without any of these has no phrase, except for one with `tells … from`.
+_NEEDED = [
+    *PHRASES,
+    *("today", "What", "Who"),
+    *(f"{verb} {word} " for verb in ("Has", "Is", "Are", "Had", "Were") for word in ("it", "the", "a", "they")),
+    *(f"{word} {verb} no " for word in ("that", "which", "who") for verb in ("is", "are")),
+]
 _COMMENTS = {".py": r"#:?", ".lua": "--", ".js": r"//|/?\*+", ".yml": "#", ".yaml": "#", ".sh": "#", "": "#"}
 
 
@@ -142,11 +148,8 @@ def flat(text: str) -> str:
 def may_have_phrase(source: str) -> bool:
     """Return whether any text of a file may have a phrase. Parsing all files would take several times as long."""
     line = flat(_JOINT.sub("", source).replace("_", " "))
-    return (
-        any(words in line for words in (*PHRASES, "today", "What", "Who"))
-        or any(words in line for words in _INVERTED)
-        or (" from" in line and re.search(next(iter(PATTERNS)), line) is not None)
-    )
+    tells = next(iter(PATTERNS))
+    return any(text in line for text in _NEEDED) or (" from" in line and re.search(tells, line) is not None)
 
 
 def phrases(path: Path, source: str) -> list[str]:

@@ -68,7 +68,7 @@ class Model:
     cuts: Counter[str] = field(default_factory=Counter)
     hold: Hold = field(default_factory=Hold)
     slots_at_last_count: int = 0
-    #: Whether a claim has found queued jobs that are no batch jobs.
+    #: Whether a claim has found queued jobs that are not batch jobs.
     other_work_waits: bool = False
 
     # The state of the queue.

@@ -59,7 +59,7 @@ class AdmissionView:
         self.pool_mwt = float(sum(other.cost_mwt for other in waiting))
         #: The work of the running jobs, paused ones included.
         self.running_mwt = sum(o.cost_mwt for o in left if o.state == "running" and o.slug == job.slug)
-        # The queued work that is no batch work. All of it goes before a batch job.
+        # The queued work that is not batch work. All of it goes before a batch job.
         self.main_mwt = float(sum(other.cost_mwt for other in waiting if other.priority >= 0))
         owners = set(model_turns.active(model, job.slug))
         owners |= set(model_turns.active(model, job.slug, is_batch=True)) if self.is_batch else set()

@@ -96,7 +96,7 @@ def _conversation_with_tools(rng: Random) -> list[Part]:
     """Return a conversation as the worker renders it for the model. The model learns the assistant's texts."""
     tools, messages = a_conversation(rng)
     (prompt,) = _TEMPLATE.pieces(messages, None, [tool.as_json() for tool in tools])
-    # The worker renders the beginning of one more answer, which is no part of the conversation.
+    # The worker renders the beginning of one more answer, which is not part of the conversation.
     texts = _CONTROL_NAMES.split(prompt.removeprefix(SPECIALS[BOS_ID]).removesuffix(SPECIALS[ASSISTANT_ID]))
     parts: list[Part] = []
     learned = False

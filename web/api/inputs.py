@@ -30,7 +30,7 @@ def _are_tokens(items: list[Any]) -> bool:
     """Return whether a list contains token ids and nothing else; false for an empty list."""
     return (
         len(items) > 0
-        # bool is a subclass of int, but true is no token id.
+        # bool is a subclass of int, but true is not a token id.
         and type(items[0]) is int
         and set(map(type, items)) == {int}
         and min(items) >= 0

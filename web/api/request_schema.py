@@ -101,10 +101,10 @@ DEGRADE = (
 PRIVATE = "true: the prompt may be sent only to pools that the operator has marked as local, or the request is refused"
 #: The description of the field `escalate` on every route.
 ESCALATE = "if the answer fails one of these checks, the job runs once more in a later pool of the route"
-#: A bool or a float is no priority: bodies are validated strictly.
+#: A bool or a float is not a priority: bodies are validated strictly.
 Priority = Annotated[int, Field(ge=-1, le=1, description="jobs with a higher one start first; -1 is batch work")]
 SupersedeKey = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
-#: A text of any length: a ticket that is not valid for the request is no error.
+#: A text of any length: a ticket that is not valid for the request is not an error.
 ReturnTicket = Annotated[str, Field(description="the return_ticket of the refusal of this request")]
 Biases = Annotated[
     dict[str, Annotated[float, Field(json_schema_extra={"minimum": -100, "maximum": 100})]],

@@ -63,7 +63,7 @@ def add_routes(bp: APIBlueprint) -> None:
 
 
 def read_quietly(context: DoorContext, job_id: str) -> JobView:
-    """Return a job of any tenant. The read is no poll: an operator's look keeps no job alive that its client has left.
+    """Return a job of any tenant. The read is not a poll, so it keeps no job alive that its client has left.
 
     Raises ApiError (404) and StoreUnavailable.
     """

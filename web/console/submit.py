@@ -23,7 +23,7 @@ from web.runtime.current import current_context
 
 #: The label under which the usage of the console's jobs is counted, in place of that of an API key.
 _KEY_LABEL = "console"
-#: A longer number is no number of tokens.
+#: A longer number is not a number of tokens.
 _MAX_DIGITS = 10
 
 

@@ -42,7 +42,8 @@ class TrustedProxies:
         X-Forwarded-For header lines, in order. They are believed only if the peer is a trusted proxy. Each proxy adds
         the address of its own peer at the end, so the client is the last entry that is not a trusted proxy itself.
         Entries before that one were written by the client. If every entry is a trusted proxy, the client is the first
-        one. An entry that is no address hides the client, and the trusted proxy that reported it is returned instead.
+        one. An entry that is not an address hides the client, and the trusted proxy that reported it is returned
+        instead.
 
         The address has no port, brackets or scope, and an IPv4-mapped IPv6 address is returned as IPv4. The result for
         a Unix socket is "unix".

@@ -26,7 +26,7 @@ _FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "penstock-metrics-"
 #: A folder that was created less than this many seconds ago may belong to a start that has not locked it yet.
 _UNLOCKED_S = 60.0
-#: The lowest id of a user who is no system user, for systemd.
+#: The lowest id of a user who is not a system user, for systemd.
 _ORDINARY_UID = 1_000
 #: The kinds of files of a place, as prometheus-client names them, and their sizes in bytes. They have room for the
 #: series of all routes, methods and statuses, as a test checks. A file that has to grow does so without reserving the

@@ -37,7 +37,7 @@ Namespaces = dict[str, list[str]]
 def read_response_tools(value: Any) -> Any:
     """Return the functions in the form of the chat route; those in namespaces also have the field `namespace`.
 
-    A value that is no list is left for pydantic to reject. Raises ApiError.
+    A value that is not a list is left for pydantic to reject. Raises ApiError.
     """
     if not isinstance(value, list):
         return value

@@ -126,7 +126,7 @@ def _call(call: Any, where: str) -> Any:
 
 
 def read_tools(value: Any, read_one: Callable[[Any, str], list[dict[str, Any]]]) -> Any:
-    """Return the functions that `read_one` finds in each tool. A value that is no list is left for pydantic to reject.
+    """Return the functions that `read_one` finds in each tool. Pydantic rejects a value that is not a list.
 
     Raises ApiError if there are too many, or if two have the same name.
     """
@@ -192,7 +192,7 @@ def read_choice(value: Any) -> Any:
 
 
 def read_chosen_word(value: Any) -> Any:
-    """Return a choice that is no object; Mistral's API says `any` for `required`. Raises ApiError."""
+    """Return a choice that is not an object; Mistral's API says `any` for `required`. Raises ApiError."""
     if value == "any":
         return "required"
     if value is None or value in ("auto", "none", "required"):

@@ -31,7 +31,7 @@ HUB_TIMEOUT_S = 10.0
 
 
 class HubAway(ModelError):
-    """The hub cannot be reached, or what answers is no hub; the message is the first line of the cause's."""
+    """The hub cannot be reached, or another server answers; the message is the first line of the cause's."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class Clients:
             with error:
                 return self._refused(figures, error.code, parse_json_object(error.read()))
         except (OSError, HTTPException) as error:
-            # A request that the demo's own end has cut is no fault of Penstock's.
+            # A request that the demo's own end has cut is not Penstock's fault.
             if not self._stopping.is_set():
                 self._ledger.fault(figures, str(error) or type(error).__name__)
             return _DEFAULT_PAUSE_S
@@ -114,7 +114,7 @@ class Clients:
         self._ledger.ended(figures, whole=whole)
 
     def _refused(self, figures: Figures, status: int, body: Json) -> float:
-        """Count an answer that is no stream. Return how long to wait before the next request, in seconds."""
+        """Count an answer that is not a stream. Return how long to wait before the next request, in seconds."""
         if body.get("status") == "yield":
             hint_ms = body.get("retry_hint_ms")
             self._ledger.refused(figures, str(body.get("reason")), hint_ms)

@@ -34,7 +34,7 @@ class Figures:
     answered: int = 0
     #: Requests that were admitted and whose job ended without a complete answer, for example at its deadline.
     ended_early: int = 0
-    #: Requests without an answer of Penstock's: no connection, a cut stream, an error that is no refusal.
+    #: Requests without an answer of Penstock's: no connection, a cut stream, an error that is not a refusal.
     faults: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     retry_hints_ms: list[int] = field(default_factory=list)

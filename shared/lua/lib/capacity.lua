@@ -16,8 +16,8 @@ local function cells_of_pool(slug)
   return cells * redis.call('ZCOUNT', key, oldest_ms, '+inf') / math.max(1, #names)
 end
 
--- Returns how many jobs that are no batch jobs the owners in a set have queued in a pool, and the tokens of all their queued
--- jobs: of the prompts and of the longest answers.
+-- Returns how many jobs that are not batch jobs the owners in a set have queued in a pool, and the tokens of all their
+-- queued jobs: of the prompts and of the longest answers.
 local function queued_in(slug, set)
   local owners, jobs, tokens = redis.call('ZRANGE', set, 0, MAX_SUMMED - 1), 0, 0
   for i = 1, #owners do

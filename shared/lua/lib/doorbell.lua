@@ -18,8 +18,8 @@ local function needs_ring(name, woken)
 end
 
 -- Wakes live workers that can pause jobs by their own doorbells if all slots of the pool are taken, some of them by other
--- tenants' jobs: one of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A `!`
--- is no job id.
+-- tenants' jobs: one of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A
+-- `!` is not a job id.
 local function wake_full_workers(slug, tenant)
   if not is_preemptive() then
     return

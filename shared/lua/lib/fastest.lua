@@ -70,7 +70,8 @@ local function leaves_to(faster, own, job)
   return false
 end
 
--- Wakes the faster worker, which may be idle: the ring for the job may have reached another worker. A `+` is no job id.
+-- Wakes the faster worker, which may be idle: the ring for the job may have reached another worker. A `+` is not a job
+-- id.
 local function wake_worker(name)
   if redis.call('LLEN', k_bell .. name) == 0 then
     redis.call('LPUSH', k_bell .. name, '+')

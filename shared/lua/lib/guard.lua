@@ -45,9 +45,9 @@ local function mend(problem, ...)
   return raw_call(...)
 end
 
--- Returns the number that `stored` represents, or `default` if it is missing, is no number or is outside `low` to `high`.
--- Without bounds, a number beyond 2^53 counts as spoiled: nothing that Penstock counts gets there, and a double cannot
--- represent the integers beyond.
+-- Returns the number that `stored` represents, or `default` if it is missing, is not a number or is outside `low` to
+-- `high`. Without bounds, a number beyond 2^53 counts as spoiled: nothing that Penstock counts gets there, and a double
+-- cannot represent the integers beyond.
 local MAX_NUMBER = 2 ^ 53
 local function number(stored, default, low, high)
   local value = tonumber(stored or nil)

@@ -43,7 +43,7 @@ local function places_in_pool(request)
     return left
   end
   local pools, free, empty = look_at_other_pools(request)
-  -- If there are fewer places than pools, the parts are no whole places.
+  -- If there are fewer places than pools, the parts are not whole places.
   if not pools or request.max_inflight <= pools then
     return left
   end

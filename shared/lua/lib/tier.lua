@@ -27,7 +27,7 @@ local function tier_in_force(tier, checked_ms, queued_mwt)
 end
 
 -- Ends a tier that was not checked in the last TIER_DOWN_MS, for an admission that cannot check it because the pool's
--- rates are unknown. Jobs that are admitted without a check are no work of the time of pressure.
+-- rates are unknown. Jobs that are admitted without a check are not work of the time of pressure.
 local function end_unchecked_tier(slug)
   local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')
   if pool_fields[1] and now_ms - number(pool_fields[2], 0, 0, now_ms) > TIER_DOWN_MS then

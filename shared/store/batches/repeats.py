@@ -11,5 +11,5 @@ class Repeats:
     body_digest: str = ""
 
 
-#: A request that is no repetition of another one, whatever its body.
+#: A request that is not a repetition of another one, whatever its body.
 NOT_REPEATED = Repeats()

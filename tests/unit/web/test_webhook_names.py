@@ -133,7 +133,7 @@ stuck.release()
 """
 
 
-#: No name server is asked for "a..b", because it is no name.
+#: No name server is asked for "a..b", because it is not a name.
 NOWHERE = """
 from web import gevent_patches
 gevent_patches.apply()

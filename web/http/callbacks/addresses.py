@@ -6,7 +6,7 @@ import ipaddress
 def is_public(address: str) -> bool:
     """Return whether an IP address is reachable on the public internet, and so are those that are embedded in it.
 
-    Raises ValueError if it is no address.
+    Raises ValueError if it is not an address.
     """
     return _is_public(ipaddress.ip_address(address))
 

@@ -29,7 +29,7 @@ class RawLine:
 
     @property
     def is_blank(self) -> bool:
-        """Whether the line has only white space; it is no request then."""
+        """Whether the line has only white space; it is not a request then."""
         return self.content is not None and not self.content.strip()
 
 
@@ -47,7 +47,7 @@ def longest_line(settings: Settings) -> int:
 
 
 class BadLine(Exception):
-    """A line that is no request of its batch."""
+    """A line that is not a request of its batch."""
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)

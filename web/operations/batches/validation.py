@@ -1,4 +1,4 @@
-"""Validates all lines of a batch's input file, and tells by their numbers those that are no requests."""
+"""Validates all lines of a batch's input file, and tells by their numbers those that are not requests."""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ def validate_lines(
 ) -> Validated:
     """Validate all lines; `beat` is called after each of them.
 
-    Of each custom_id, a digest of 16 bytes is held in memory. Blank lines are no requests, but count as lines.
+    Of each custom_id, a digest of 16 bytes is held in memory. Blank lines are not requests, but count as lines.
     """
     total, problems, seen = 0, list[dict[str, Any]](), set[bytes]()
     for line in lines:

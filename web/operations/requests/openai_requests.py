@@ -122,7 +122,7 @@ def forwarded_of(
 
     A route with other pools too is one of upstreams only for bodies that our own engine could not serve.
 
-    A body that is no object, or names no model that the tenant may use, counts as one for our own engine. Raises
+    A body that is not an object, or names no model that the tenant may use, counts as one for our own engine. Raises
     ApiError and StoreUnavailable.
     """
     name = value.get("model") if isinstance(value, dict) else None

@@ -121,7 +121,7 @@ class TokenVerifier:
             raise BadToken(f"the token is not valid before {begins_s - now_s:.0f} s from now")
 
     def _groups(self, claims: dict[str, Any]) -> frozenset[str]:
-        """Return the groups in the claim, which is a text or a list of texts; other values are no groups."""
+        """Return the groups in the claim, which is a text or a list of texts; other values are not groups."""
         found: Any = claims.get(self._rules.groups_claim)
         if found is None:
             found = claims

@@ -87,7 +87,7 @@
   document.addEventListener("htmx:responseError", sayError);
   document.addEventListener("htmx:sendError", sayLost);
 
-  // The door ends a stream after 15 minutes, and the browser opens the next one 2 s later: that is no loss.
+  // The door ends a stream after 15 minutes, and the browser opens the next one 2 s later: nothing is lost.
   const LOST_MS = 6_000;
   const state = document.getElementById("panel-state");
   let lost = 0;

@@ -30,7 +30,7 @@ class CandidateEnd:
 
 
 def is_end(word: int) -> bool:
-    """Return whether this is no token, but the end of a candidate."""
+    """Return whether this is not a token, but the end of a candidate."""
     return word >= _IS_END
 
 
@@ -46,7 +46,7 @@ def end_word(index: int, end: CandidateEnd) -> int:
 
 
 def token_of(word: int) -> int:
-    """Return the token of a word that is no end."""
+    """Return the token of a word that is not an end."""
     return word & _TOKEN_BITS
 
 

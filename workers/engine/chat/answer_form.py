@@ -50,7 +50,7 @@ class AnswerForm:
 
     @property
     def marks_between_texts(self) -> Collection[int]:
-        """The tokens that are no part of a text: none, because names of control tokens are read as text."""
+        """The tokens that are not part of a text: none, because names of control tokens are read as text."""
         return ()
 
     def start(self) -> CallReader | ReasoningReader | PlainReader:
@@ -108,7 +108,7 @@ class ChannelForm:
 
     @property
     def marks_between_texts(self) -> Collection[int]:
-        """The tokens that are no part of a text."""
+        """The tokens that are not part of a text."""
         return self.names.keys()
 
     @property

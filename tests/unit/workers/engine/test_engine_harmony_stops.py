@@ -11,7 +11,7 @@ from workers.engine.chat.answer_form import ChannelForm
 from workers.engine.chat.harmony import MARKS, STAND_INS
 from workers.engine.detokenizer import Detokenizer
 
-#: The ids of the marks. Those of texts are no ids of marks.
+#: The ids of the marks. Those of texts are not ids of marks.
 IDS = {mark: at for at, mark in enumerate(MARKS)}
 NAMES = {at: mark.encode() for mark, at in IDS.items()}
 TEXT = -1
