@@ -32,6 +32,13 @@ _ENV_HEAD = """\
 _PAGE_HEAD = """\
 # Settings
 
+This page is for operators. After reading it you can find a setting, its default and its range, and say where a process
+takes it from.
+
+```console
+$ PENSTOCK_MAX_WAIT_MS=5000 penstock config --check     # would a start with this setting succeed?
+```
+
 Each process reads its settings once, when it starts, from the command line, the environment and `.env`; the first of
 these that sets a value wins. `penstock config` prints the settings in force and where each comes from. If a `PENSTOCK_`
 name is unknown or a value is out of range, the process does not start, and the error message quotes the value.
