@@ -12,6 +12,7 @@ NAMES = (
     "fairness",
     "batches",
     "candidates",
+    "choosing",
     "speculation",
     "memory",
     "bad_bodies",

@@ -15,6 +15,8 @@ from workers.demo.random_gguf import write_random_model
 SHAPES: dict[str, dict[str, int]] = {
     "small": {"n_vocab": 4096, "n_embd": 192, "n_layer": 4, "n_head": 6, "n_head_kv": 3, "n_ff": 512},
     "135m": {"n_vocab": 49152, "n_embd": 576, "n_layer": 30, "n_head": 9, "n_head_kv": 3, "n_ff": 1536},
+    # A large vocabulary behind a small model: choosing tokens takes as much of a step as on a GPU.
+    "wide": {"n_vocab": 128256, "n_embd": 64, "n_layer": 1, "n_head": 2, "n_head_kv": 1, "n_ff": 128},
     # The shape of Llama 3.2 1B, for devices that the smaller models cannot keep busy.
     "1b": {"n_vocab": 128256, "n_embd": 2048, "n_layer": 16, "n_head": 32, "n_head_kv": 8, "n_ff": 8192},
 }

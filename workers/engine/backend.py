@@ -66,7 +66,7 @@ class BatchRow:
     samples: bool
     #: Whether the token is a draft. The rows of a sequence's drafts follow the row of its last token, in order.
     is_draft: bool = False
-    #: Index of the last position in the backend's batch. Only the backend reads and writes this field.
+    #: Which of the step's outputs are the logits of the last position. Only the backend reads and writes this field.
     index: int = -1
 
 

@@ -22,6 +22,7 @@ _EMBEDDING_GPU, _EMBEDDING_CPU = 8192, 2048
 GPU_SPARE_BYTES = 1536 << 20
 #: The most drafted tokens in one step. Each needs memory for its logits: four bytes for each token of the vocabulary.
 MAX_DRAFTS = 16
+_MOST_CHOOSING_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,15 @@ def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:
     if settings.threads != AUTO:
         return settings.threads
     return 1 if gpu else max(1, (_usable_cores() - 1) // max(1, workers))
+
+
+def choosing_threads_of(workers: int) -> int:
+    """Return the number of threads in which one of the `workers` of this machine chooses the tokens of a step.
+
+    The model computes nothing meanwhile, so no core is left free. More than eight threads are no faster, because they
+    share the memory's bandwidth.
+    """
+    return max(1, min(_MOST_CHOOSING_THREADS, _usable_cores() // max(1, workers)))
 
 
 def engine_settings(settings: Settings, *, gpu: bool) -> EngineSettings:

@@ -1,10 +1,11 @@
 """The backend on llama-cpp-python's low-level API. In the worker, no other file imports llama_cpp.
 
 All sequences share one context. `decode` calls `llama_decode` once, with a batch whose memory is allocated only once.
-Logits are computed only for rows that are sampled. Each sequence has its own sampler chain, which runs in C.
+Logits are computed only for rows that are sampled. The tokens of all rows of a step are chosen together.
 """
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -22,6 +23,9 @@ from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.chat.answer_form import Form
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
+from workers.engine.choosing.chooser import Chooser, NothingToChoose, Row
+from workers.engine.choosing.largest import Finder, floats_at, load_library
+from workers.engine.choosing.sampler import Sampler
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.embedding import EmbeddingBackend, RankingBackend
@@ -29,10 +33,10 @@ from workers.engine.llama.load import RANK, Libraries, ModelShape, has_recurrent
 from workers.engine.llama.log import LlamaLog
 from workers.engine.llama.logprobs import Logprobs
 from workers.engine.llama.prompt import Prompts
-from workers.engine.llama.samplers import Sampler
 from workers.engine.llama.start import open_model
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_candidates, read_sampling
+from workers.engine.sizing import choosing_threads_of
 from workers.engine.structured.compiler import GrammarCompiler, Limits
 from workers.engine.structured.constraint import Constraint, read_constraint
 
@@ -63,6 +67,7 @@ class LlamaBackend:
         limits: Limits,
         *,
         template_cpu_ms: int,
+        choosing_threads: int,
         explains_tools: bool = True,
     ) -> None:
         sizes = shape.sizes
@@ -88,6 +93,12 @@ class LlamaBackend:
         self.facts = replace(facts, calls_tools=not self._no_tools_reason, prompt_weights=self._prompt_maker.weights())
         self._grammars = GrammarCompiler(self._vocab.table(), limits)
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
+        self._chooser = Chooser(self.n_vocab, Finder(choosing_threads, load_library()))
+        #: The rows of the last step in their order in the batch, and what was chosen from them, by `BatchRow.index`.
+        self._step: list[BatchRow] = []
+        self._chosen: dict[int, int | NothingToChoose] | None = None
+        #: Where the logits of the last step begin.
+        self._logits_at = 0
         self._prompts: dict[int, Tokens] = {}
         self._samplers: dict[int, Sampler] = {}
         #: Slot → the logprobs of its job, for jobs that requested them.
@@ -156,7 +167,7 @@ class LlamaBackend:
         """Make `slot` ready for a job that goes on after the tokens `answer`, which follow its prompt."""
         self._prompts[slot] = np.concatenate([job.prompt, np.array(answer, np.int32)]) if answer else job.prompt
         grammar = None if job.grammar is None else job.grammar.start()
-        self._samplers[slot] = Sampler(llama_cpp, self.n_vocab, job.sampling, grammar, self._vocab.end_tokens)
+        self._samplers[slot] = Sampler(job.sampling, grammar, self._vocab.end_tokens)
         for token in answer:
             self._samplers[slot].accept(token)
         if saved is not None:
@@ -186,12 +197,16 @@ class LlamaBackend:
         batch = self._batch
         batch.clear()
         # Sort by slot: with a split cache, llama.cpp computes adjacent slots together and all others one by one.
-        for row in sorted(rows, key=attrgetter("slot")):
+        self._step, self._chosen, first, outputs = sorted(rows, key=attrgetter("slot")), None, -1, 0
+        for row in self._step:
             if row.token >= 0:
-                row.index = batch.add_token(row.token, row.start, row.slot)
+                last = batch.add_token(row.token, row.start, row.slot)
             else:
                 tokens = self._prompts[row.slot][row.start : row.start + row.n]
-                row.index = batch.add_prompt(tokens, row.start, row.slot, last_logits=row.samples)
+                last = batch.add_prompt(tokens, row.start, row.slot, last_logits=row.samples)
+            if row.token >= 0 or row.samples:
+                first = last if first < 0 else first
+                row.index, outputs = outputs, outputs + 1
         code = llama_cpp.llama_decode(self._ctx, batch.filled())
         if code != 0:
             for row in rows:
@@ -201,6 +216,10 @@ class LlamaBackend:
             raise DecodeFailed(f"llama_decode returned {code} for {batch.n_tokens} tokens: {_LOG.errors()}")
         # On a GPU, llama_decode only hands the work to the device. All times would be those of handing it over.
         llama_cpp.llama_synchronize(self._ctx)
+        if outputs:
+            # The logits of all outputs follow one another in the order of the batch.
+            logits = llama_cpp.llama_get_logits_ith(self._ctx, first)
+            self._logits_at = ctypes.addressof(logits.contents)
         return rows
 
     def sample(self, row: BatchRow, known: int | None = None) -> int:
@@ -212,14 +231,34 @@ class LlamaBackend:
         if sampler.ended:
             return END
         if known is None:
-            token = sampler.sample(self._ctx, row.index)
+            token = sampler.sample(self._chooser, self._address(row), self._chosen_from(row))
         else:
             sampler.accept(token := known)
         if sampler.ends_at(token):
             return END
         if row.slot in self._logprobs:
-            self._logprobs[row.slot].add(sampler.logits(self._ctx, row.index), token)
+            self._logprobs[row.slot].add(floats_at(self._address(row), self.n_vocab), token)
         return token
+
+    def _address(self, row: BatchRow) -> int:
+        """Return where the logits of a row of the last step are."""
+        return self._logits_at + 4 * self.n_vocab * row.index
+
+    def _chosen_from(self, row: BatchRow) -> int | NothingToChoose | None:
+        """Return what was chosen from the row, together with all rows of the step; None if it depends on drafts."""
+        if self._chosen is None:
+            asked: dict[int, Row] = {}
+            drafts: Counter[int] = Counter()
+            for each in self._step:
+                sampler = self._samplers.get(each.slot)
+                if sampler is None or not each.samples:
+                    continue
+                one = sampler.row(self._address(each), drafts[each.slot])
+                drafts[each.slot] += 1
+                if one is not None:
+                    asked[each.index] = one
+            self._chosen = dict(zip(asked, self._chooser.choose(list(asked.values())), strict=True))
+        return self._chosen.get(row.index)
 
     def grammar_cpu_s(self, slot: int) -> float:
         """Return the CPU time that the grammar of the slot's sequence has taken so far."""
@@ -258,9 +297,7 @@ class LlamaBackend:
         self._prompts.pop(slot, None)
         self._damaged.discard(slot)
         self._logprobs.pop(slot, None)
-        sampler = self._samplers.pop(slot, None)
-        if sampler is not None:
-            sampler.close()
+        self._samplers.pop(slot, None)
 
     def clear_slot(self, slot: int) -> None:
         """Free the cells that a slot keeps."""
@@ -279,6 +316,7 @@ class LlamaBackend:
         """Free the context and the model. The backend cannot be used afterwards."""
         for slot in list(self._samplers):
             self.close_slot(slot)
+        self._chooser.close()
         self._grammars.close()
         self._prompt_maker.close()
         llama_cpp.llama_free(self._ctx)
@@ -317,5 +355,6 @@ def load_backend(
         opened.facts,
         limits,
         template_cpu_ms=settings.template_cpu_ms,
+        choosing_threads=choosing_threads_of(workers),
         explains_tools=settings.tools_without_template == "generic",
     )

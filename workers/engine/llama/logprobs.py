@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from workers.engine.choosing.largest import largest_in
+
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
 #: Stands for the log probability of an impossible token, minus infinity, which JSON cannot represent. OpenAI's API uses
@@ -34,9 +36,10 @@ class Logprobs:
     def add(self, logits: Logits, token: int) -> None:
         """Add the next token of the answer. `logits` are the model's raw logits at the token's position."""
         top = min(self.top, len(logits))
-        # Select the largest logits and sort only those. It would take ten times as long to sort the whole vocabulary.
-        likeliest = np.argpartition(logits, len(logits) - top)[len(logits) - top :] if top else np.empty(0, np.intp)
-        likeliest = likeliest[np.argsort(-logits[likeliest], kind="stable")]
+        likeliest = largest_in(logits, top) if top else np.empty(0, np.intp)
+        if len(likeliest) < top:
+            # Impossible tokens are among the alternatives if there are not enough others.
+            likeliest = np.argsort(-logits, kind="stable")[:top]
         largest = float(logits.max())
         log_sum = largest + float(np.log(np.exp(logits - np.float32(largest), dtype=np.float32).sum(dtype=np.float64)))
         alternatives = [

@@ -54,8 +54,8 @@ def _check_equal(ended: Ended, reference: Ended) -> None:
     assert [token for token, *_ in ours] == [token for token, *_ in expected]
     for one, other in zip(ours, expected, strict=True):
         # Batches of other shapes round differently.
-        assert one[1] == pytest.approx(other[1], abs=1e-3)
-        assert [number for _, number in one[2]] == pytest.approx([number for _, number in other[2]], abs=1e-3)
+        assert one[1] == pytest.approx(other[1], abs=2e-3)
+        assert [number for _, number in one[2]] == pytest.approx([number for _, number in other[2]], abs=2e-3)
 
 
 @pytest.mark.parametrize("kind", _PAYLOADS)

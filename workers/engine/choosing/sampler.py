@@ -1,0 +1,79 @@
+"""Holds one answer to its grammar, and keeps what the choice of its next token depends on."""
+
+import secrets
+
+from workers.engine.choosing.adjusted import Adjustments
+from workers.engine.choosing.chooser import Choice, Chooser, NothingToChoose, Row
+from workers.engine.sampling import Sampling
+from workers.engine.structured.matcher import GrammarStuck, Matcher
+
+
+class Sampler:
+    """Samples the tokens of one sequence.
+
+    With a grammar, a token is chosen as if there were none. Only if the grammar forbids this token, another one is
+    chosen from the tokens that the grammar allows. Usually the first token is allowed, and checking one token takes
+    much less time than finding all allowed ones. Which tokens are chosen depends on nothing but the logits and the
+    seed.
+    """
+
+    def __init__(self, sampling: Sampling, grammar: Matcher | None, end_tokens: frozenset[int]) -> None:
+        self._grammar = grammar
+        #: The tokens that end the answer: the vocabulary's own, and those of the job.
+        self._ends = end_tokens | frozenset(sampling.stop_token_ids)
+        self._adjustments = Adjustments(sampling, end_tokens)
+        self._choice = Choice(sampling, self._adjustments, _seed64(sampling.seed))
+        #: Number of tokens of the answer so far.
+        self._position = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the grammar allows nothing more, because the answer is complete."""
+        return self._grammar is not None and self._grammar.ended
+
+    @property
+    def grammar_cpu_s(self) -> float:
+        """CPU time that the grammar has taken so far."""
+        return 0.0 if self._grammar is None else self._grammar.cpu_s
+
+    def ends_at(self, token: int) -> bool:
+        """Return whether this token ends the answer."""
+        return token in self._ends
+
+    def accept(self, token: int) -> None:
+        """Go on after a token that an earlier attempt sampled. Raises GrammarSlow."""
+        self._position += 1
+        if self._grammar is not None:
+            self._grammar.accept(token)
+        self._adjustments.accept(token)
+
+    def row(self, address: int, drafts: int = 0) -> Row | None:
+        """Return what to choose from the logits at `address`, if the next `drafts` tokens are the drafted ones.
+
+        None if it depends on these tokens.
+        """
+        if drafts and self._adjustments.penalizes:
+            return None
+        return Row(address, self._choice, self._position + drafts)
+
+    def sample(self, chooser: Chooser, address: int, chosen: int | NothingToChoose | None) -> int:
+        """Return and accept the next token. `chosen` was chosen from its `row`; None if it was not yet.
+
+        Raises NothingToChoose, GrammarStuck or GrammarSlow.
+        """
+        row = Row(address, self._choice, self._position)
+        if chosen is None:
+            (chosen,) = chooser.choose([row])
+        if isinstance(chosen, NothingToChoose):
+            raise chosen
+        if self._grammar is not None and not self._grammar.allows(chosen):
+            chosen = chooser.choose_among(row, self._grammar.allowed())
+            if not self._grammar.allows(chosen):
+                raise GrammarStuck("the sampler chose a token that the grammar forbids")
+        self.accept(chosen)
+        return chosen
+
+
+def _seed64(seed: int | None) -> int:
+    """Return a 64-bit seed, random if `seed` is None."""
+    return secrets.randbits(64) if seed is None else seed % (1 << 64)
