@@ -38,7 +38,7 @@ def test_the_table_has_the_sizes_the_jobs_and_the_settings(model, capsys):
     named = [value for what, value in rows if what == "settings"]
     assert not [line for line in named if line.startswith("PENSTOCK_MAX_BATCH_SIZE")]
     assert "PENSTOCK_MAX_WAIT_MS=18000" in named
-    assert "PENSTOCK_MAX_QUEUE_SIZE=100" in named
+    assert "PENSTOCK_MAX_QUEUE_SIZE=128" in named
 
 
 @pytest.mark.parametrize(
