@@ -29,7 +29,7 @@ from workers.engine.sampling import Sampling
 
 _NEVER_S = 1e12
 _VOCABULARY, _PROMPT = 128_256, 8
-#: Calls of one way, of which the median counts.
+#: Number of calls of each way. Their median counts.
 _CALLS = 15
 
 

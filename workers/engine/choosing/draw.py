@@ -21,7 +21,7 @@ _INCREMENT, _FIRST, _SECOND = (
 
 
 class Rules(NamedTuple):
-    """What restricts the draw of each row: one number a row in each field."""
+    """The restrictions of the draw: one number a row in each field."""
 
     #: The likeliest tokens that have this share of the probability together are kept; 1 keeps all.
     top_p: Doubles

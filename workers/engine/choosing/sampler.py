@@ -11,7 +11,7 @@ from workers.engine.structured.matcher import GrammarStuck, Matcher
 class Sampler:
     """Samples the tokens of one sequence.
 
-    With a grammar, a token is chosen as if there were none. Only if the grammar forbids this token, another one is
+    With a grammar, a token is first chosen without regard to it. Only if the grammar forbids this token, another one is
     chosen from the tokens that the grammar allows. Usually the first token is allowed, and checking one token takes
     much less time than finding all allowed ones. Which tokens are chosen depends on nothing but the logits and the
     seed.

@@ -18,7 +18,7 @@ from workers.engine.choosing.largest import MAX_K, Finder, load_library
 from workers.engine.events import JobSpec
 from workers.engine.sampling import Sampling, is_greedy
 
-#: Vocabularies around the length of a block, and as large as those of today's models.
+#: Vocabularies around the length of a block, and one as large as that of a small model.
 SIZES = [1, 2, 40, 255, 256, 257, 1_000, 32_001]
 INF, NAN = math.inf, math.nan
 KINDS = {
