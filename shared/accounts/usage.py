@@ -1,7 +1,7 @@
 """Reads the usage of each day: the jobs that ended, their tokens and what these cost, by tenant, API key and model.
 
-shared/lua/lib/usage.lua writes it, and describes the fields. A day is one of UTC by the store's clock, and a job counts
-on the day on which it ended.
+shared/lua/lib/usage.lua writes it, and describes the fields. Days are in UTC by the store's clock, and a job counts on
+the day on which it ended.
 """
 
 import re

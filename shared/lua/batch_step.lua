@@ -1,4 +1,4 @@
--- batch_step: writes what a process did for the batch that it claimed, all of it or nothing.
+-- batch_step: writes the progress of a batch from the process that claimed it, all of it or nothing.
 -- KEYS open_batches batch_record batch_lines batch_answers open_batches_of
 -- ARGV
 --   id text · the batch

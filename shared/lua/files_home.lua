@@ -2,9 +2,9 @@
 -- KEYS config
 -- ARGV
 --   home text · `store`, or `folder <id of the folder>`
---   take_over int · 1 to replace what is noted
+--   take_over int · 1 to replace the noted home
 -- ANSWERS noted conflict
---   conflict: what is noted
+--   conflict: the noted home
 -- KEEPS 9
 -- USES afford
 

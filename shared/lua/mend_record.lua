@@ -1,4 +1,4 @@
--- mend_record: sets aside what another program has stored in place of the record of a tenant or a group.
+-- mend_record: sets aside a value that another program has stored in place of a tenant's or a group's record.
 -- KEYS tenant
 -- ARGV
 --   owner text · the tenant, or the group as the owner of a record (shared/store/keys.py: group_owner)

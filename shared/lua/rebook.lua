@@ -21,7 +21,7 @@ for set in pairs(is_batch) do
   end
 end
 
--- Makes number fields of a record agree with what was computed.
+-- Sets number fields of a record to their recomputed values.
 local function correct(key, fields)
   for name, value in pairs(fields) do
     if number(redis.call('HGET', key, name) or '0') ~= value then
@@ -32,7 +32,7 @@ local function correct(key, fields)
 end
 
 -- Makes an owner's score agree with its service, its number of queued jobs with its queue, and a group's weight with its
--- policy. Adds what the owner contributes to the sums. `fields` are those of its record.
+-- policy. Adds the owner's contribution to the sums. `fields` are those of its record.
 local sums = { jobs = 0, tokens = 0, mwt = 0, batch_jobs = 0, batch_mwt = 0, [false] = 0, [true] = 0 }
 local function rebook_owner(owner, set, score, fields)
   local key, jobs = k_tenant .. owner, number(fields[2], 0, 0)

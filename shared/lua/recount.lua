@@ -183,7 +183,7 @@ if is_complete then
     keep_key(k_kept .. tenant, 86400000)
     repairs = repairs + 1
   end
-  -- Correct what each pool counts of its running jobs: a pool whose number is too high is never considered idle.
+  -- Correct each pool's counts of its running jobs: a pool whose number is too high is never considered idle.
   for pool, figures in pairs(pools) do
     for _, name in ipairs({ 'running', 'paused', 'running_mwt', 'running_tokens' }) do
       if number(redis.call('HGET', k_books .. pool, name) or '0') ~= figures[name] then

@@ -22,7 +22,7 @@ if result == '' then
 end
 count('webhooks|' .. result)
 local tries = number(redis.call('HGET', k_webhook .. id, 'tries'), 0, 0, 1e6) + 1
--- Shows in the record of the job or batch, if it has not expired, what became of its webhook.
+-- Writes the state of the webhook to the record of its job or batch, if that has not expired.
 local function show(state)
   local is_job = saved[3] == 'job'
   local record, prefix = is_job and k_rq_job .. id or k_batch_record .. id, is_job and 'penstock_' or ''

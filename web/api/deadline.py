@@ -29,7 +29,7 @@ class RequestDeadline:
     #: The start deadline: the time until the first token, in ms; None if the request has no start deadline.
     start_within_ms: int | None = None
     start_source: Literal["body", "default"] = "body"
-    #: If the client named no deadline: to what a slow pool may extend the defaults; else 0.
+    #: The deadline to which a slow pool may extend the defaults; 0 if the client named a deadline.
     longest_ms: int = 0
 
     def as_admitted(self, deadline_ms: int) -> "RequestDeadline":

@@ -2,8 +2,8 @@
 -- KEYS rq_job
 -- USES verdict tier kept room reservation budget
 
--- Takes what the request's superseded job takes out of the figures of the request, so that a tenant whose queue is full
--- can still replace a job.
+-- Subtracts the superseded job from the figures of the request, so that a tenant whose queue is full can still replace
+-- a job.
 local function leave_out(request, superseded)
   request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
   request.replaced_slug = superseded.slug

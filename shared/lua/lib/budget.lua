@@ -19,7 +19,7 @@ local function weighted_tokens(hold, prompt_tokens, answer_tokens)
   return math.ceil((hold.prompt_milli * prompt_tokens + hold.answer_milli * answer_tokens) / 1000)
 end
 
--- Returns what counts in the present day and month, and what is reserved.
+-- Returns the tokens counted in the current day and month, and the reserved ones.
 local function read_budget(stored)
   local date, day, month, reserved = string.match(stored or '', '^(%d%d%d%d%-%d%d%-%d%d) (%d+) (%d+) (%d+)$')
   local is_this_month = date and string.sub(date, 1, 7) == string.sub(today(), 1, 7)
@@ -60,8 +60,8 @@ local function budget_refusal(request, budget, period, value)
     BUDGET_HINT_MS }
 end
 
--- Refuses a job that could use more than a whole budget. The refusal has what the job could use, and no time at which
--- the budget begins anew: the job would not fit then either.
+-- Refuses a job that could use more than a whole budget. The refusal has the tokens that the job could use, and no time
+-- at which the budget begins anew: the job would not fit then either.
 local function check_whole_budgets(request)
   for _, period in ipairs({ 'month', 'day' }) do
     for _, budget in ipairs(request.budgets) do
@@ -93,8 +93,8 @@ local function check_token_budgets(request)
   end
 end
 
--- Adds to what counts for an owner, and to what is reserved. An end does not create the record of an owner again if
--- another program has deleted it.
+-- Adds to an owner's counted and reserved tokens. An end does not create the record of an owner again if another
+-- program has deleted it.
 local function add_to_budget(owner, tokens, reserved)
   local stored = redis.call('HGET', k_tenant .. owner, 'budget')
   if stored or reserved > 0 then
@@ -104,7 +104,7 @@ local function add_to_budget(owner, tokens, reserved)
   end
 end
 
--- Returns what is reserved for a job, for each of its owners. Jobs of versions without budgets have none.
+-- Returns the reservation of a job for each of its owners. Jobs of versions without budgets have no reservation.
 local function holds_of(job)
   local holds = {}
   for owner, prompt_milli, answer_milli, reserved in string.gmatch(job.budget, HOLD_PATTERN) do
@@ -116,7 +116,7 @@ local function holds_of(job)
   return holds
 end
 
--- Stores what is reserved for a job.
+-- Stores the reservations of a job.
 local function keep_holds(id, holds)
   local parts = {}
   for i, hold in ipairs(holds) do
@@ -138,7 +138,7 @@ local function reserve_tokens(request, id)
   keep_holds(id, holds)
 end
 
--- Counts the tokens of a job that ends, and gives back what was reserved for it.
+-- Counts the tokens of a job that ends, and gives back its reservations.
 local function settle_tokens(job, prompt_tokens, answer_tokens)
   local holds = holds_of(job)
   if #holds == 0 then
@@ -177,7 +177,7 @@ local function reserve_anew(job, prompt_tokens, max_tokens)
   end
 end
 
--- Takes what is reserved for the job that a request replaces out of the counts of the request.
+-- Subtracts the reservations of the superseded job from the counts of the request.
 local function leave_out_hold(request, superseded)
   for _, hold in ipairs(holds_of(superseded)) do
     for _, budget in ipairs(request.budgets) do
@@ -191,7 +191,7 @@ end
 -- The most inflight jobs that a recount examines. With more of them, it waits for a quieter time.
 local MAX_RECOUNTED = 1024
 
--- Makes what is reserved for a tenant, its group and the groups of other inflight jobs agree with the inflight jobs.
+-- Recomputes the reserved tokens of a tenant, its group and the groups of other inflight jobs from the inflight jobs.
 -- Another program may have deleted jobs, or a version without budgets ended some. Returns the number of repairs.
 local function recount_reserved(tenant, group)
   local ids, sums, repairs = redis.call('ZRANGE', k_inflight, 0, MAX_RECOUNTED), { [tenant] = 0 }, 0

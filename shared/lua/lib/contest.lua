@@ -1,9 +1,9 @@
 -- contest: chooses the running job of a worker that gives its slot to another tenant.
 -- KEYS active batch tenant books
 -- USES clock books turns service priority rows generated_weight
--- docs/fairness.md explains the rules. The functions share a table `contest`: what a worker runs whose slots may change
--- hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got its slot) and `left_ms` (how
--- long the rest of its answer is expected to take).
+-- docs/fairness.md explains the rules. The functions share a table `contest`, which describes the jobs of a worker
+-- whose slots may change hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got
+-- its slot) and `left_ms` (how long the rest of its answer is expected to take).
 
 -- A job keeps its slot for this part of a quantum before one of a tenant with fewer slots than its share takes it.
 local EARLY_PART = 0.25
@@ -20,15 +20,16 @@ local SLOTS_OF_TENANT, PAUSED_PART, MIN_PAUSED = 4, 0.25, 4
 -- The rate of a slot whose worker reports none, in thousandths of a weighted token per ms: 25 generated tokens a second.
 local USUAL_SLOT_RATE = 100
 
--- Returns what one slot of a worker computes in a quantum, in thousandths of a weighted token.
+-- Returns the work of one slot of a worker in a quantum, in thousandths of a weighted token.
 local function quantum_mwt_of(slug, quantum_ms, slots, mu_wtps, generated_tps)
   local mu_milli = mu_with_weight(slug, 1000 * number(mu_wtps, 0, 0), 1000 * number(generated_tps, 0, 0))
   return quantum_ms * (mu_milli > 0 and slots > 0 and mu_milli / slots / 1000 or USUAL_SLOT_RATE)
 end
 
--- Returns what a contest knows of an owner: in how many slots of the pool it computes, its weight, and its service in
--- thousandths of a weighted token divided by the weight. One that wants no slots has at least the service with which it
--- would enter its set. `young` is what its jobs that got their slots less than a quantum ago may still receive in that time.
+-- Returns the facts about an owner that a contest needs: the number of its slots in the pool, its weight, and its
+-- service in thousandths of a weighted token divided by the weight. One that wants no slots has at least the service
+-- with which it would enter its set. `young` is the work that its jobs which got their slots less than a quantum ago
+-- may still receive in that time.
 local function contender(contest, owner, group)
   local known = contest.owners[owner]
   if not known then
@@ -137,8 +138,8 @@ end
 -- rule: the job has had its slot for a quantum, and its owner leads in service. If the other has nothing that runs
 -- (`starts_first`), a smaller lead is enough, on one slot any: a newcomer enters with the service of the others, so it would
 -- otherwise wait until they have got that lead, again for each job that comes when its last one has ended. A job that would
--- miss its deadline gives its slot only by the second rule, and only to one that its owner leads by far: what was computed
--- for it would be lost.
+-- miss its deadline gives its slot only by the second rule, and only to one that its owner leads by far: the work on it
+-- would be lost.
 local function gives_slot(contest, has, wants, entry, starts_first)
   local is_risky = entry.rank == 2
   if not contest.frees_slots and not is_risky and (has.rows - 1) * wants.weight > wants.rows * has.weight
@@ -168,8 +169,9 @@ local function has_run(contest, row_ms)
   return row_ms >= EARLY_PART * contest.quantum_ms
 end
 
--- Returns, by set, what no owner of a job that may give its slot exceeds: `slots` but one for its weight, `service` and
--- `weight`. So a tenant that can get a slot of none of them is not compared with each of their jobs.
+-- Returns, by set, the highest values of all owners of jobs that may give their slots: `slots` (all but one, divided by
+-- the weight), `service` and `weight`. So a tenant that can get no slot from them is not compared with each of their
+-- jobs.
 local function limits_of(contest)
   if not contest.limits then
     contest.limits = {}

@@ -13,8 +13,8 @@ local FILE_RECORD_BYTES, BATCH_RECORD_BYTES = 1000, 1500
 -- The bytes of the key that finds a file or a batch by its Idempotency-Key.
 local IDEM_BYTES = 300
 
--- Returns the end, in s, of the period in which something expires that is kept for `ttl_s`: an hour or, for what is
--- kept for days, a day, so that the hash of periods stays small.
+-- Returns the end, in s, of the period in which an item expires after `ttl_s`. A period is an hour or, for a ttl of
+-- days, a day, so that the hash of periods stays small.
 local function file_period_s(ttl_s)
   local period_s = ttl_s > 86400 and 86400 or 3600
   return math.ceil((now_ms / 1000 + ttl_s) / period_s) * period_s

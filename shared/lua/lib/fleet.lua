@@ -33,8 +33,8 @@ local function rate_in_units(reported, units)
   return rate > 0 and math.max(1, math.floor(math.min(rate, RATE_MAX) * units + 0.5)) or 0
 end
 
--- Adds to a part its weight, which is its weighted tokens per second, and what is multiplied by the weight: its times
--- in µs for a prompt token and for an output token, and its fit in thousandths; 0 if it has none.
+-- Adds to a part its weight, which is its weighted tokens per second, and the values multiplied by the weight: its
+-- times in µs for a prompt token and for an output token, and its fit in thousandths; 0 if it has none.
 local function add_weights(part, generated_milli, fit_milli)
   local weight = part[3] > 0 and math.max(1, math.floor(part[4] / 1000 + 0.5)) or 0
   part[7] = weight

@@ -1,4 +1,4 @@
--- forget: removes what is left of a job whose record another program deleted or corrupted.
+-- forget: removes the remaining keys and entries of a job whose record another program deleted or corrupted.
 -- KEYS inflight deadlines leases polls payload partial rq_job
 -- KEEPS 2 4 9
 -- USES stats

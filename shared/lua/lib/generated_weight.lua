@@ -1,4 +1,4 @@
--- generated_weight: what a generated token costs in each pool, in prompt tokens; it follows the workers' fits.
+-- generated_weight: keeps the cost of a generated token in each pool, in prompt tokens; it follows the workers' fits.
 -- KEYS books rq_job
 -- USES clock settings
 -- All weights are in thousandths. If PENSTOCK_GENERATED_WEIGHT is a number, it is the weight in all pools. If it is
@@ -34,15 +34,15 @@ local function keep_weight(job_key, weight_milli)
   end
 end
 
--- Returns what a job has cost in thousandths of a weighted token. `prompt_tokens` are those that were computed; CPU
--- time counts as prompt tokens.
+-- Returns the cost of a job so far, in thousandths of a weighted token. `prompt_tokens` are those that were computed;
+-- CPU time counts as prompt tokens.
 local function cost_of(id, prompt_tokens, generated_tokens)
   local stored = redis.call('HGET', k_rq_job .. id, 'penstock_generated_weight_milli')
   return 1000 * prompt_tokens + weight_of_pool(nil, stored) * generated_tokens
 end
 
--- Returns what a pool computes per second, in thousandths of a weighted token, with the pool's weight. `mu_milli` is
--- the same with the weight of the workers' reports, and `generated_milli` the generated tokens in it, in thousandths.
+-- Returns the rate of a pool per second, in thousandths of a weighted token, with the pool's weight. `mu_milli` is the
+-- same with the weight of the workers' reports, and `generated_milli` the generated tokens in it, in thousandths.
 local function mu_with_weight(slug, mu_milli, generated_milli)
   local set_weight = read_settings('generated_weight')
   if set_weight or mu_milli <= 0 then

@@ -2,10 +2,10 @@
 -- KEYS tenant
 -- USES settings books turns priority budget
 
--- Replaces what the request says of its tenant by the figures of the tenant's group, wherever admission counts tenants:
--- weights, shares, kept places, the tenant's first job and retry hints. The tenant's own bounds still hold, and
--- `member` has the tenant's own figures. Returns the weight that the pool's sum contains for the group, or nil if the group
--- has no jobs queued for the pool.
+-- Replaces the tenant's figures in the request by those of its group, wherever admission counts tenants: weights,
+-- shares, kept places, the tenant's first job and retry hints. The tenant's own bounds still hold, and `member` has the
+-- tenant's own figures. Returns the weight that the pool's sum contains for the group, or nil if the group has no jobs
+-- queued for the pool.
 local function look_at_group(request, group, max_waiting, max_waiting_tokens)
   local fields = redis.call('HMGET', k_tenant .. group, 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'n|' .. request.slug, 'b|' .. request.slug,

@@ -1,9 +1,9 @@
--- guard: the `redis.call` of all scripts, which mends what another program spoiled instead of raising an error.
+-- guard: the `redis.call` of all scripts, which mends values that another program spoiled instead of raising an error.
 -- KEYS mended notices spoiled stats
 -- The loader puts this file before every script. A value of the wrong type under one of our keys is renamed to
 -- `penstock:spoiled:<key>`, and a hash field that must be a number and is not is deleted. The command is then
--- repeated. One spoiled key therefore costs what it held, and never stops a script that serves everybody. The duties
--- (sweep, reconcile, recount) rebuild from the jobs' records what was lost.
+-- repeated. One spoiled key therefore costs only its contents, and never stops a script that serves everybody. The
+-- duties (sweep, reconcile, recount) rebuild lost contents from the jobs' records.
 local raw_call, raw_pcall = redis.call, redis.pcall
 -- How long a renamed value is kept, and how long a repeated mend of the same key is not announced again.
 local SPOILED_TTL_S, QUIET_S = 7 * 86400, 3600
@@ -32,7 +32,7 @@ local function set_aside(key)
   note_mend('type', key)
 end
 
--- Mends what made a command fail, if another program caused it, and repeats the command. Raises its error otherwise.
+-- Mends the cause of a failed command, if another program made it, and repeats the command. Raises its error otherwise.
 local function mend(problem, ...)
   local command, key, field = ...
   if string.find(problem, 'WRONGTYPE', 1, true) then

@@ -7,8 +7,8 @@
 -- index. The second place matters if the oldest job has a long deadline: its record then outlives those behind it.
 local EXAMINED_IDS, TRIM_INDEX_ONE_IN = 16, 8
 
--- Removes ids without a record from a part of an index that begins at position `first`, from 0. `records` is what the
--- keys of the records begin with.
+-- Removes ids without a record from a part of an index that begins at position `first`, from 0. `records` is the prefix
+-- of the records' keys.
 local function trim_part(key, first, records)
   local ids = redis.call('ZRANGE', key, first, first + EXAMINED_IDS - 1)
   for i = 1, #ids do

@@ -11,7 +11,7 @@ local function kept_number(text)
   return number >= 0 and number < 1e15 and math.floor(number) or 0
 end
 
--- Returns the end, in s, of the period in which something expires that is kept for `ttl_s` from now.
+-- Returns the end, in s, of the period in which an item expires that is kept for `ttl_s` from now.
 local function period_end_s(ttl_s, result_ttl_s)
   local period_s = math.max(1, math.ceil(result_ttl_s / 32))
   return math.ceil((now_ms / 1000 + ttl_s) / period_s) * period_s
@@ -84,8 +84,8 @@ local function keep_offered(tenant, bytes, ms)
   keep_key(key, ms)
 end
 
--- Whether none of the tenant's jobs is queued or running. Then its inflight jobs take no bytes: what is still counted
--- belongs to jobs whose records, and so their sizes, were lost.
+-- Whether none of the tenant's jobs is queued or running. Then its inflight jobs take no bytes: any bytes still counted
+-- belong to jobs whose records, and so their sizes, were lost.
 local function has_no_inflight_jobs(tenant)
   return redis.call('EXISTS', k_lists .. tenant) == 0
     and tonumber(redis.call('HGET', k_tenant .. tenant, 'running') or 0) == 0

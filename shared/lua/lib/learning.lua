@@ -12,9 +12,8 @@ local LENGTHS_HALVED_AT = 128
 -- The bucket of 2^50 tokens, which no answer has.
 local MAX_BUCKET = 200
 -- An answer stands for at most the part 1 / MIN_LENGTHS of all. If it would stand for more because many answers were
--- cut, the rest of the lengths is unknown. It is guessed to be this many times what it is at least, or to be as is
--- usual in the pool if that is more: if lengths follow Zipf's law, half of the answers longer than x are longer than
--- 2x.
+-- cut, the rest of the lengths is unknown. It is guessed to be this many times its known minimum, or the pool's usual
+-- length if that is more: if lengths follow Zipf's law, half of the answers longer than x are longer than 2x.
 local TIMES_KNOWN = 2
 -- Sums of shares are not exact.
 local TOLERANCE = 1e-9

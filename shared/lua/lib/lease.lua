@@ -1,10 +1,10 @@
--- lease: leases a queued job to a worker, and tells the worker what it needs to run the job.
+-- lease: leases a queued job to a worker, and returns the facts that the worker needs to run it.
 -- KEYS leases payload events rq_job rq_workers_of rq_worker
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings job waiting turns rq stats eta running generated_weight partial deferral
 
--- Returns what a claim tells a worker of a job: id, payload, attempt and so on. The answer's length is the one to which it
--- is cut, if it is cut.
+-- Returns the description of a claimed job for its worker: id, payload, attempt and so on. The answer's length is that
+-- after a cut.
 local function description_of(job, fingerprint)
   local told = redis.call('HMGET', k_rq_job .. job.id, 'penstock_traceparent', 'penstock_key_label')
   local start_in_ms = job.start_within_ms > 0 and math.max(0, job.admitted_ms + job.start_within_ms - now_ms) or -1
@@ -15,7 +15,7 @@ local function description_of(job, fingerprint)
     math.max(0, now_ms - math.max(job.admitted_ms, job.requeued_at_ms)) }
 end
 
--- Returns what a job is charged when it is claimed, together with what it was charged for the tokens that it has kept.
+-- Returns the charge for a job when it is claimed, including the charge for its kept tokens.
 local function first_charge_of(job, fairness, worker_pauses)
   if fairness == 'turns' then
     return 1000

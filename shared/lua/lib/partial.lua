@@ -39,8 +39,8 @@ local function keep_ids(job)
   return 1000 * job.prompt_tokens + token_mwt * kept
 end
 
--- Prepares a job for a new claim by an owner in `group`: sets its kept tokens, its expected cost and what was charged for
--- it already. If its ids cannot be used, it starts anew. The caller then charges the expected cost.
+-- Prepares a job for a new claim by an owner in `group`: sets its kept tokens, its expected cost and the charge so far.
+-- If its ids cannot be used, it starts anew. The caller then charges the expected cost.
 local function take_up(job, group, claim, fingerprint)
   job.ids = ''
   if job.requeued_at_ms > 0 then

@@ -20,8 +20,8 @@ local function ensure_score(key, score, member)
   return true
 end
 
--- Restores the tenant, model and state of a job's record from what RQ's fields and the job's places say. Returns the
--- job, or nil if the record is gone or says neither.
+-- Restores the tenant, model and state in a job's record from RQ's fields and the job's places. Returns the job, or nil
+-- if the record is gone or none of these names a tenant and a model.
 local function restore_identity(id)
   local key = k_rq_job .. id
   local fields = redis.call('HMGET', key, 'origin', 'penstock_tenant', 'penstock_slug', 'penstock_state',

@@ -25,8 +25,8 @@ local function side_of(late_by_ms)
   return late_by_ms > 0 and 'late' or 'early'
 end
 
--- Compares what admission predicted for a job with its first token, `ttft_ms` after its claim (-1 if it had none), and
--- with its end, if it succeeded. The end of a job that was stopped says only that its answer would have come later.
+-- Compares admission's prediction for a job with its first token, `ttft_ms` after its claim (-1 without one), and with
+-- its end, if it succeeded. The end of a job that was stopped says only that its answer would have come later.
 local function judge_predictions(job, outcome, ttft_ms, now_ms)
   local fields = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_eta_ms')
   local started_ms, eta_ms = number(fields[1], nil, job.admitted_ms, now_ms), number(fields[2])

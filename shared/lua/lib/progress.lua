@@ -3,8 +3,8 @@
 -- KEEPS 3 7
 -- USES clock settings job turns generated_weight preemption
 
--- Charges the tenant, and the group in which the job was claimed, what the job has cost so far. Without preemption, only
--- the part that exceeds the estimate which was charged at the claim. A charge that turns out too high is refunded only
+-- Charges the job's cost so far to the tenant, and to the group in which it was claimed. Without preemption, it charges
+-- only the part above the estimate that was charged at the claim. A charge that turns out too high is refunded only
 -- when the job ends.
 local function charge_progress(job, generated_tokens, cpu_tokens, charges_all)
   local cost_mwt = cost_of(job.id, job.prompt_tokens + cpu_tokens, generated_tokens)

@@ -10,8 +10,8 @@ local function schema_in(field)
   return stored_number and stored_number >= 1 and stored_number <= MAX_SCHEMA and stored_number or nil
 end
 
--- Whether a newer version has written what this version must not work on. This version's workers then drain, and no
--- jobs are admitted, claimed or taken back by its processes; running jobs may still end.
+-- Whether a newer version has written data that this version must not work on. This version's workers then drain, and
+-- no jobs are admitted, claimed or taken back by its processes; running jobs may still end.
 local function is_outdated(schema_oldest)
   return (schema_in(schema_oldest) or 1) > SCHEMA
 end

@@ -1,4 +1,4 @@
--- service: what tenants and groups were served in each pool, and what running jobs are charged.
+-- service: keeps the service of tenants and groups in each pool, and the charges of running jobs.
 -- KEYS active batch tenant books
 -- KEEPS 7
 -- USES clock settings books priority
@@ -120,7 +120,7 @@ local function serve(owner, slug, by_mwt)
   end
 end
 
--- Replaces what a running job was charged by `cost_mwt`: to its tenant, and to the group in which it was claimed, even if
+-- Replaces the charge of a running job by `cost_mwt`, for its tenant and for the group in which it was claimed, even if
 -- the tenant has left that group. The caller stores the job's new charges.
 local function charge(job, cost_mwt)
   local own_mwt = by_weight(job.tenant, cost_mwt)

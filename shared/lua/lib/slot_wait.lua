@@ -38,9 +38,9 @@ local function read_holders(request)
   return holders, 0
 end
 
--- Returns what a set's slots are shared by: the owner, with its weight and its service; the others that want slots, whose
--- weights are in `total_milli` together with the owner's; and the `idlers`, which have slots but want no more.
--- `lead` is by how much the owner's service exceeds that of every other holder. Of `unseen` holders, only the number is
+-- Returns the owners that share a set's slots: the owner, with its weight and its service; the others that want slots,
+-- whose weights are in `total_milli` together with the owner's; and the `idlers`, which have slots but want no more.
+-- `lead` is how far the owner's service is above that of every other holder. Of `unseen` holders, only the number is
 -- known: each counts with the weight 1.
 local function open_level(request, owner, group, weight_milli, total_milli, holders, unseen)
   local slug, set = request.slug, set_key(request.slug, group, false)
@@ -109,7 +109,7 @@ local function usual_cost_mwt(request)
     + request.generated_weight_milli * usual_length(request.tenant, request.slug, MAX_NUMBER)
 end
 
--- Adds `slot_view` to the request: what is known of the slots of the pool, for its tenant.
+-- Adds `slot_view` to the request: the slots of the pool, as they matter for its tenant.
 local function look_at_slots(request)
   local own, slots, holders, unseen = request.member or request, request.slots, read_holders(request)
   local fairness, quantum_ms = read_settings('fairness', 'quantum_ms')

@@ -1,4 +1,4 @@
--- spending: counts what the jobs of pools with a price cost, by day, and checks the pools' caps for a day.
+-- spending: counts the costs of jobs in pools with a price, by day, and checks the pools' caps for a day.
 -- KEYS spent rq_job
 -- USES clock usage
 -- Amounts are integers in millionths of the operator's currency, prices are amounts for 1,000 tokens. Days are those of
@@ -43,7 +43,7 @@ local function spend(day, slug, tenant, amount)
   end
 end
 
--- Counts an admitted job as the most that it can cost, and stores in its record what it will be charged by.
+-- Counts an admitted job as the most that it can cost, and stores the day, this amount and the prices in its record.
 local function hold_amount(request, id)
   if request.prompt_price > 0 or request.answer_price > 0 then
     local most = most_of(request)
@@ -62,7 +62,7 @@ local function read_price(job)
   end
 end
 
--- Counts what the tokens of one claim of a job cost.
+-- Counts the cost of the tokens of one claim of a job.
 local function spend_tokens(job, prompt_tokens, answer_tokens)
   local day, _, prompt_price, answer_price = read_price(job)
   if day then
@@ -72,7 +72,7 @@ local function spend_tokens(job, prompt_tokens, answer_tokens)
   end
 end
 
--- Takes back what was held for a job that ends, or that leaves its pool.
+-- Takes back the amount held for a job that ends, or that leaves its pool.
 local function return_amount(job)
   local day, held = read_price(job)
   if day then

@@ -40,7 +40,7 @@ local function note_freed(slug, freed)
 end
 
 -- Whether slots of a pool have become free often, as counted in the last half of a quantum. A worker claims whenever a slot
--- becomes free, but not while it is full and nothing is queued: what it has counted before that is out of date.
+-- becomes free, but not while it is full and nothing is queued: its earlier counts are then out of date.
 local function was_often(slug)
   local noted, quantum_ms = redis.call('HMGET', k_books .. slug, 'freed', 'freed_ms'), read_settings('quantum_ms')
   return is_often(number(noted[1], 0, 0))

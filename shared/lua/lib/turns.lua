@@ -31,7 +31,7 @@ end
 -- A newcomer may get a credit: its service may start below the virtual time, by CREDIT_JOBS times the mean cost of a job.
 -- Only an owner that has a policy, or whose first job was admitted more than CREDIT_AGE_MS ago, gets the credit.
 -- Otherwise, a client could gain credit by inventing tenant names. There is no credit in turns mode or without full
--- admission. Where jobs are paused, the credit is at most what the pool computes in a quantum: after long answers, a
+-- admission. Where jobs are paused, the credit is at most the work of the pool in a quantum: after long answers, a
 -- newcomer would otherwise take all slots for as long as they are.
 local CREDIT_JOBS, CREDIT_AGE_MS = 2, 60000
 -- The record of a group that was removed is kept for as long as jobs of its tenants may run.
@@ -156,8 +156,8 @@ local function activate(owner, slug, is_batch, without_credit)
   return true
 end
 
--- Removes from a pool's sums what the sums of an owner that leaves its set still contain: its jobs without a record, whose
--- costs were unknown when they were removed. `own` has the owner's sums: jobs, tokens, their cost, batch jobs, their cost.
+-- Removes from a pool's sums the rest in the sums of an owner that leaves its set: jobs without a record, whose costs
+-- were unknown when they were removed. `own` has the owner's sums: jobs, tokens, their cost, batch jobs, their cost.
 local function clear_rest(slug, group, own)
   local jobs, tokens, mwt = number(own[1], 0), number(own[2], 0), number(own[3], 0)
   local batch_jobs, batch_mwt = number(own[4], 0), number(own[5], 0)

@@ -1,4 +1,4 @@
--- usage: counts the jobs that have ended, their tokens and what these cost, by day, tenant, API key and model.
+-- usage: counts the jobs that have ended, their tokens and the cost of these, by day, tenant, API key and model.
 -- KEYS usage rq_job
 -- USES clock rq
 -- Each day (UTC by the store's clock) has a hash. A field of it is a series, `<tenant>|<label of the key>|<model>`,

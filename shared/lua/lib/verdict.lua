@@ -244,7 +244,7 @@ local function check_backlog(request)
 end
 
 -- A deadline that the client did not name allows for this many times the predicted time to compute the answer, and a start
--- deadline for as many times that of the prompt: a slow pool would otherwise refuse what nobody asked to be quick.
+-- deadline for as many times that of the prompt: a slow pool would otherwise refuse jobs that nobody asked to be quick.
 local DEFAULT_TIMES = 2
 
 local function prompt_ms_of(request)

@@ -1,4 +1,4 @@
--- webhook: keeps what the doors have to tell clients, until it was told or a day has passed (docs/webhooks.md).
+-- webhook: keeps the webhooks that the doors have to deliver, until delivery or for a day (docs/webhooks.md).
 -- KEYS webhook webhooks webhook_due webhook_turns
 -- USES clock file_bytes
 
