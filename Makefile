@@ -205,7 +205,7 @@ $(STAMPS)/engine-$(GPU): requirements/engine.txt $(STAMPS)/build
 	@echo '$(GPU)' > $(STAMPS)/gpu
 	@touch $@
 
-$(STAMPS)/penstock: pyproject.toml $(STAMPS)/web $(STAMPS)/worker $(STAMPS)/engine-$(GPU)
+$(STAMPS)/penstock: pyproject.toml workers/engine/choosing/largest.c $(STAMPS)/web $(STAMPS)/worker $(STAMPS)/engine-$(GPU)
 	@PYTHONWARNINGS=ignore $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

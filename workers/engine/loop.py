@@ -241,8 +241,8 @@ class Engine:
         self._drafter.settle(done)
 
     def _count_grammar(self, sequence: Sequence) -> None:
-        grown_s = sequence.note_grammar(self.backend.grammar_cpu_s(sequence.slot))
-        self._share.spend(sequence.job.spec.tenant, grown_s)
+        if cpu_s := self.backend.grammar_cpu_s(sequence.slot):
+            self._share.spend(sequence.job.spec.tenant, sequence.note_grammar(cpu_s))
 
     def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
         job, sequence.state = self._by_key[sequence.key], SequenceState.DECODE

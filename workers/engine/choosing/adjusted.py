@@ -46,7 +46,16 @@ class Adjustments:
 
         Biases come first, then penalties, as in llama.cpp's chain in `llama_cpp.Llama`.
         """
-        counts, masked = Counter(self._recent), self._masked(position)
+        masked = self._masked(position)
+        if not len(self._biased) and not self._recent:
+            kept = logits[masked]
+            logits[masked] = -np.inf
+            try:
+                yield
+            finally:
+                logits[masked] = kept
+            return
+        counts = Counter(self._recent)
         recent = np.fromiter(counts, np.int64, len(counts))
         changed = np.concatenate([self._biased, recent, masked])
         kept = logits[changed]

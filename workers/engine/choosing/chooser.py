@@ -3,6 +3,7 @@
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ class Choice:
     adjustments: Adjustments
     seed: int
 
-    @property
+    @cached_property
     def k(self) -> int:
         """How many of the likeliest tokens the draw needs; 0 if it needs all."""
         return 1 if is_greedy(self.sampling) else self.sampling.top_k
