@@ -10,7 +10,7 @@ from shared.errors import SchemaConflict
 
 #: The format that this version writes.
 NUMBER = 2
-#: The oldest format whose processes can work on what this version writes.
+#: The oldest format whose processes can work on this version's data.
 WORKS_BESIDE = 2
 #: The oldest format that this version can work on.
 READS_FROM = 1

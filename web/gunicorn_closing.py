@@ -11,7 +11,7 @@ import gevent
 #: connection were closed while bytes arrive, the kernel would send a reset, and the client could lose the response. A
 #: client that sends its whole body before it reads, as `requests` does, has sent 16 MiB within this time.
 LINGER_S, LINGER_MAX_BYTES = 2.0, 16 * 1_048_576
-#: The pause after each piece, in seconds. It limits what a connection can make this process read to 64 MB a second.
+#: The pause after each piece, in seconds. It limits the reads that a connection can cause to 64 MB a second.
 _PAUSE_S = 0.001
 #: How often the wait for the client's end checks whether this process is stopping, in seconds.
 _CHECK_S = 0.1

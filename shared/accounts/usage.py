@@ -20,9 +20,9 @@ from shared.store.redis_errors import store_faults
 
 #: The days for which the store keeps the usage, the current day included.
 KEPT_DAYS = 400
-#: The tenant and the model of the series in which a day with too many series counts what is beyond them.
+#: The tenant and the model of the series that counts the surplus of a day with too many series.
 OTHER = "(other)"
-#: By what rows can be added up.
+#: Rows can be added up by these dimensions.
 DIMENSIONS = ("day", "tenant", "key", "model")
 
 #: The field with the sums over all series of a day.

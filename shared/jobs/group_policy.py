@@ -15,8 +15,8 @@ class GroupPolicy:
     max_waiting: int | None = None
     #: Bound on prompt tokens plus max_tokens, summed over these jobs (default: PENSTOCK_MAX_QUEUE_TOKENS).
     max_waiting_tokens: int | None = None
-    #: Budgets of all its tenants together: tokens on a day and in a month, UTC (default: unlimited), and what a prompt
-    #: token and an answer token count in them (default: 1).
+    #: Budgets of all its tenants together: tokens on a day and in a month, UTC (default: unlimited), and how much a
+    #: prompt token and an answer token count in them (default: 1).
     tokens_per_day: int | None = None
     tokens_per_month: int | None = None
     prompt_weight: float | None = None

@@ -323,7 +323,7 @@ class JobView:
     #: How the job was routed; None if its request named a pool.
     routed: Routed | None = None
     priority: int = 0
-    #: Where the client is told of the job's end, "" for nowhere; and what became of that: see `webhook_json`.
+    #: The URL for the webhook of the job's end ("" for no webhook), and the webhook's state: see `webhook_json`.
     callback_url: str = ""
     webhook: str = ""
     #: Whether the job may run only in pools that an operator has marked as local.

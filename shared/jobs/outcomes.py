@@ -24,7 +24,7 @@ class Refusal(StrEnum):
     TENANT_BYTES_FULL = "tenant_bytes_full"
     #: With the offered job, the tenant's queued work would exceed its share of the work that may be queued.
     TENANT_SHARE_FULL = "tenant_share_full"
-    #: The pool already has too much queued work, relative to what it can compute within PENSTOCK_MAX_WAIT_MS.
+    #: The pool already has too much queued work, relative to the work that it can compute within PENSTOCK_MAX_WAIT_MS.
     BACKLOG_FULL = "backlog_full"
     #: The predicted end is too late for the deadline, or the predicted first token is too late for the start deadline.
     DEADLINE_UNMEETABLE = "deadline_unmeetable"

@@ -30,7 +30,7 @@ class TenantPolicy:
     rpm: int | None = None
     tpm: int | None = None
     #: Budgets: the most tokens that the tenant's jobs may use on a day and in a month, UTC (default: unlimited), and
-    #: what a prompt token and an answer token count in them (default: 1).
+    #: how much a prompt token and an answer token count in them (default: 1).
     tokens_per_day: int | None = None
     tokens_per_month: int | None = None
     prompt_weight: float | None = None

@@ -15,7 +15,7 @@ class EngineKind:
     modules: tuple[str, ...] | None = None
 
 
-#: The value of PENSTOCK_ENGINE → what the engine needs.
+#: The value of PENSTOCK_ENGINE → the needs of the engine.
 ENGINES = {
     "llama": EngineKind(loads_model=True),
     "upstream": EngineKind(loads_model=False, modules=("aiohttp", "numpy", "prometheus_client")),

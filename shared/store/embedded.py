@@ -42,10 +42,10 @@ START_TIMEOUT_S = 300.0
 STOP_GRACE_S = 10.0
 #: The time between two checks of whether a starting server answers or a stopping server has ended.
 POLL_INTERVAL_S = 0.02
-#: Settings that reduce what an ended job keeps from 7.8 to 2.7 kB (bench/memory.py). By default, the server allocates 4
-#: KiB for the first entries of each stream; RQ's record of a result uses 300 bytes. It also stores each hash with a
-#: value of more than 64 bytes as a table, which takes twice the space. Servers before version 7 know only the second of
-#: these names; later ones accept it as another name of `hash-max-listpack-value`.
+#: Settings that reduce the memory of an ended job from 7.8 to 2.7 kB (bench/memory.py). By default, the server
+#: allocates 4 KiB for the first entries of each stream; RQ's record of a result uses 300 bytes. It also stores each
+#: hash with a value of more than 64 bytes as a table, which takes twice the space. Servers before version 7 know only
+#: the second of these names; later ones accept it as another name of `hash-max-listpack-value`.
 SMALL_RECORDS = {"stream-node-max-bytes": "256", "hash-max-ziplist-value": "512"}
 _PROBE_TIMEOUTS = Timeouts(connect_s=0.5, answer_s=1.0, connections=1)
 

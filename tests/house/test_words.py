@@ -67,7 +67,6 @@ LEFT_OUT = {
     "workers/engine/loop.py": "is being rewritten",
     "workers/engine/sequence.py": "is being rewritten",
     "workers/engine/llama/backend.py": "is being rewritten",
-    "workers/engine/llama/samplers.py": "is being rewritten",
     "workers/upstream/": "is being rewritten",
 }
 _WORDS = rf"\b(?:{'|'.join(PHRASES)})\b"

@@ -55,7 +55,7 @@ _IGNORED = frozenset(
         "workspace_id",
     }
 )
-#: Fields that are accepted only with these values, because the values request what happens anyway.
+#: Fields that are accepted only with these values, because they request the usual behavior.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"mcp_servers": ([],)}
 #: Fields that are accepted if these functions raise no error, and then ignored.
 _CHECKED: dict[str, Callable[[Any], None]] = {

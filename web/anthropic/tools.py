@@ -18,7 +18,7 @@ _IGNORED = frozenset({"cache_control", "eager_input_streaming"})
 _HOSTED = re.compile(
     r"(code_execution|mcp_toolset|tool_search_tool_bm25|tool_search_tool_regex|web_fetch|web_search)(_[0-9]{8})?\Z"
 )
-#: Fields that are accepted only with these values, because the values request what happens anyway.
+#: Fields that are accepted only with these values, because they request the usual behavior.
 _NEUTRAL: dict[str, Any] = {"allowed_callers": ["direct"], "defer_loading": False}
 
 

@@ -21,7 +21,7 @@ class NoBoard(Enum):
     """Why there is no board at this time."""
 
     STORE_AWAY = auto()
-    #: Anything else, such as a fault in the code of the console. The log says what it was.
+    #: Anything else, such as a fault in the code of the console. The log has the error.
     ERROR = auto()
 
 

@@ -19,7 +19,7 @@ from web.runtime.current import current_context
 
 #: How long a browser should wait before it connects again, in ms.
 _RETRY_MS = 2_000
-#: A stream ends after this many seconds, and the browser connects again: what nobody looks at does not stay open.
+#: A stream ends after this many seconds, and the browser connects again: streams that nobody looks at do not stay open.
 _LONGEST_S = 900.0
 #: Seconds between two checks that the operator's key still exists.
 _CHECK_KEY_S = 5.0

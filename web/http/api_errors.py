@@ -119,7 +119,7 @@ class ApiError(Exception):
         self.code, self.message = code, _shortened(message, _MAX_MESSAGE)
         self.param = None if param is None else _shortened(param, _MAX_PARAM)
         self.headers, self.invalid_fields = headers or {}, tuple(invalid_fields)
-        #: The bound that was reached, as in refusals: its name, what is counted now, and the most that there may be.
+        #: The bound that was reached, as in refusals: its name, the present count, and the largest allowed one.
         self.limits = limits
         #: The fields that an API's packages read beside the message, in the API's own words.
         self.details = details

@@ -42,7 +42,7 @@ _SYNONYMS = {"random_seed": "seed"}
 #: Fields that are accepted only with these values, which are hints that no model here can follow, and are ignored.
 VERBOSITIES = ("low", "medium", "high")
 _HINTS: dict[str, tuple[str, ...]] = {"verbosity": VERBOSITIES}
-#: Fields that are accepted only with these values, because the values request what the door does anyway.
+#: Fields that are accepted only with these values, because they request the door's usual behavior.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),

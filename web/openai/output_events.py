@@ -43,7 +43,7 @@ class OutputEvents:
         self._position = 0
         self._n_calls = self._n_thoughts = 0
         self._n_items = self._n_messages = n_messages
-        #: The item that is open: what the model reasons, the text of the message, or a call.
+        #: The item that is open: reasoning, the text of the message, or a call.
         self._thought: str | None = None
         self._text: str | None = None
         self._call: Call | None = None

@@ -8,7 +8,7 @@ from web.api.request_schema import Sampling
 
 #: Fields that do not affect an answer here: they are accepted and ignored.
 IGNORED = frozenset({"cache_salt", "guided_decoding_backend", "request_id", "spaces_between_special_tokens"})
-#: Fields that are accepted only with these values, because the values request what happens anyway.
+#: Fields that are accepted only with these values, because they request the usual behavior.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "bad_words": ([],),

@@ -43,7 +43,7 @@ class DoorContext:
     files: Files
     clock: Clock
     trusted_proxies: TrustedProxies
-    #: Counts what clients have open in this process; it changes only in the event loop.
+    #: Counts the clients' open requests in this process; it changes only in the event loop.
     request_bounds: RequestBounds
     failed_keys: FailedKeys
     credentials: CredentialCache

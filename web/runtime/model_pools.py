@@ -49,7 +49,7 @@ class Model:
     calls_tools: bool = False
     #: How many tokens prompt and answer may have together; None if no live worker has published the number.
     n_ctx: int | None = None
-    #: The same as clients are told: of an upstream, what its list of models says. None if it is unknown.
+    #: The same for clients: for an upstream, the value in its list of models. None if it is unknown.
     max_model_len: int | None = None
     #: How an embedding model combines the vectors of its tokens into one, or `rank` for a model that ranks documents;
     #: "" for a model that generates text.

@@ -9,7 +9,7 @@ from workers.engine.backend import Prepared
 from workers.engine.events import FreeCapacity
 
 #: One job may be prefetched for every 8 slots. A prefetched job is claimed before the slot's previous job is settled.
-#: At that time, the service of the previous job's tenant does not yet include what that job really cost, so the turns
+#: At that time, the service of the previous job's tenant does not yet include the real cost of that job, so the turns
 #: can be in the wrong order by that cost. This is why only a few jobs are prefetched.
 _SLOTS_PER_PREFETCH = 8
 

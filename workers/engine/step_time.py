@@ -41,7 +41,8 @@ class StepTimeModel:
     No coefficient is negative.
     """
 
-    #: The prior: duration of an empty step, and what one decoding row, one prompt token and one draft add to it.
+    #: The prior: duration of an empty step, and the times that one decoding row, one prompt token and one draft add to
+    #: it.
     base_ms: float = 5.0
     row_ms: float = 0.5
     token_ms: float = 0.5

@@ -17,7 +17,7 @@ from workers.gguf_header import MAX_HEADER_BYTES, Header, read_header, read_loca
 from workers.model.hf_download import HUB_TIMEOUT_S, HubAway, cached_file, first_line, list_files
 from workers.model.model_file import local_parts
 
-#: How much is requested at once: first what holds the header of a small model, then more.
+#: How much is requested at once: first enough for the header of a small model, then more.
 _FIRST_BYTES, _BLOCK_BYTES = 1 << 20, 4 << 20
 #: The headers of one model must have arrived after this time, even if a server sends them byte by byte.
 _LONGEST_S = 120.0

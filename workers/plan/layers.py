@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from workers.gguf_header import MAX_LAYERS, Header, HeaderFault, Tensor, Value
 
-#: The name of a tensor of a layer: the layer's number, and what the tensor is in it.
+#: The name of a tensor of a layer: the layer's number, and the role of the tensor in it.
 _OF_LAYER = re.compile(r"blk\.([0-9]{1,4})\.(.+)", re.DOTALL)
 #: Parts of the names of tensors that only layers with recurrent memory have: state spaces, convolutions, RWKV.
 _RECURRENT = ("ssm_", "shortconv.", "time_mix_")

@@ -15,7 +15,7 @@ from web.openai.embeddings_schema import embeddings_json
 from web.openai.responses_answers import response_json
 from web.operations.batches.lines import RequestLine
 
-#: For each endpoint, what its answers are.
+#: For each endpoint, the kind of its answers.
 ENDPOINTS: dict[str, AnswerKind | Literal["embeddings", "response"]] = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completion",

@@ -17,7 +17,7 @@ from web.operations.batches.records import no_room_error
 from web.runtime.context import DoorContext
 
 _READ_BYTES = 65_536
-#: How much of a file is held in memory, at most: a part, and what follows it in the form.
+#: How much of a file is held in memory, at most: a part, and the text after it in the form.
 HELD_BYTES = 2 * PART_BYTES
 #: The longest rest of a form besides the file, in bytes.
 FORM_BYTES = 65_536

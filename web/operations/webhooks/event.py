@@ -12,7 +12,7 @@ from web.operations.batches.batch_json import batch_json
 
 #: A longer body is sent without its answer, which the receiver then reads with GET.
 MAX_BODY_BYTES = 262_144
-#: The fields that a long body lacks, with what is in their place; the first is the answer itself.
+#: The fields that a long body lacks, with their replacements; the first is the answer itself.
 _JOB: dict[str, Any] = {"text": None, "logprobs": None, "candidates": []}
 _RESPONSE: dict[str, Any] = {"output": []}
 _BATCH: dict[str, Any] = {"errors": None}

@@ -25,7 +25,7 @@ _SEPARATORS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 
 #: The CPU time that rendering a conversation may take, in ms, if no setting says so.
 CPU_MS = 1000
-#: As many conversations are rendered to find out what a template does.
+#: This many conversations are rendered to find out how a template works.
 _PROBED = 4
 
 

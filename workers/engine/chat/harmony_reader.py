@@ -64,7 +64,7 @@ class HarmonyReader:
         #: Text that is read but not returned, because it may be the beginning of a mark.
         self._held = ""
         self._place, self._kind = _Place.FIRST, _Kind.IGNORED
-        #: The header so far: the role with its recipient, and what follows the mark of the channel.
+        #: The header so far: the role with its recipient, and the text after the mark of the channel.
         self._role, self._channel, self._in_channel = ASSISTANT, "", False
         #: The tool that the header has called before the mark of a further channel.
         self._called = ""

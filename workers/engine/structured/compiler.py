@@ -106,8 +106,8 @@ class GrammarCompiler:
         self._parser_limits = llguidance.LLParserLimits(**_LIMITS)
         self._probes = Probes(limits.compile_ms, _LIMITS)
         self._lock = threading.Lock()
-        #: (tenant, digest) → grammar, the least recently used first. A tenant does not see what others have compiled:
-        #: the time of an answer would tell.
+        #: (tenant, digest) → grammar, the least recently used first. A tenant does not see the grammars of others: the
+        #: time of an answer would tell.
         self._kept: OrderedDict[tuple[str, bytes], Grammar] = OrderedDict()
 
     def compile(self, constraint: Constraint, tenant: str) -> Grammar:

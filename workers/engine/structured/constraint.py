@@ -59,7 +59,7 @@ class Constraint:
     kind: str
     text: str
     marks: tuple[tuple[str, int], ...] = ()
-    #: The schema of each tool in the grammar, and what a rejection of it is about.
+    #: The schema of each tool in the grammar, and the subject of a rejection of it.
     parts: tuple[tuple[Subject, str], ...] = ()
 
     @property
