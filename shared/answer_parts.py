@@ -84,7 +84,7 @@ class PartsReader:
         self._n_calls = 0
 
     def feed(self, text: str) -> list[Delta]:
-        """Return what a further piece adds to the answer, in order."""
+        """Return the additions of a further piece to the answer, in order."""
         deltas = []
         for part in segments(text):
             if part in {CALL, REASONING, END}:

@@ -53,12 +53,12 @@ def without_candidate_marks(text: str) -> str:
 
 
 def begin_mark(index: int) -> str:
-    """Return what comes before text of a candidate."""
+    """Return the mark before text of a candidate."""
     return f"{CANDIDATE}{index:x}"
 
 
 def end_mark(reason: str) -> str:
-    """Return what comes after the last text of a candidate that ended for this reason."""
+    """Return the mark after the last text of a candidate that ended for this reason."""
     return ENDED + reason[0]
 
 
@@ -76,7 +76,7 @@ class CandidateReader:
         self.ended = 0
 
     def feed(self, text: str) -> list[CandidateDelta]:
-        """Return what a further piece adds to the candidates, in order."""
+        """Return the additions of a further piece to the candidates, in order."""
         deltas = []
         for part in _MARKS.split(text):
             if part in {CANDIDATE, ENDED}:
@@ -86,7 +86,7 @@ class CandidateReader:
         return deltas
 
     def _read(self, part: str) -> list[CandidateDelta]:
-        """Return what a piece without marks adds."""
+        """Return the additions of a piece without marks."""
         mark, self._mark = self._mark, ""
         deltas = []
         if mark == CANDIDATE:

@@ -19,7 +19,7 @@ _MAX_NUMBER = 9_999
 
 
 def is_outdated(oldest: str | None) -> bool:
-    """Return whether a newer version has written what this version must not work on (the field `schema_oldest`)."""
+    """Return whether this version must not work on the data of a newer version (the field `schema_oldest`)."""
     return (_valid(oldest) or 1) > NUMBER
 
 

@@ -121,7 +121,7 @@ class PacedSocket:
         self._begin(_Phase.BODY, *self._body_limits)
 
     def begin_drain(self) -> None:
-        """Read what the app left of a body."""
+        """Read the rest of a body that the app left."""
         self._begin(_Phase.DRAIN, DRAIN_S, DRAIN_MAX_BYTES)
 
     def recv(self, size: int) -> bytes:
@@ -167,7 +167,7 @@ class PacedSocket:
         return data
 
     def release(self) -> None:
-        """Give back what is held of the budget."""
+        """Give back the held bytes to the budget."""
         self._held_bytes = 0
         self._heads.hold(self, 0)
 
@@ -268,11 +268,11 @@ class DoorParser(RequestParser):  # type: ignore[misc]  # its base class has no 
         return self.mesg
 
     def close(self) -> None:
-        """Give back what the connection holds of the budget."""
+        """Give back the bytes that the connection holds to the budget."""
         self._source.release()
 
     def finish_body(self, *_: Any, **__: Any) -> bool:
-        """Read what the app left of the body; return False if that is too much, too slow or no body."""
+        """Read the rest of the body that the app left; return False if that is too long, too slow or not a body."""
         if self.mesg is None:
             return True
         self._source.begin_drain()

@@ -79,7 +79,7 @@ class JobEngine(Protocol):
         ...
 
     def figures(self) -> dict[str, str | int | float]:
-        """Return what only this kind of engine measures, for the heartbeat."""
+        """Return the figures that only this kind of engine measures, for the heartbeat."""
         ...
 
     def run(self, stop: threading.Event) -> None:

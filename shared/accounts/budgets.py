@@ -1,4 +1,4 @@
-"""Reads what tenants and groups have used of their budgets of tokens.
+"""Reads the budgets of tokens of tenants and groups, and the used parts.
 
 shared/lua/lib/budget.lua writes the counts into the records of the owners, and describes them.
 """
@@ -28,7 +28,7 @@ _MAX_PIPELINED = 1_000
 
 @dataclass(frozen=True)
 class Budget:
-    """One budget and what is used of it, in tokens by the owner's weights. Times are UTC, by the store's clock."""
+    """One budget and its used part, in tokens by the owner's weights. Times are UTC, by the store's clock."""
 
     kind: Literal["tenant", "group"]
     name: str

@@ -105,7 +105,7 @@ class Usage:
             yield from self.read_day(day)
 
     def find_gaps(self) -> list[str]:
-        """Return a sentence about each day whose series do not add up to what was counted in all."""
+        """Return a sentence about each day whose series do not add up to the total count."""
         problems: list[str] = []
         with store_faults(self._client):
             found = sorted(text(raw) for raw in self._client.scan_iter(keys.usage("*"), count=_SCAN_COUNT))

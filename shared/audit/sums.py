@@ -40,7 +40,7 @@ def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def check_budgets(snapshot: StoreSnapshot) -> Iterator[str]:
-    """Check what is reserved in the budgets of tenants and groups for their inflight jobs."""
+    """Check the tokens reserved in the budgets of tenants and groups for their inflight jobs."""
     expected = Counter[str]()
     for record in snapshot.records.values():
         if record.get("penstock_state") in {"queued", "running"}:
@@ -91,7 +91,7 @@ def check_pools(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def _check_queued(snapshot: StoreSnapshot, slug: str, queued: list[dict[str, str]]) -> Iterator[str]:
-    """Check each tenant's numbers of the jobs queued for a pool, and what is counted for batch jobs."""
+    """Check each tenant's counts of the jobs queued for a pool, and those of batch jobs."""
     held = snapshot.pool_sums[slug]
     batch_mwt = sum(number_in(record, "cost_mwt") for record in queued if priority_of(record) < 0)
     if held.get("batch_mwt", "0") != str(batch_mwt):

@@ -1,4 +1,4 @@
-"""Checks invariant 13: what is to be told is due at some time, and its tenant has a turn by then."""
+"""Checks invariant 13: each webhook to be sent is due at some time, and its tenant has a turn by then."""
 
 from typing import Any
 

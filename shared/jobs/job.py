@@ -105,7 +105,7 @@ class NewJob:
 
     @property
     def client_arguments(self) -> dict[str, str | int]:
-        """The arguments of the script admit that say who the client is and what it was told before."""
+        """The arguments of the script admit about the client and its earlier refusals."""
         told: dict[str, str | int] = {"ticket_id": self.ticket_id, "ticket_ms": self.ticket_ms}
         named: dict[str, str | int] = {
             "start_named": int(self.start_named),
@@ -225,7 +225,7 @@ class Usage:
 
     @property
     def arguments(self) -> dict[str, int]:
-        """The arguments of the script settle that say what was computed, and when."""
+        """The arguments of the script settle about the computed tokens and their times."""
         return {
             "prompt_tokens": self.read_tokens,
             "cached_tokens": self.cached_tokens,

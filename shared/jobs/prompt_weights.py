@@ -87,7 +87,7 @@ def text_counts(text: str) -> list[float]:
 
 
 def chat_counts(payload: Mapping[str, Any], tokens: Callable[[str], float]) -> list[float]:
-    """Return what a template adds tokens for. The texts of the tools count by their tokens."""
+    """Return the parts of a chat for which a template adds tokens. The texts of the tools count by their tokens."""
     messages, tools = payload["messages"], shown_tools(payload)
     without_system = bool(messages) and messages[0].get("role") not in ("system", "developer")
     functions = [_function(tool) for tool in tools]

@@ -18,7 +18,7 @@ class RoutedRequest:
 
 @dataclass(frozen=True)
 class Routing:
-    """A request's route: its name and stored text, and what the request is in the pool of each of its steps."""
+    """A request's route: its name and stored text, and the request in the pool of each of its steps."""
 
     name: str
     text: str

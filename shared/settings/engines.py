@@ -1,4 +1,4 @@
-"""The engines that PENSTOCK_ENGINE can name, and what each of them needs."""
+"""The engines that PENSTOCK_ENGINE can name, and their needs."""
 
 from dataclasses import dataclass
 

@@ -95,7 +95,7 @@ def service_field(slug: str) -> str:
 
 
 def spent(day: str) -> str:
-    """Return the key of the HASH with what the jobs of a day (UTC, 2026-11-23) cost, by pool and by tenant."""
+    """Return the key of the HASH with the costs of the jobs of a day (UTC, 2026-11-23), by pool and by tenant."""
     return _key("spent", day)
 
 

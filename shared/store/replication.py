@@ -1,4 +1,4 @@
-"""Waits until replicas have what a script wrote, for the setting PENSTOCK_ACK_REPLICAS."""
+"""Waits until replicas have the writes of a script, for the setting PENSTOCK_ACK_REPLICAS."""
 
 from typing import Any
 

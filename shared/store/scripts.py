@@ -184,7 +184,7 @@ def read(path: str) -> tuple[Header, str]:
 
 
 def parse(name: str, text: str) -> Header:
-    """Parse the header of a Lua file. Raises ScriptError, whose message quotes what is invalid."""
+    """Parse the header of a Lua file. Raises ScriptError, whose message quotes the invalid part."""
     found: dict[str, list[str]] = {"KEYS": [], "ARGV": [], "ANSWERS": [], "KEEPS": [], "USES": [], "RARELY": []}
     lines = _leading_comment(text)
     if not lines or not lines[0].startswith(f"-- {name.rsplit('/', 1)[-1]}: "):

@@ -91,7 +91,7 @@ class OtelTraces:
         return span.traceparent
 
     def close(self) -> None:
-        """Send what was not sent yet, for at most 3 s."""
+        """Send the remaining spans, for at most 3 s."""
         closing = threading.Thread(target=self._provider.shutdown, name="close-traces", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)

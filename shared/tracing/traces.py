@@ -62,7 +62,7 @@ class Traces(Protocol):
         ...
 
     def close(self) -> None:
-        """Send what was not sent yet, for at most a few seconds."""
+        """Send the remaining spans, for at most a few seconds."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Computes what every tenant and worker has now, and their rates between two snapshots, for operators."""
+"""Computes the present figures of all tenants and workers, and their rates between two snapshots, for operators."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Adds up what each tenant was served and what was due to it by its weight, between snapshots and pool by pool."""
+"""Adds up the service of each tenant, and its fair share by weight, between snapshots and pool by pool."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping

@@ -81,7 +81,7 @@ def thinking_block(text: str) -> dict[str, Any]:
 
 
 def upstream_parts(view: JobView) -> AnswerParts:
-    """Return what an upstream's answer has beside its text: its reasoning and its calls of tools."""
+    """Return the blocks of an upstream's answer beside its text: its reasoning and its calls of tools."""
     others = view.extra.get("upstream", {})
     reasoning = others.get("reasoning_content") or others.get("reasoning") or ""
     functions = [call.get("function") or {} for call in others.get("tool_calls") or ()]
@@ -101,7 +101,7 @@ def _blocks(view: JobView) -> list[dict[str, Any]]:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Return the arguments as an object. If they were cut, it has what is complete, as in clients' streams."""
+    """Return the arguments as an object. If they were cut, it has the complete part, as in clients' streams."""
     try:
         value = from_json(arguments or "{}", allow_partial=True)
     except ValueError:

@@ -45,7 +45,7 @@ class MessageEvents:
             yield from self._grow(delta)
 
     def end(self, view: JobView) -> Iterator[Event]:
-        """Yield the events for what an upstream's answer has beside its text, and those that end the message."""
+        """Yield the events for the parts of an upstream's answer beside its text, and those that end the message."""
         others = upstream_parts(view)
         if others.reasoning:
             yield from self._grow(Delta("reasoning", others.reasoning))

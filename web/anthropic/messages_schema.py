@@ -129,7 +129,7 @@ def _objects(value: Any) -> Any:
 
 
 class CountTokensBody(NotesIgnored, Body):
-    """The body of `POST /v1/messages/count_tokens`: what the prompt is made of."""
+    """The body of `POST /v1/messages/count_tokens`: the parts of the prompt."""
 
     messages: Annotated[
         Conversation,

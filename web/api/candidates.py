@@ -24,7 +24,7 @@ class Choice:
 
 
 def candidate_form(candidates: int, *, choices: int = 1, pick: Pick = "mean_logprob") -> dict[str, Any]:
-    """Return what is stored with a job to read its candidates later (JobView.form); nothing if it has only one.
+    """Return the data to store with a job to read its candidates later (JobView.form); nothing for only one.
 
     `choices` of the candidates are returned on OpenAI's routes, and those that `pick` names on the native ones.
     """

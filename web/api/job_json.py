@@ -96,7 +96,7 @@ def routed_json(view: JobView) -> dict[str, Any]:
 
 
 def webhook_json(view: JobView) -> dict[str, Any]:
-    """Return a dict with the field `webhook`: where the end is told, and what became of that; empty without a URL."""
+    """Return a dict with the field `webhook`: the URL and the state of the job's webhook; empty without a URL."""
     return webhook_state(view.callback_url, view.webhook)
 
 

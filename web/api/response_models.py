@@ -206,7 +206,7 @@ class OwnQueue(ResponseModel):
 
 
 class TokenBudget(ResponseModel):
-    """A budget of the tenant or its group, and what is used of it now."""
+    """A budget of the tenant or its group, and the part used now."""
 
     kind: Literal["tenant", "group"]
     name: str

@@ -1,4 +1,4 @@
-"""Keeps of the store's counters only what the console compares over minutes: refusals, failures and first tokens."""
+"""Keeps the store's counters that the console compares over minutes: refusals, failures and first tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

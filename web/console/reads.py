@@ -1,4 +1,4 @@
-"""Reads from the store what only the console shows: running jobs, failed jobs, and facts about all tenants."""
+"""Reads the data that only the console shows: running jobs, failed jobs, and facts about all tenants."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Estimate from its bytes what a JSON text costs to parse and to check; reject a text that would cost too much.
+"""Estimate from its bytes the cost of parsing and checking a JSON text; reject a text that would cost too much.
 
 A body of 1 MiB can contain half a million lists, whose parsing takes .3 s of the door's loop, and all other requests
 wait for it. Counting bytes takes a few ms at most. The weight of a text is about its parsing time in units of 25 ns,

@@ -109,7 +109,7 @@ class AnswerFormat:
         return [self._chunk({"content": text} if self.kind == "chat" else text, index)]
 
     def others_chunk(self, view: JobView) -> dict[str, Any] | None:
-        """Return a chunk with what an upstream's answer has beside its text, such as tool calls; None if nothing."""
+        """Return a chunk with an upstream's answer beside its text, such as tool calls; None without any."""
         others = _others(view)
         calls = others.get("tool_calls")
         if isinstance(calls, list):

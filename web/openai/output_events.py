@@ -102,7 +102,7 @@ class OutputEvents:
             yield self._event("output_text.delta", 0, self._content | {"delta": unknown, "logprobs": []})
 
     def _close_before(self, position: int) -> Iterator[OutputEvent]:
-        """Close what the model reasons, or its message, where the next item begins: only then it is complete."""
+        """Close the model's reasoning or message where the next item begins: only then it is complete."""
         if self._thought is not None:
             yield from self._close_thought("completed", position)
         elif self._text is not None:

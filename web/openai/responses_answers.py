@@ -84,7 +84,7 @@ def has_logprobs(view: JobView) -> bool:
 def message_json(
     job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None, *, index: int = 0
 ) -> dict[str, Any]:
-    """Return the item for what the model says. If `text` is None, it has no content yet.
+    """Return the item for the model's message. If `text` is None, it has no content yet.
 
     If the answer has several messages, this is the one with the number `index`.
     """
@@ -104,7 +104,7 @@ def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[s
 
 
 def reasoning_json(job_id: str, text: str | None, status: str, *, index: int = 0) -> dict[str, Any]:
-    """Return the item for what the model reasons. If `text` is None, it has no content yet.
+    """Return the item for the model's reasoning. If `text` is None, it has no content yet.
 
     The text is what the model wrote, so it is content and no summary. If the answer has several such items, this is the
     one with the number `index`.

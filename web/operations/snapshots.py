@@ -1,4 +1,4 @@
-"""Read how the whole system is doing, how many jobs one tenant has, and what tenants have used."""
+"""Read the state of the whole system, the number of one tenant's jobs, and the usage of tenants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

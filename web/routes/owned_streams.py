@@ -1,4 +1,4 @@
-"""Streams on the connection that owns the job: what of a text is still to send, and how a stream ends early."""
+"""Streams on the connection that owns the job: the rest of a text to send, and the early end of a stream."""
 
 from collections.abc import Callable, Iterator
 

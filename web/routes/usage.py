@@ -1,4 +1,4 @@
-"""`/v1/usage`: what the calling tenant has used, or for operators, what all tenants have used."""
+"""`/v1/usage`: the usage of the calling tenant or, for operators, of all tenants."""
 
 from apiflask import APIBlueprint
 from flask import Response, request

@@ -202,7 +202,7 @@ def _add_up(file: Path, kind: str, values: dict[str, float]) -> None:
 
 
 def _cumulated(metric_name: str, buckets: list[tuple[float, Sample]]) -> Iterator[Sample]:
-    """Yield the buckets of one series with what the smaller ones hold, and their count."""
+    """Yield the buckets of one series, each with the sum of the smaller ones, and their count."""
     count = 0.0
     for _, sample in sorted(buckets, key=lambda bucket: bucket[0]):
         count += sample.value

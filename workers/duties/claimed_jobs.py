@@ -55,7 +55,7 @@ class HeldJob:
         return 0 if self.row_since_s is None else max(0, round((now_s - self.row_since_s) * 1000))
 
     def cpu_tokens(self, prefill_tps: float) -> int:
-        """Return what the tenant is charged for CPU time, in weighted tokens.
+        """Return the tenant's charge for CPU time, in weighted tokens.
 
         These are the prompt tokens that the engine could have computed in the CPU time of the preparation and of the
         grammar. `prefill_tps` is the engine's prefill rate. The first 2 ms are free.
@@ -63,7 +63,7 @@ class HeldJob:
         return int(max(0.0, self.prepare_cpu_s + self.grammar_cpu_s - _FREE_CPU_S) * prefill_tps)
 
     def own_usage(self, usage: Usage) -> Usage:
-        """Return what this attempt computed. Tokens that earlier attempts have generated are read like a prompt.
+        """Return the usage of this attempt. Tokens that earlier attempts have generated are read like a prompt.
 
         Candidates that are generated side by side share the time of the decoding, so it is left out for them.
         """

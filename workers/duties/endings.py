@@ -1,4 +1,4 @@
-"""Converts the engine's report of a job's end to what the store records; pure functions."""
+"""Converts the engine's report of a job's end to the store's record of it; pure functions."""
 
 from dataclasses import replace
 

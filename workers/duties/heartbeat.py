@@ -1,4 +1,4 @@
-"""Builds what this worker reports: its name, its state, its heartbeats, and the values of its own /metrics."""
+"""Builds the reports of this worker: its name, its state, its heartbeats, and the values of its own /metrics."""
 
 import os
 import re

@@ -210,7 +210,7 @@ class Backend(Protocol):
         ...
 
     def saved_state(self, slot: int) -> Any:
-        """Return what cannot be made again from the tokens of the slot's sequence. Called before `close_slot`."""
+        """Return the state that the tokens of the slot's sequence cannot restore. Called before `close_slot`."""
         ...
 
     def close_slot(self, slot: int) -> None:

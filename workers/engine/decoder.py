@@ -11,7 +11,7 @@ from workers.engine.step_time import StepTimeModel, attention_reads
 
 
 class Decoder:
-    """Calls the backend and counts what it computed. Used by the engine's thread only.
+    """Calls the backend and counts the computed tokens. Used by the engine's thread only.
 
     `running` has the sequence of each slot in use. `fail` is called with a sequence whose row cannot be computed, and
     `on_time` with the duration of each call in seconds.

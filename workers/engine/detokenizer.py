@@ -44,7 +44,7 @@ class Detokenizer:
 
     @property
     def whole_text(self) -> str:
-        """The text of the answer so far, with what is held back."""
+        """The text of the answer so far, with the text that is held back."""
         return self.text + ("" if self.stopped else self._held)
 
     @property

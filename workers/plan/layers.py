@@ -1,4 +1,4 @@
-"""Finds out what each layer of a model keeps for a token and for a sequence, from the header of the model's file.
+"""Finds the memory of each layer of a model for a token and for a sequence, from the header of the model's file.
 
 The tensors of a layer tell its kind, so that the formulas hold for architectures that are not listed here. The formulas
 are those of llama.cpp: `llama_kv_cache` and `llama_memory_recurrent`, with the sizes of `llama_hparams`.
@@ -79,7 +79,7 @@ class Metadata:
 
 
 def layers_of(metadata: Metadata, tensors: Iterable[Tensor]) -> list[Layer]:
-    """Return what each layer keeps. Raises HeaderFault if a number that is needed is not valid."""
+    """Return the memory of each layer. Raises HeaderFault if a number that is needed is not valid."""
     n_layers = metadata.number("block_count")
     if not 1 <= n_layers <= MAX_LAYERS:
         raise HeaderFault(f"{metadata.architecture}.block_count={n_layers} is not in 1..{MAX_LAYERS}")

@@ -1,4 +1,4 @@
-"""Sums up what the headers of a model's files say: its parameters, its weights and its experts."""
+"""Sums up the headers of a model's files: its parameters, its weights and its experts."""
 
 import math
 from collections.abc import Sequence

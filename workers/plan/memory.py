@@ -51,12 +51,12 @@ class Fit:
 
 
 def cell_bytes(layout: Layout, kv_type: str, *, flash: bool) -> float:
-    """Return what one KV cell takes: the keys and values of one token in all layers."""
+    """Return the bytes of one KV cell: the keys and values of one token in all layers."""
     return sum(layer_cell_bytes(layout, layer, kv_type, flash=flash) for layer in layout.layers)
 
 
 def layer_cell_bytes(layout: Layout, layer: Layer, kv_type: str, *, flash: bool) -> float:
-    """Return what the keys and values of one token take in one layer.
+    """Return the bytes of the keys and values of one token in one layer.
 
     Without flash attention, the values are stored transposed, and those of each layer take as much as the widest.
     """

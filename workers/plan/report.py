@@ -15,7 +15,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is said about one model: what it consists of, what fits, and what it can do."""
+    """The report about one model: its parts, the jobs that fit, and its speed."""
 
     model: str
     layout: Layout
@@ -28,7 +28,7 @@ class Plan:
         return Counter(self.layout.layers).most_common()
 
     def layer_bytes(self, layer: Layer) -> float:
-        """Return what a token takes in one such layer: 0 if the model embeds, and keeps nothing."""
+        """Return the bytes of a token in one such layer: 0 if the model embeds, and keeps nothing."""
         if self.layout.embeds:
             return 0.0
         return layer_cell_bytes(self.layout, layer, self.settings.kv_type, flash=self.fit.flash)

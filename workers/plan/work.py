@@ -43,7 +43,7 @@ class Work:
 
 
 def work_of(fit: Fit, settings: Settings, demand: Demand, rate_wtps: float | None) -> Work:
-    """Return what a worker with these sizes does if it computes `rate_wtps` weighted tokens per second.
+    """Return the work of a worker with these sizes that computes `rate_wtps` weighted tokens per second.
 
     A job costs its prompt tokens and the weighted tokens of its answer, as in the reports of workers (mu_wtps). Raises
     DoesNotFit if one such job is longer than the worker accepts.

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Manage the keys of operators (the 
 
 @app.command("ls")
 def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
-    """List what the store records about each admin key. The keys themselves are not stored."""
+    """List the records of all admin keys. The keys themselves are not stored."""
     from shared.accounts.admin_keys import AdminKeys
 
     now_ms, records = AdminKeys(store_client(state_dir)).ls()

@@ -31,7 +31,7 @@ TenantFilter = Annotated[str | None, typer.Option("--tenant", metavar="NAME", he
 
 @app.command("ls")
 def list_all(*, tenant: TenantFilter = None, state_dir: StateDir = None, json: Json = False) -> None:
-    """List what the store records about each key. The keys themselves are not stored."""
+    """List the records of all keys. The keys themselves are not stored."""
     from shared.accounts.api_keys import ApiKeys
 
     now_ms, records = ApiKeys(store_client(state_dir)).ls(tenant)

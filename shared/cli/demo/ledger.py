@@ -1,4 +1,4 @@
-"""The clients' own ledger of the demo: what each team sent, and how the door answered.
+"""The clients' own ledger of the demo: each team's requests, and the door's answers.
 
 Every figure that the demo shows comes from here. Nothing is read from the store or from Penstock's metrics.
 """

@@ -1,1 +1,1 @@
-"""The settings of sign-in: who may say who a user is, and what each user may do."""
+"""The settings of sign-in: the trusted sources of users' names, and the roles of users."""

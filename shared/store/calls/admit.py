@@ -69,7 +69,7 @@ def _of_route(routing: Routing) -> Call:
 
 
 def routing_json(routing: Routing | None) -> str:
-    """Return what lib/routes.lua reads about the route that a request names, or "" if it names none."""
+    """Return the description of a request's route for lib/routes.lua, or "" if it names no route."""
     if routing is None:
         return ""
     return _json(asdict(routing) | {"pools": [asdict(p) | {"slug": model_slug(p.model)} for p in routing.pools]})

@@ -14,7 +14,7 @@ _UNHEARD = b"unheard"
 
 @dataclass(frozen=True)
 class EarlierRequest:
-    """By what a request is recognized as a repetition: its Idempotency-Key, or for a job also the job's id."""
+    """The identity of a request for recognizing repetitions: its Idempotency-Key, or for a job also the job's id."""
 
     #: The digest of the Idempotency-Key; "" for none.
     idem_digest: str

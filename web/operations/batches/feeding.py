@@ -75,7 +75,7 @@ class Feeding:
         self._stop = self._reason_to_stop()
 
     def run(self) -> None:
-        """Do what can be done now. Raises StoreUnavailable, ClaimLost, and LookupError if the input file is gone."""
+        """Do the possible work. Raises StoreUnavailable, ClaimLost, and LookupError if the input file is gone."""
         loaded = {number: OpenLine.load(text) for number, text in self._claimed.lines.items()}
         plan = _Plan({number: line for number, line in loaded.items() if line is not None})
         for number in loaded.keys() - plan.lines.keys():

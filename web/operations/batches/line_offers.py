@@ -87,7 +87,7 @@ def _may_come_back(context: DoorContext, batch: StoredBatch, error: ApiError) ->
 
 
 def _refused(batch: StoredBatch, line: OpenLine, refusal: Yield, now_ms: int, *, is_cut: bool) -> Offered:
-    """Return what becomes of a refused line. `is_cut` says that the window's end is its deadline."""
+    """Return the outcome for a refused line. `is_cut` says that the window's end is its deadline."""
     hint_ms, is_own = refusal.body["retry_hint_ms"], refusal.body["reason"] == "deadline_unmeetable"
     if hint_ms is not None and is_own:
         return replace(_later(line, now_ms, max(hint_ms, _OWN_REST_MS)), is_own=True)

@@ -67,7 +67,7 @@ class OpenLine:
             return None
 
     def of(self, request: RequestLine) -> Self:
-        """Return the line with what is known from its request."""
+        """Return the line with the fields that its request gives."""
         return replace(self, custom_id=request.custom_id, model=str(request.body.get("model"))[:_MODEL_CHARS])
 
     def again(self, batch_id: str, now_ms: int) -> Self:
@@ -84,7 +84,7 @@ def job_id(batch_id: str, number: int, attempt: int) -> str:
 
 
 def answer_line(batch_id: str, line: OpenLine, endpoint: str, view: JobView) -> str:
-    """Return what is stored as the answer of a line whose job has ended."""
+    """Return the stored answer of a line whose job has ended."""
     problem = job_end_error(view)
     if problem is not None:
         return problem_line(batch_id, line, problem, view.id)
@@ -99,7 +99,7 @@ def answer_line(batch_id: str, line: OpenLine, endpoint: str, view: JobView) -> 
 
 
 def problem_line(batch_id: str, line: OpenLine, problem: ApiError, request_id: str) -> str:
-    """Return what is stored for a line that was answered with an error."""
+    """Return the stored answer of a line that was answered with an error."""
     body = error_response(problem).body
     error = {"code": problem.code, "message": problem.message}
     status = OPENAI_STATUS.get(problem.code, problem.status)
@@ -107,13 +107,13 @@ def problem_line(batch_id: str, line: OpenLine, problem: ApiError, request_id: s
 
 
 def refusal_line(batch_id: str, line: OpenLine, status: int, body: dict[str, Any]) -> str:
-    """Return what is stored for a line that can never be admitted."""
+    """Return the stored answer of a line that can never be admitted."""
     error = {"code": body["error"]["code"], "message": body["error"]["message"]}
     return ERROR + _file_line(batch_id, line, response=_response(status, line.job, body), error=error)
 
 
 def unrun_line(batch_id: str, line: OpenLine, code: str, message: str = "") -> str:
-    """Return what is stored for a line that was not run to its end; `code` says why."""
+    """Return the stored answer of a line that was not run to its end; `code` says why."""
     return ERROR + _file_line(batch_id, line, error={"code": code, "message": message or _NOT_RUN[code]})
 
 

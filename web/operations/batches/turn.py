@@ -24,7 +24,7 @@ _SPOILED_REST_MS = 60_000
 
 
 def take_turn(context: DoorContext, claimed: ClaimedBatch) -> None:
-    """Do for a batch what can be done now. Raises StoreUnavailable, and ClaimLost if the claim has ended."""
+    """Do the work for a batch that is possible now. Raises StoreUnavailable, and ClaimLost if the claim has ended."""
     batch, batches = claimed.batch, Batches(context.store.client)
     if batch.status is BatchStatus.VALIDATING:
         _validate(context, claimed, batches)

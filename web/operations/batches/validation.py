@@ -13,7 +13,7 @@ _MAX_TOLD = 20
 
 @dataclass(frozen=True)
 class Validated:
-    """The number of requests, and what is told about invalid lines in OpenAI's form."""
+    """The number of requests, and the errors of invalid lines in OpenAI's form."""
 
     total: int
     problems: list[dict[str, Any]]

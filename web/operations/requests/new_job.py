@@ -49,7 +49,7 @@ def make_job(context: DoorContext, caller: Caller, generation: GenerationRequest
 
 
 def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
-    """Return what the request uses that not every pool supports: values of `shared.jobs.route.FEATURES`."""
+    """Return the used features that not every pool supports: values of `shared.jobs.route.FEATURES`."""
     forward = payload.get("forward") or {}
     response_format = payload.get("response_format") or forward.get("response_format")
     has_schema = isinstance(response_format, dict) and response_format.get("type") != "text"
@@ -63,7 +63,7 @@ def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _in_pool(context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model) -> RoutedRequest:
-    """Return what the request is in a pool. Raises ApiError if the pool's engine cannot run it."""
+    """Return the request as it is in a pool. Raises ApiError if the pool's engine cannot run it."""
     payload = generation.payload
     if model.live and "forward" in payload and not model.forwards:
         raise ApiError("unsupported_parameter", f"model {model.name!r} is not served by an upstream", param="model")

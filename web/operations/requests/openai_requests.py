@@ -27,7 +27,7 @@ TextBody = ChatBody | CompletionBody | ForwardedBody
 def text_request(
     context: DoorContext, body: TextBody, kind: AnswerKind, deadline: RequestDeadline
 ) -> GenerationRequest:
-    """Return the request for one answer to a chat or a prompt, without what arrived in headers."""
+    """Return the request for one answer to a chat or a prompt, without the values of headers."""
     payload, form = body.payload(), {"forwarded": True}
     if not isinstance(body, ForwardedBody):
         form = _form(body, payload)
@@ -51,7 +51,7 @@ def text_request(
 
 
 def response_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
-    """Return the request for a response, without what arrived in headers and without the conversation before it."""
+    """Return the request for a response, without the values of headers and the conversation before it."""
     return GenerationRequest(
         payload=body.payload(),
         deadline=deadline,
@@ -77,7 +77,7 @@ def response_request(context: DoorContext, body: ResponsesWithTools, deadline: R
 def embeddings_request(
     context: DoorContext, body: EmbeddingsBody, policy: TenantPolicy | None, deadline: RequestDeadline
 ) -> GenerationRequest:
-    """Return the request for embeddings, without what arrived in headers. Raises ApiError."""
+    """Return the request for embeddings, without the values of headers. Raises ApiError."""
     target = context.pools.resolve_target(body.model, policy)
     _check_dimensions(body, target)
     return vector_request(body.payload(forwards=bool(target.forwards)), body.model, deadline)

@@ -1,1 +1,1 @@
-"""Webhooks: what a request may ask for, and the duty that sends them."""
+"""Webhooks: their fields in requests, and the duty that sends them."""

@@ -64,7 +64,7 @@ def _cached(find: Callable[[str], Record | None], max_entries: int) -> Callable[
 
 
 class CredentialCache:
-    """Caches what ApiKeys, Tenants and AdminKeys return. Their exceptions are passed on and are not cached."""
+    """Caches the results of ApiKeys, Tenants and AdminKeys. Their exceptions are passed on and are not cached."""
 
     def __init__(self, api_keys: ApiKeys, tenants: Tenants, admin_keys: AdminKeys, clock: Clock) -> None:
         self._clock = clock

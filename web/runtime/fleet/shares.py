@@ -15,7 +15,7 @@ class GroupWeights(Protocol):
 
 
 class TenantShares:
-    """Adds up what was served and due between scrapes."""
+    """Adds up the service received and due between scrapes."""
 
     def __init__(self, groups: GroupWeights) -> None:
         self._groups = groups

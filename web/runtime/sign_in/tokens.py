@@ -66,7 +66,7 @@ class TokenVerifier:
         self._registry.max_header_length = 2_048
 
     def verify(self, token: str) -> Claims:
-        """Return what the token says. Raises BadToken, and KeysUnavailable if no keys of the issuer are known."""
+        """Return the claims of the token. Raises BadToken, and KeysUnavailable if no keys of the issuer are known."""
         if len(token) > MAX_TOKEN:
             raise BadToken(f"the token is longer than {MAX_TOKEN} characters")
         claims = self._signed_claims(token)

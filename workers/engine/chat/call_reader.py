@@ -102,11 +102,11 @@ class JsonObject:
         self.ended = False
 
     def finish(self, held: str) -> str:
-        """Return what the answer, which ends here, has of the object: no text of it is held back."""
+        """Return the rest of the unfinished object when the answer ends; no text of it is held back."""
         return held
 
     def read(self, text: str) -> tuple[str, str]:
-        """Read on; return what belongs to the object, and the rest."""
+        """Read on; return the text that belongs to the object, and the rest."""
         length = self.feed(text)
         return text[:length], text[length:]
 
@@ -154,7 +154,7 @@ class ParameterReader:
         return returned, held
 
     def finish(self, held: str) -> str:
-        """Return what the answer, which ends here, has of the value that it ends in."""
+        """Return the rest of the unfinished value when the answer ends."""
         if self._is_text is None:
             return ""
         return _escaped(held) if self._is_text else held

@@ -165,7 +165,7 @@ class HarmonyReader:
         return CALL + self._tool() + ARGUMENTS
 
     def _say(self, text: str) -> str:
-        """Return what a text of the message adds to the answer."""
+        """Return the addition of a text of the message to the answer."""
         if self._kind is _Kind.CALL:
             return self._say_arguments(text)
         if not self._is_shown():

@@ -83,7 +83,7 @@ def _dumped(value: object) -> str:
 
 
 def traits_of(render: Render) -> Traits:
-    """Return what the template does with tools. A form that cannot be read back counts as unknown."""
+    """Return the template's treatment of tools. A form that cannot be read back counts as unknown."""
     asked = {"role": "user", "content": _ASKED}
     base = Traits(
         form=HARMONY if _answers_in_channels(render) else HERMES,
@@ -130,7 +130,7 @@ def _answers_in_channels(render: Render) -> bool:
 
 
 def _shown(render: Render, traits: Traits, n_calls: int, said: str = "") -> str:
-    """Return what the template shows of calls, up to the last result; "" if it does not show all.
+    """Return the template's text of calls, up to the last result; "" if it does not show all.
 
     If the prompt without the calls is the beginning of the prompt with them, what follows it is returned.
     """

@@ -70,12 +70,12 @@ class ToolFormat:
 
     @cached_property
     def opening(self) -> re.Pattern[str]:
-        """Matches what follows `begin` up to the arguments of the first call."""
+        """Matches the text after `begin` up to the arguments of the first call."""
         return self._opening(self.before)
 
     @cached_property
     def next_opening(self) -> re.Pattern[str]:
-        """Matches what follows the arguments of a call up to those of the next call."""
+        """Matches the text between the arguments of a call and those of the next call."""
         after = f"(?:{self._escaped(self.id_after)})?{self._escaped(self.after)}"
         space = "\n?" if self.again.startswith("\n") else ""
         return re.compile(after + space + self._opening(self.again.removeprefix("\n")).pattern)

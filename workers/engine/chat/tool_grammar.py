@@ -34,7 +34,7 @@ def tool_constraint(
     began: bool = False,
     ignores_formats: bool = False,
 ) -> Constraint:
-    """Return what an answer with these tools must match.
+    """Return the grammar that an answer with these tools must match.
 
     `control_tokens` maps the names of the model's control tokens to their ids. Where the format has such a name, only
     the token is accepted, and not the same characters. Without `required`, the model writes any text until it begins a
@@ -70,7 +70,7 @@ def tool_constraint(
 def _calls(
     form: ToolFormat, writer: GrammarWriter, request: ToolRequest, tools: Sequence[tuple[str, str]]
 ) -> list[str]:
-    """Return a rule for a call of each tool, from its name to what follows the arguments, and those that they need."""
+    """Return a rule for a call of each tool, from its name to the text after the arguments, and the rules it needs."""
     rules = [f"CALL_ID: /{form.id_pattern}/"] if ID in form.before + form.between + form.id_after else []
     after = writer.terms(form.after)
     if form.id_after:
@@ -158,7 +158,7 @@ def _rest(form: ToolFormat, writer: GrammarWriter, no_thought: str) -> list[str]
 
 
 def _subject(request: ToolRequest, name: str) -> Subject:
-    """Return what a rejection of the tool's schema is about."""
+    """Return the subject of a rejection of the tool's schema."""
     at = next(at for at, tool in enumerate(request.tools) if tool["function"]["name"] == name)
     param = f"tools[{at}].function.parameters"
     return Subject(f"{param} of {name!r}", param)

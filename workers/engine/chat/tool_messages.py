@@ -54,7 +54,7 @@ def messages_for_template(messages: list[Message], traits: Traits, tools: Sequen
 
 
 def filled(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the tools with what some templates fail without: a description and parameters."""
+    """Return the tools, each with a description and parameters: some templates fail without them."""
     given = ({name: value for name, value in tool["function"].items() if value is not None} for tool in tools)
     functions = ({"description": "", "parameters": {}} | function for function in given)
     return [{**tool, "function": function} for tool, function in zip(tools, functions, strict=True)]

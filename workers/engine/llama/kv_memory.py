@@ -64,7 +64,7 @@ def roomiest_context(libs: Libraries, model: int, shape: ModelShape) -> tuple[in
 
 
 def _memory_of(libs: Libraries, model: int, shape: ModelShape, cells: int) -> dict[str, int]:
-    """Return what the memory of a context with `cells` cells takes on each device, in bytes, by the device's name."""
+    """Return the memory of a context with `cells` cells on each device, in bytes, by the device's name."""
     try:
         ctx = new_context(libs, model, _with_cells(shape, cells))
     except ContextRefused as fault:

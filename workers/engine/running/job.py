@@ -1,4 +1,4 @@
-"""A job inside the engine: the sequence of its answer, or of each of its candidates, and what its events tell."""
+"""A job inside the engine: the sequence of its answer, or of each of its candidates, and its events."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,1 +1,1 @@
-"""The commands with which operators steer a running system and read what it has done."""
+"""The commands with which operators steer a running system and read its records."""

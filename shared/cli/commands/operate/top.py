@@ -112,7 +112,7 @@ def _show_live(store: "Store", order: SortKey) -> None:
 
 
 def _look(store: "Store", shares: Shares) -> "tuple[Snapshot, Sums]":
-    """Return a snapshot, and what tenants were served since the first one, for at most five minutes."""
+    """Return a snapshot, and the tenants' service since the first one, for at most five minutes."""
     from shared.accounts.groups import Groups
 
     snapshot = store.snapshot(stats=True)
