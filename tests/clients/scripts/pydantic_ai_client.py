@@ -55,7 +55,7 @@ def _function() -> None:
 def _stream() -> None:
     async def run() -> list[str]:
         async with Agent(model, model_settings=SETTINGS).run_stream("hello") as result:
-            return [text async for text in result.stream_text(delta=True)]
+            return [text async for text in result.stream_text(delta=True, debounce_by=None)]
 
     assert len(asyncio.run(run())) > 1
 
