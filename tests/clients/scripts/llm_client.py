@@ -42,7 +42,8 @@ def _stream() -> None:
 
 @check("schema")
 def _schema() -> None:
-    assert any(city in model.prompt("a city", schema=SCHEMA, stream=False).text() for city in CITIES)
+    text = model.prompt("a city", schema=SCHEMA, stream=False).text()
+    assert any(city in text for city in CITIES), text
 
 
 @check("chain with a tool, the model decides")
