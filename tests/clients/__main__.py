@@ -38,7 +38,7 @@ Results = list[dict[str, str | None]]
 
 
 def main() -> None:
-    """Run the chosen clients against the chosen models; exit with 1 if a check failed that is no known miss."""
+    """Run the chosen clients against the chosen models; exit with 1 if a check misses for an unknown reason."""
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
     parser.add_argument("--only", default="", help="names of clients, comma-separated")
     parser.add_argument("--models", default=",".join(MODELS), help=f"some of {', '.join(MODELS)}, comma-separated")

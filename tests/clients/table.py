@@ -1,4 +1,4 @@
-"""The table of `make clients`: what passed, and what missed and why."""
+"""The tables of `make clients`: the checks that work, and the misses with their reasons."""
 
 import os
 import platform
@@ -60,7 +60,7 @@ class Table:
         self._cells.setdefault(client, {})[model] = f"{works} of {checks}"
 
     def lines(self) -> list[str]:
-        """Return the table of what works, and that of what does not."""
+        """Return a table of the numbers of checks that work, and one of the misses."""
         models = list(dict.fromkeys(model for cells in self._cells.values() for model in cells))
         rows = [
             f"| {name} | {' | '.join(cells.get(model, '') for model in models)} |"
