@@ -16,10 +16,10 @@
 --   jobs to pause; ids of jobs that the worker has lost, also of those that leave it for another worker; ms until another
 --   call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange
+-- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange company
 -- USES elsewhere giveback crowd
 -- RARELY find_leaver may_get_room find_displaced give_back finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
--- RARELY late_ending end_deferral
+-- RARELY late_ending end_deferral company_on find_giver
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -27,7 +27,7 @@ local MAX_EXAMINED = 64
 local worker_key = k_worker .. worker
 local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps',
   'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots',
-  'asks_by_ms')
+  'asks_by_ms', 'apart')
 local schema_oldest, fingerprint = read_settings('schema_oldest'), worker_fields[11] or ''
 
 local answer = { started = {}, resume = {}, pause = {}, lost = {}, ask_in_ms = -1 }
@@ -75,7 +75,7 @@ if is_outdated(schema_oldest) then
 end
 
 local own = { prefill_tps = number(worker_fields[5], 0), tpot_ms = number(worker_fields[6], 0) }
-local view = read_view(slug, own, number(worker_fields[3], 0), trusts_last == 1)
+local view = read_view(slug, worker, own, number(worker_fields[3], 0), trusts_last == 1, worker_fields[15] == '1')
 if worker_fields[4] and worker_fields[4] ~= '' then
   local suspect = read_job(worker_fields[4])
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
@@ -148,6 +148,7 @@ local function start(job, group)
     view.has_suspect = true
     redis.call('HSET', worker_key, 'suspect', job.id)
   end
+  join_company(view, job)
   local waited_ms = lease(job, group, worker, claim_id, fingerprint, worker_pauses)
   -- After the lease, which knows how many tokens of the answer are kept.
   if job.degrade >= 0 then

@@ -7,7 +7,7 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 for none
 -- KEEPS 1 2 4 5 8 9 10 12
--- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet crashes deferral
+-- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet crashes company deferral
 
 local lease_ms, ttl_s, schema_oldest = read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
 if is_outdated(schema_oldest) then
@@ -32,13 +32,26 @@ end
 note_gap(now_ms, lease_ms)
 local on_hold = holds_leases(now_ms)
 local lapsed = on_hold and {} or redis.call('ZRANGEBYSCORE', k_leases, '-inf', now_ms, 'LIMIT', 0, limit)
-for i = 1, #lapsed do
-  local job = read_job(lapsed[i])
-  if job and job.state == 'running' then
-    note_lost_job(job, lease_ms)
+
+-- Takes back the job and, if its worker has crashed, all jobs of the worker, because any of them can be the cause.
+local function take_back(lapsed_job)
+  local jobs = { lapsed_job }
+  if is_silent(lapsed_job.worker, lease_ms) then
+    count_silence(lapsed_job)
+    jobs = jobs_on(lapsed_job.worker)
+    note_company(jobs)
+  end
+  for _, job in ipairs(jobs) do
     local outcome = lapse(job, true, now_ms)
     counts[outcome] = counts[outcome] + 1
     count('reclaimed')
+  end
+end
+
+for i = 1, #lapsed do
+  local job = read_job(lapsed[i])
+  if job and job.state == 'running' then
+    take_back(job)
   elseif job then
     redis.call('ZREM', k_leases, lapsed[i])
   else

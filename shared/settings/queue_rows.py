@@ -87,7 +87,7 @@ ROWS: tuple[Setting, ...] = (
         "claims",
         1,
         100,
-        "a job whose lease ends on the last of these claims fails as poison",
+        "attempts after which a job fails as poison; the loss of a worker that ran several jobs is no attempt",
     ),
     int_row("result_ttl_s", 3_600, "s", 1, 31_536_000, "how long an ended job and its result can be read"),
     int_row(

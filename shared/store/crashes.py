@@ -15,7 +15,7 @@ from shared.store.redis_errors import readable, store_faults
 #: Workers restart again and again if this many of a pool have ended in this time after so short a life. The script
 #: `overview` has the same numbers.
 MANY, RECENT_MS, SHORT_LIFE_MS = 3, 600_000, 120_000
-#: The beginning of the note about a worker that gave no reason.
+#: The reason of a worker that gave none.
 SILENT = "without a farewell"
 
 
@@ -40,7 +40,7 @@ class RestartLoop:
     @property
     def has_fault(self) -> bool:
         """Whether most of the workers have given a fault as the reason; the others may have been killed on purpose."""
-        return sum(not crash.why.startswith(SILENT) for crash in self.crashes) >= MANY
+        return sum(crash.why != SILENT for crash in self.crashes) >= MANY
 
     def sentence(self) -> str:
         """Say what has happened."""

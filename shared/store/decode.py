@@ -22,7 +22,7 @@ _MAX_INFLIGHT = 10_000_000
 
 _WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
 _CLAIM_INTERNAL = {"claim_id", "claim_ids", "claim_resume", "claim_pause", "asks_by_ms", "crowded"}
-_WORKER_INTERNAL = _CLAIM_INTERNAL | {"suspect", "drain_asked", "since_ms"}
+_WORKER_INTERNAL = _CLAIM_INTERNAL | {"suspect", "apart", "drain_asked", "since_ms"}
 
 
 def text(raw: Any) -> str:

@@ -27,9 +27,9 @@ def llama(tmp_path) -> dict[str, str]:
     }
 
 
-def start_aborting(stage: Stage, llama: dict[str, str], file: Path, **environ: str) -> Process:
+def start_aborting(stage: Stage, llama: dict[str, str], file: Path) -> Process:
     """Start a worker whose steps abort once `file` exists."""
-    return stage.worker(**llama, PYTHONPATH=str(_HOOK), TEST_ABORT_IF=str(file), **environ)
+    return stage.worker(**llama, PYTHONPATH=str(_HOOK), TEST_ABORT_IF=str(file))
 
 
 def test_64_jobs_whose_worker_aborts_in_mid_step_again_and_again_succeed_once(stage, llama, tmp_path):

@@ -105,6 +105,16 @@ class StoreMachine(BudgetedMachine):
             assert [job.id for job in again] == self.model.claim(worker, claim_id, slug, free_slots, cells_free)
         return [(job_id, claim_id) for job_id in expected]
 
+    @rule(worker=st.sampled_from(sorted(WORKERS)), times=st.integers(1, 4))
+    def workers_crash_with_the_same_jobs(self, worker, times):
+        """Let a worker claim, fall silent until its leases of 3 s have ended, and come back."""
+        for _ in range(times):
+            self._claim(worker, 4, 3 * CELLS)
+            for _ in range(9):
+                self.tick(375, set(WORKERS) - {worker}, PROGRESS[0])
+            self.reap()
+            self.tick(1, set(WORKERS), PROGRESS[0])
+
     @rule(
         claim=claims,
         outcome=st.sampled_from([Outcome.SUCCEEDED, Outcome.SUCCEEDED, Outcome.FAILED, Outcome.EXPIRED]),

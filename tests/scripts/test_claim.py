@@ -193,9 +193,10 @@ def test_a_job_larger_than_the_whole_cache_is_claimed_when_all_cells_are_free(st
 
 
 def lose_all_but_the_last_attempt(store, *ids):
-    """Claim the jobs `ids` and let their leases end, until each has one of its three attempts left."""
+    """Let each of the jobs `ids` lose two workers that run no other, so that one of its three attempts is left."""
     for _ in range(2):
-        claim(store, room=len(ids))
+        for number in range(len(ids)):
+            claim(store, f"dead{number}")
         pass_time(store, 16_500)
         assert store.reap().requeued == len(ids)
     heartbeat(store)

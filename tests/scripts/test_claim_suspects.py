@@ -27,13 +27,19 @@ def pool(store, settings):
 
 
 def suspects(store, tenant: str, count: int, **overrides) -> list[str]:
-    """Admit jobs, let a worker lose each of them once, and return their ids in the order of their queue."""
+    """Admit jobs, let each lose a worker that runs no other, and return their ids in the order of their queue."""
     ids = [admitted(store, a_job(tenant, **overrides)) for _ in range(count)]
-    assert len(claim(store, "dead", room=count)) == count
-    for job_id in ids:
-        store.client.zadd(keys.leases(), {job_id: 1})
-    assert store.reap().requeued == count
+    lose_alone(store, ids)
     return ids
+
+
+def lose_alone(store, ids: list[str]) -> None:
+    """Let each job be claimed by a worker of its own, and let their leases end."""
+    claimed = {claim_one(store, f"dead{number}").id for number in range(len(ids))}
+    assert claimed == set(ids)
+    store.client.zadd(keys.leases(), dict.fromkeys(ids, 1))
+    for first in range(0, len(ids), 64):
+        assert store.reap().requeued == len(ids[first : first + 64])
 
 
 def test_a_tenant_is_served_while_the_head_of_its_queue_waits_for_its_last_attempt(pool):
@@ -102,10 +108,7 @@ def test_a_job_behind_a_suspect_that_needs_too_many_cells_is_skipped_as_any_othe
 def test_tenants_with_many_suspects_do_not_keep_a_worker_from_the_tenants_behind_them(pool):
     heartbeat(pool, slots=200)
     ids = [admitted(pool, a_job(f"t{i % 5}")) for i in range(85)]
-    leased = claim(pool, "dead", room=64) + claim(pool, "dead", room=64)
-    assert {job.id for job in leased} == set(ids)
-    pool.client.zadd(keys.leases(), dict.fromkeys(ids, 1))
-    assert pool.reap().requeued + pool.reap().requeued == len(ids)
+    lose_alone(pool, ids)
     claim_one(pool)
     pool.client.hset(keys.tenant("late"), keys.service_field(MODEL), 10**9)
     last = admitted(pool, a_job("late"))

@@ -13,6 +13,7 @@ from tests.support.model_books import Pool, Rate
 from tests.support.model_budgets import Budgets
 from tests.support.model_bytes import erase_result, keep_ended
 from tests.support.model_claim import Claiming, HeldJob, Told, resume, told_again
+from tests.support.model_company import is_silent, jobs_on, note_crash
 from tests.support.model_eta import doubt_wait, note_wait
 from tests.support.model_hold import Hold
 from tests.support.model_lengths import Lengths
@@ -243,8 +244,9 @@ class Model:
         self._note_gap()
         if self.hold.until_ms <= self.now_ms:
             unleased = [j for j in self.inflight() if j.state == "running" and j.lease_ms <= self.now_ms]
-            for job in sorted(unleased, key=lambda job: (job.lease_ms, job.id)):
-                moved[self._take_back(job, counted=True)] += 1
+            for first in sorted(unleased, key=lambda job: (job.lease_ms, job.id)):
+                for job in self._lost_with(first):
+                    moved[self._take_back(job, counted=True)] += 1
         for job in self.inflight():
             if job.poll_by_ms is not None and job.poll_by_ms <= self.now_ms:
                 job.poll_by_ms = None
@@ -254,6 +256,14 @@ class Model:
             self.workers[name].heartbeat_ms = -LIVE_MS * 1_000_000
         count_workers(self)
         return moved
+
+    def _lost_with(self, job: ModelJob) -> list[ModelJob]:
+        """Return the jobs that are taken back with a job whose lease has ended: if its worker has crashed, all."""
+        if job.state != "running" or not is_silent(self, job.worker):
+            return [job] if job.state == "running" else []
+        jobs = jobs_on(self, job.worker)
+        note_crash(self, jobs)
+        return jobs
 
     # The steps that several scripts share.
 
@@ -284,7 +294,7 @@ class Model:
             self.end(job, "canceled", job.cancel)
         elif job.deadline_ms <= self.now_ms:
             self.end(job, "expired", "deadline_exceeded")
-        elif counted and job.attempts >= self.max_attempts:
+        elif counted and job.counted_attempts >= self.max_attempts:
             self.end(job, "failed", "poison")
         else:
             job.attempts, job.entries = job.attempts - (not counted), job.entries + 1

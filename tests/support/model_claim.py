@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from tests.support.model_company import jobs_on, most_beside
 from tests.support.model_contest import (
     OFTEN,
     USUAL_SLOT_RATE,
@@ -164,6 +165,11 @@ class Claiming:
         return self._start_or_skip(job, cells, is_suspect=is_suspect)
 
     def _start_or_skip(self, job: ModelJob, cells: int, *, is_suspect: bool) -> tuple[str, ModelJob | None]:
+        beside = jobs_on(self.model, self.worker)
+        if len(beside) >= most_beside(beside):
+            return "stop", None
+        if len(beside) >= most_beside([job]):
+            return self._wait_for_room(job), None
         action = self._wait_for_cells(job, job.tokens, cells, "start")
         if action != "start":
             return action, None
@@ -172,8 +178,9 @@ class Claiming:
         return "start", job
 
     def _wait_for_cells(self, job: ModelJob, cells_needed: int, cells: int, granted: str) -> str:
-        if min(cells_needed, self.me.cells) <= cells:
-            return granted
+        return granted if min(cells_needed, self.me.cells) <= cells else self._wait_for_room(job)
+
+    def _wait_for_room(self, job: ModelJob) -> str:
         if self.free > 0 and job.skips >= MAX_SKIPS:
             return "stop"
         job.skips += self.free > 0

@@ -38,7 +38,7 @@ def candidate(model: "Model", tenant: str, slug: str, suspect_held: bool) -> tup
     """
 
     def is_suspect(job: ModelJob) -> bool:
-        return model.max_attempts > 1 and job.attempts >= model.max_attempts - 1
+        return model.max_attempts > 1 and job.counted_attempts >= model.max_attempts - 1
 
     job, *others = model.waiting(tenant, slug)
     if suspect_held and is_suspect(job) and job.expires_ms > model.now_ms and not is_hopeless(model, job):

@@ -30,6 +30,10 @@ class ModelJob:
     state: str = "queued"
     code: str = ""
     attempts: int = 0
+    #: The crashes that were no attempts, because other jobs ran on the same worker; and how many jobs, itself included,
+    #: may run together with it, 0 for any number.
+    pardons: int = 0
+    company: int = 0
     claim: str = ""
     worker: str = ""
     cancel: str = ""
@@ -75,6 +79,10 @@ class ModelJob:
         """The time at which the job expires while it is queued."""
         first_token_ms = self.admitted_ms + self.start_within_ms
         return min(self.deadline_ms, first_token_ms) if self.start_within_ms else self.deadline_ms
+
+    @property
+    def counted_attempts(self) -> int:
+        return max(0, self.attempts - self.pardons)
 
     @property
     def tokens(self) -> int:

@@ -4,8 +4,8 @@
 -- A field is a worker's name. Its value is when it ended, how many ms it had lived (-1 if unknown) and why, separated by
 -- spaces. shared/store/crashes.py reads the same.
 local CRASHES_TTL_MS, MAX_CRASHES = 900000, 32
--- The reason of a worker that gave none, and what is added once a lease of it has ended.
-local SILENT, LOST_JOBS = 'without a farewell', ', with jobs'
+-- The reason of a worker that gave none.
+local SILENT = 'without a farewell'
 -- Workers restart again and again if this many of a pool have ended so recently after so short a life.
 local MANY_CRASHES, RECENT_MS, SHORT_LIFE_MS = 3, 600000, 120000
 
@@ -31,20 +31,20 @@ local function count_crash(model)
   count('crashes|' .. model)
 end
 
--- Notes that the lease of a running job has ended. If its worker has sent no heartbeat for as long as a lease, this is a
--- crash, which is counted once for all jobs of the worker.
-local function note_lost_job(job, lease_ms)
-  local key, name = k_crashes .. job.slug, job.worker
-  local beat_ms = number(redis.call('ZSCORE', k_workers, name) or nil, 0, 0)
-  local noted = redis.call('HGET', key, name)
-  if beat_ms > now_ms - lease_ms or noted and not string.find(noted, SILENT .. '$') then
-    return
-  end
-  count_crash(redis.call('HGET', k_worker .. name, 'model') or job.model)
+-- Whether a worker has sent no heartbeat for as long as a lease.
+local function is_silent(worker, lease_ms)
+  return number(redis.call('ZSCORE', k_workers, worker), 0, 0) <= now_ms - lease_ms
+end
+
+-- Counts the crash of a silent worker with the lease of its job, unless it has ended by a fault, which was counted then.
+local function count_silence(job)
+  local key = k_crashes .. job.slug
+  local noted = redis.call('HGET', key, job.worker)
   if not noted then
-    note_crash(job.slug, name, beat_ms > 0 and beat_ms or now_ms, SILENT .. LOST_JOBS)
-  else
-    redis.call('HSET', key, name, noted .. LOST_JOBS)
+    note_crash(job.slug, job.worker, now_ms, SILENT)
+  end
+  if not noted or string.find(noted, SILENT .. '$') then
+    count_crash(redis.call('HGET', k_worker .. job.worker, 'model') or job.model)
   end
 end
 

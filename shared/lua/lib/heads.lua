@@ -1,7 +1,7 @@
 -- heads: says what a claim does with the job at the head of a tenant's queue.
 -- KEYS order tenant books rq_job
 -- KEEPS 1 2 5
--- USES clock settings job waiting turns priority books lengths tier fastest finish forget rows stats deferral
+-- USES clock settings job waiting turns priority books lengths tier fastest finish forget rows stats deferral company
 -- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker.
 
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
@@ -17,8 +17,8 @@ local MAX_INFEASIBLE_HEADS = 32
 -- Returns the view of a claim. The pool's rates are used only if PENSTOCK_ADMISSION is `full`. In a mixed fleet, the
 -- worker leaves some jobs to a much faster one, and whether a job can still be ready in time depends on the rates of the
 -- fastest worker instead of the pool's. `own` has the worker's rates. `trusts_last` says whether several jobs on their last
--- attempt may run at once.
-local function read_view(slug, own, worker_cells, trusts_last)
+-- attempt may run at once, and `is_apart` whether the worker may run a job that has a bound on its company.
+local function read_view(slug, worker, own, worker_cells, trusts_last, is_apart)
   local admission, degradation, margin, max_attempts = read_settings('admission', 'degradation',
     'admission_safety_margin', 'max_attempts')
   local stored = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
@@ -27,7 +27,7 @@ local function read_view(slug, own, worker_cells, trusts_last)
   local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= RATES_MS and pool.prefill_tps > 0
   local fastest = has_rates and read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
-    trusts_last = trusts_last,
+    trusts_last = trusts_last, worker = worker, is_apart = is_apart,
     worker_cells = worker_cells, is_local = stored[8] == '1', degrades = degradation == 'on',
     tier = degradation == 'on' and has_rates and tier_in_force(stored[4], stored[5],
       counted_work(false, number(stored[6], 0), number(stored[7], 0))) or 0,
@@ -62,11 +62,11 @@ local function cut_answer(view, job)
   end
 end
 
--- Whether a claim now would be the job's last attempt. A worker runs only one such job at a time: if it ran eight
--- together and one of them killed the worker, all eight would fail as poison. A worker before another server trusts them
--- once one of them has succeeded, until an attempt fails.
+-- Whether a claim now would be the job's last attempt. A worker runs only one such job at a time: if eight of them ran
+-- before another server and one made it fail, all eight would fail. A worker before another server trusts them once one of
+-- them has succeeded, until an attempt fails.
 local function is_suspect(view, job)
-  return view.max_attempts > 1 and not view.trusts_last and job.attempts >= view.max_attempts - 1
+  return view.max_attempts > 1 and not view.trusts_last and job.counted_attempts >= view.max_attempts - 1
 end
 
 -- Whether not even a short answer (the 20th percentile of the lengths of the tenant's answers) can be ready by the
@@ -106,18 +106,20 @@ local function fits(view, cells_needed, cells)
   return math.min(cells_needed, view.worker_cells) <= cells
 end
 
--- Returns `granted` if a job fits into the free cells. Otherwise, 'pass' to try the next tenant, a few times, and then
--- 'stop' to keep the free slot for the job: smaller jobs would else take each slot and its cells. `has_slot` is true if
--- a slot is free, and not only one that another job could give.
-local function wait_for_cells(view, job, cells_needed, cells, has_slot, granted)
-  if fits(view, cells_needed, cells) then
-    return granted
-  elseif has_slot and job.skips >= MAX_SKIPS then
+-- Returns 'pass' to try the next tenant, a few times, and then 'stop' to keep the free slot for the job: others would else
+-- take each slot and its cells. `has_slot` is true if a slot is free, and not only one that another job could give.
+local function wait_for_room(job, has_slot)
+  if has_slot and job.skips >= MAX_SKIPS then
     return 'stop'
   elseif has_slot then
     redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_skips', 1)
   end
   return 'pass'
+end
+
+-- Returns `granted` if a job fits into the free cells, and otherwise what `wait_for_room` returns.
+local function wait_for_cells(view, job, cells_needed, cells, has_slot, granted)
+  return fits(view, cells_needed, cells) and granted or wait_for_room(job, has_slot)
 end
 
 -- A job that gets a slot is passed over as often as before if it has to wait for cells again.
@@ -148,6 +150,10 @@ local function decide(view, job, group, cells, has_slot)
   end
   if job.wait_until_ms > now_ms or is_suspect(view, job) and view.has_suspect or is_for_faster(view, job) then
     return 'behind'
+  end
+  local apart = kept_apart(view, job)
+  if apart then
+    return apart == 'worker' and 'stop' or wait_for_room(job, has_slot)
   end
   return wait_for_cells(view, job, cells_of(job, job.max_tokens), cells, has_slot, 'lease')
 end

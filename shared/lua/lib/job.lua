@@ -32,7 +32,7 @@ local function read_job(id)
     'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price',
     'penstock_kept_tokens', 'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates',
-    'penstock_wait_until_ms', 'penstock_refusals')
+    'penstock_wait_until_ms', 'penstock_refusals', 'penstock_pardons', 'penstock_company')
   if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
     return nil
   end
@@ -40,10 +40,14 @@ local function read_job(id)
   local function integer(index)
     return natural(fields[index])
   end
+  local attempts, pardons = integer(14), integer(34)
+  -- `counted_attempts` leaves out the crashes in company, and `company` is how many jobs may run together with this one,
+  -- itself included, or 0 for any number (lib/company.lua).
   return { id = id, state = fields[1], tenant = fields[2], slug = fields[3], queue = fields[2] .. '.' .. fields[3],
     model = fields[4] or '', claim = fields[5] or '', worker = fields[6] or '', cancel = fields[7] or '',
     prompt_tokens = integer(8), max_tokens = integer(9), cost_mwt = integer(10), charged_mwt = integer(11),
-    deadline_ms = integer(12), latest_us = integer(13), attempts = integer(14),
+    deadline_ms = integer(12), latest_us = integer(13), attempts = attempts,
+    counted_attempts = attempts - math.min(pardons, attempts), pardons = pardons, company = integer(35),
     admitted_ms = integer(15), poll_grace_ms = integer(16), skips = integer(17), requeued_at_ms = integer(18),
     degrade = number(fields[19], -1), cut_tokens = integer(20), start_within_ms = integer(21), key_id = fields[22] or '',
     group = string.match(fields[23] or '', '^@[%w_-]+$') or '', group_charged_mwt = integer(24),

@@ -1,7 +1,6 @@
-"""Makes llama.cpp abort in the middle of a step of a worker whose PYTHONPATH names this folder.
+"""Makes llama.cpp abort in the middle of a random step of a worker whose PYTHONPATH names this folder.
 
-While the file exists that TEST_ABORT_IF names, steps abort at random, or if TEST_ABORT_TOKEN is set, each step that
-computes this token.
+Steps abort while the file exists that TEST_ABORT_IF names.
 """
 
 import os
@@ -15,18 +14,14 @@ from typing import Any
 _MANY_TOKENS, _CHANCE = 8, 0.2
 
 
-def _install(file: Path, deadly: str) -> None:
+def _install(file: Path) -> None:
     from llama_cpp import _ggml, llama_cpp
 
     decode = llama_cpp.llama_decode
     chance = random.Random(str(file))
 
     def aborts(batch: Any) -> bool:
-        if not file.exists():
-            return False
-        if deadly:
-            return any(batch.token[row] == int(deadly) for row in range(batch.n_tokens))
-        return batch.n_tokens >= _MANY_TOKENS and chance.random() < _CHANCE
+        return batch.n_tokens >= _MANY_TOKENS and file.exists() and chance.random() < _CHANCE
 
     def abort() -> None:
         error = 4
@@ -42,4 +37,4 @@ def _install(file: Path, deadly: str) -> None:
 
 
 if os.environ.get("TEST_ABORT_IF") and "workers" in sys.orig_argv:
-    _install(Path(os.environ["TEST_ABORT_IF"]), os.environ.get("TEST_ABORT_TOKEN", ""))
+    _install(Path(os.environ["TEST_ABORT_IF"]))
