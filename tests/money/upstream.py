@@ -11,6 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from shared.jobs import cost
+from tests.support.loop_end import end_connections, stop_accepting
 
 #: How long an answer that hangs is silent, in seconds: longer than the worker waits.
 _SILENCE_S = 30.0
@@ -140,11 +141,13 @@ class MoneyUpstream:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        assert site._server is not None
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # of asyncio's server
+        server: Any = site._server
+        self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
+        await stop_accepting(server)
         await runner.cleanup()
+        await end_connections()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

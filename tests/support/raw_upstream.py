@@ -5,6 +5,8 @@ import threading
 from collections import deque
 from typing import Self
 
+from tests.support.loop_end import end_connections, stop_accepting
+
 OK = b"HTTP/1.1 200 OK\r\n"
 STREAM = OK + b"Content-Type: text/event-stream\r\n\r\n"
 
@@ -53,11 +55,9 @@ class RawUpstream:
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
+        await stop_accepting(server)
         server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await end_connections()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from tests.support.loop_end import end_connections, stop_accepting
 from tests.support.processes import wait_for
 
 #: How a server answers a request: see UpstreamServer.
@@ -118,18 +119,13 @@ class UpstreamServer:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        assert site._server is not None
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # of asyncio's server
+        server: Any = site._server
+        self.port = server.sockets[0].getsockname()[1]
         ready.set()
         await self._stop.wait()
-        server = runner.server
+        await stop_accepting(server)
         await runner.cleanup()
-        # A connection that was accepted while the server stopped has its handler only in a later turn of the loop.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        if server is not None:
-            await server.shutdown(0)
-        await asyncio.sleep(0)
+        await end_connections()
 
     async def _models(self, _request: web.Request) -> web.Response:
         if self.models_statuses:
