@@ -32,7 +32,8 @@ DEMO, SMOLLM2, CALLER = "demo", "smollm2", "caller"
 _ALL = [*OURS, *PYTHON, *NODE, *CODING]
 MODELS = {DEMO: _ALL, SMOLLM2: _ALL, CALLER: list(CODING)}
 _SECRET = "heliotrope"
-_GRACE_S = 5
+#: The seconds that a worker may take to start, and that a client's script has to end what it started.
+_START_S, _GRACE_S = 300, 5
 
 Results = list[dict[str, str | None]]
 
@@ -84,14 +85,17 @@ def _serving(model: str) -> Iterator[dict[str, str]]:
             settings |= {"PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_URL": url, "PENSTOCK_UPSTREAM_MODEL": CALLER}
             checked |= {"CHECKED_FILE": str(file), "CHECKED_SECRET": _SECRET}
         stage = stack.enter_context(Stage(folder, PENSTOCK_AUTH="open"))
-        stage.worker(**settings)
+        stage.worker(wait=False, **settings)
         ranker = folder / "ranker.gguf"
         write_bert(ranker, pooling=PoolingType.RANK)
-        stage.worker(PENSTOCK_ENGINE="llama", PENSTOCK_MODEL=str(ranker))
+        stage.worker(wait=False, PENSTOCK_ENGINE="llama", PENSTOCK_MODEL=str(ranker))
         served = stack.enter_context(Served(stage))
-        wait_for(lambda: served.http.get("/health/ready").is_success, "the door to be ready")
-        listed = {one["id"] for one in served.http.get("/v1/models").json()["data"]}
-        (name,) = listed - {"ranker"}
+
+        def listed() -> set[str]:
+            return {one["id"] for one in served.http.get("/v1/models").json()["data"]}
+
+        wait_for(lambda: len(listed()) == 2, "both models to be served", timeout_s=_START_S)
+        (name,) = listed() - {"ranker"}
         environ = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
         environ |= checked | {
             "OPENAI_BASE_URL": f"{served.url}/v1",

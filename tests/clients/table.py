@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from tests.clients.installed import locked_versions
 
+_ORDER = "in a shared cache that others use, flash attention adds in another order (docs/engine.md)"
 #: Misses whose cause is a client or a model: the model, the client, the check → the reason. They are shown in the
 #: table, and do not fail the run.
 KNOWN_MISSES = {
@@ -16,6 +17,8 @@ KNOWN_MISSES = {
         "a vocabulary of 2,048 tokens makes several tokens of a rare word, and the door sees only the shapes of words"
     ),
     ("demo", "qwen_code", "a prompt"): "its shortest prompt has 3,993 tokens, and the context 2,048",
+    ("smollm2", "equal_answers", "five equal greedy requests get one answer beside those of seven others"): _ORDER,
+    ("smollm2", "equal_answers", "five equal requests with a seed get one answer beside those of seven others"): _ORDER,
 }
 
 
