@@ -6,6 +6,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Self
 
+from tests.support.loop_end import stop_accepting
+
 _CHUNK_BYTES = 65_536
 
 
@@ -79,6 +81,7 @@ class StoreProxy:
     async def _end(self) -> None:
         """Accept no more connections, and close those that are open."""
         assert self._server is not None, "the proxy was not started"
+        await stop_accepting(self._server)
         self._server.close()
         self._delay_s = 0.0
         self._flowing.set()
