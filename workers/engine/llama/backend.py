@@ -257,7 +257,10 @@ class LlamaBackend:
                 drafts[each.slot] += 1
                 if one is not None:
                     asked[each.index] = one
-            self._chosen = dict(zip(asked, self._chooser.choose(list(asked.values())), strict=True))
+            try:
+                self._chosen = dict(zip(asked, self._chooser.choose(list(asked.values())), strict=True))
+            except Exception:  # noqa: BLE001 - each row is then chosen by itself, so that only the faulty one fails
+                self._chosen = {}
         return self._chosen.get(row.index)
 
     def grammar_cpu_s(self, slot: int) -> float:

@@ -279,3 +279,23 @@ def test_without_the_library_answers_are_the_same(backend, monkeypatch):
             driven.run_until_idle()
             texts.append({key: ended.text for key, ended in driven.ended.items()})
     assert texts[0] == texts[1]
+
+
+def test_a_fault_in_the_choice_of_one_row_fails_its_job_alone(backend, monkeypatch):
+    applies = Adjustments.applied
+
+    def fail_if_biased(self, logits, position):
+        if len(self._biased):
+            raise MemoryError("no room for the biases")
+        return applies(self, logits, position)
+
+    monkeypatch.setattr(Adjustments, "applied", fail_if_biased)
+    with contextlib.closing(Driven(backend)) as driven:
+        for key, fields in {"a": {}, "faulty": {"logit_bias": {"300": 1.0}}, "b": {"temperature": 0}}.items():
+            driven.submit(key, {"prompt": "dibo", "seed": 1, "max_tokens": 6, **fields})
+        driven.run_until_idle()
+    assert {key: ended.outcome for key, ended in driven.ended.items()} == {
+        "a": "succeeded",
+        "faulty": "failed",
+        "b": "succeeded",
+    }
