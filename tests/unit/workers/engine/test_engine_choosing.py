@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import math
+import os
 import random
 
 import llama_cpp
@@ -32,6 +33,8 @@ KINDS = {
     "far apart": lambda dice, n: dice.normal(0, 1_000, n),
 }
 END_TOKENS = frozenset({0})
+#: `make test-choosing` runs 10,000.
+STEPS = int(os.environ.get("CHOOSING_STEPS", "600"))
 
 
 def some_logits(dice, kind, n, rows):
@@ -185,25 +188,31 @@ def test_the_ways_in_c_in_threads_and_in_numpy_find_the_same(kind, n):
         np.testing.assert_array_equal(values[:count], numbers)
 
 
-def test_what_is_chosen_from_a_row_does_not_depend_on_the_other_rows_of_a_step():
-    n, dice, numbers = 700, random.Random(5), np.random.default_rng(5)
+@pytest.mark.parametrize("scene", range(STEPS // 100))
+def test_what_is_chosen_from_a_row_does_not_depend_on_the_other_rows_of_a_step(scene):
+    dice, numbers = random.Random(scene), np.random.default_rng(scene)
+    n = dice.choice([3, 60, 255, 256, 700, 1_500])
     logits = np.concatenate([some_logits(numbers, kind, n, 4) for kind in KINDS])
     choices = [
         a_choice(some_sampling(dice, n), [dice.randrange(n) for _ in range(dice.choice([0, 9]))])
-        for _ in range(len(logits))
+        for _ in range(len(logits) // 2)
     ]
-    before = logits.copy()
-    at, chooser = addresses(logits), Chooser(n, Finder(2, load_library()))
-    alone = {}
-    for _ in range(1_000):
-        picked = dice.sample(range(len(logits)), dice.randint(1, 16))
-        rows = [Row(int(at[i]), choices[i], dice.randrange(8)) for i in picked]
-        for i, row, token in zip(picked, rows, chooser.choose(rows), strict=True):
-            key = i, row.position
-            if key not in alone:
-                (alone[key],) = chooser.choose([row])
-            assert token == alone[key]
-    assert len(alone) == 8 * len(logits)
+    before, at = logits.copy(), addresses(logits)
+    alone = Chooser(n, Finder(1, load_library()))
+    together = Chooser(n, Finder(scene % 3 + 1, load_library() if scene % 4 else None))
+    among = np.array(sorted(dice.sample(range(n), n // 2 + 1)))
+    expected = {}
+    with contextlib.closing(alone), contextlib.closing(together):
+        for _ in range(100):
+            picked = [(i, dice.randrange(8)) for i in dice.sample(range(len(logits)), dice.randint(1, 32))]
+            # An answer with drafts has several rows.
+            rows = [Row(int(at[i]), choices[i // 2], position) for i, position in picked]
+            for key, row, token in zip(picked, rows, together.choose(rows), strict=True):
+                if key not in expected:
+                    expected[key] = str(alone.choose([row])[0]), alone.choose_among(row, among)
+                assert str(token) == expected[key][0]
+            # The row's grammar forbids that token.
+            assert together.choose_among(row, among) == expected[key][1]
     np.testing.assert_array_equal(logits, before)
 
 
