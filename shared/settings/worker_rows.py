@@ -40,7 +40,8 @@ ROWS: tuple[Setting, ...] = (
         "cells",
         16,
         100_000_000,
-        "KV cells, shared by all slots; auto: slots x 2048 on a CPU; on a GPU, as memory allows, up to slots x n_ctx",
+        "KV cells of all slots together; auto: on a CPU slots x n_ctx if that takes at most 1 GiB, else slots x 2048; "
+        "on a GPU, as memory allows, up to slots x n_ctx",
         auto=True,
     ),
     word_row(

@@ -44,7 +44,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of clients, comma-separated")
     parser.add_argument("--models", default=",".join(MODELS), help=f"some of {', '.join(MODELS)}, comma-separated")
     parser.add_argument("--list", action="store_true", help="print each client for Python and what is locked for it")
-    parser.add_argument("--timeout", type=float, default=900, metavar="SECONDS", help="the most that a client may take")
+    parser.add_argument(
+        "--timeout", type=float, default=3600, metavar="SECONDS", help="the most that a client may take"
+    )
     parser.add_argument("--guidellm", metavar="PYTHON", help="a Python in whose environment guidellm is installed")
     options = parser.parse_args()
     if options.list:
@@ -75,7 +77,7 @@ def _serving(model: str) -> Iterator[dict[str, str]]:
     """Run a door with a worker for the model, and yield the environment of the checks, until the context ends."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        checked = {"CHECKED_LIMIT_S": "300"} | ({} if model == CALLER else {"CHECKED_SMALL": "1"})
+        checked = {"CHECKED_LIMIT_S": "1200"} | ({} if model == CALLER else {"CHECKED_SMALL": "1"})
         settings = {"PENSTOCK_ENGINE": "llama"}
         settings["PENSTOCK_MODEL"] = str(smollm2() if model == SMOLLM2 else demo_model_path())
         if model == CALLER:

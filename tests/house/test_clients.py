@@ -39,16 +39,36 @@ def test_the_lock_files_for_node_name_no_registry(folder: str) -> None:
     assert not any("resolved" in package for package in packages.values())
 
 
-def test_only_a_miss_that_is_not_known_fails_the_run() -> None:
-    (model, client, name), reason = next(iter(KNOWN_MISSES.items()))
-    table = Table()
-    table.add(model, client, [{"check": name, "error": "refused"}, {"check": "another", "error": None}])
+KNOWN = {("demo", "a", "one"): "its reason"}
+
+
+def a_table(*rows: tuple[str, str, str, str | None]) -> Table:
+    """Return a table of results: model, client, check and error."""
+    table = Table(KNOWN)
+    for model, client, check, error in rows:
+        table.add(model, client, [{"check": check, "error": error}, {"check": "another", "error": None}])
+    return table
+
+
+def test_a_known_miss_is_shown_with_its_reason_and_does_not_fail_the_run() -> None:
+    table = a_table(("demo", "a", "one", "refused"))
     assert table.failed == 0
-    assert f"| {model} | {client} | {name} | known | {reason} |" in table.lines()
-    table.add("another", client, [{"check": name, "error": "a | b\n c"}])
+    assert "| demo | a | one | known | its reason |" in table.lines()
+    assert "| a | 1 of 2 |" in table.lines()
+
+
+@pytest.mark.parametrize(("model", "client", "check"), [("smol", "a", "one"), ("demo", "b", "one"), ("demo", "b", "x")])
+def test_a_miss_that_is_not_known_fails_the_run(model: str, client: str, check: str) -> None:
+    table = a_table((model, client, check, "a | b\n c"))
     assert table.failed == 1
-    assert f"| another | {client} | {name} | failed | a \\| b c |" in table.lines()
-    assert f"| {client} | 1 of 2 | 0 of 1 |" in table.lines()
+    assert f"| {model} | {client} | {check} | failed | a \\| b c |" in table.lines()
+
+
+def test_a_known_miss_that_works_or_does_not_run_fails_the_run() -> None:
+    works, not_run = a_table(("demo", "a", "one", None)), a_table(("demo", "a", "renamed", None))
+    assert works.failed == not_run.failed == 1
+    assert "| demo | a | one | works | no longer misses: its reason |" in works.lines()
+    assert "| demo | a | one | not run | a known miss: its reason |" in not_run.lines()
 
 
 def test_each_known_miss_names_a_client_and_a_model() -> None:

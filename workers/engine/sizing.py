@@ -1,5 +1,6 @@
 """Compute the engine's sizes from the settings: slots, cells, context length, threads and the step target time."""
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ FEWEST_MEASURED_SLOTS, MOST_MEASURED_SLOTS = 8, 64
 _N_CTX_GPU, _N_CTX_CPU = 32768, 8192
 #: Default number of KV cells per slot in the host's memory. It is small, because all other programs use this memory.
 _CPU_CELLS = 2048
+#: On a CPU, each slot has cells of its own for the longest job if those of all slots take at most this: 1 GiB (ADR 12).
+SPLIT_BYTES = 1 << 30
 #: Default for the length of the longest input that an embedding model accepts, in tokens. Each input is computed in a
 #: single step, so the buffers of a step grow with this length.
 _EMBEDDING_GPU, _EMBEDDING_CPU = 8192, 2048
@@ -53,13 +56,14 @@ def sizes_of(
     model_ctx: int,
     gpu: bool,
     free_cells: int = 0,
+    cell_bytes: float = math.inf,
     integrated: bool = False,
     has_state: bool = False,
 ) -> Sizes:
     """Return the sizes for a model with a trained context of `model_ctx` tokens.
 
-    `free_cells` is the number of cells that fit into the GPU's memory in addition to the weights. `integrated` says
-    whether the GPU uses the host's memory.
+    `free_cells` is the number of cells that fit into the GPU's memory in addition to the weights. `cell_bytes` is what
+    one cell takes in the host's memory. `integrated` says whether the GPU uses the host's memory.
     """
     slots = slots_of(settings, gpu=gpu, has_state=has_state)
     longest = min(model_ctx, _N_CTX_GPU if gpu else _N_CTX_CPU) if settings.n_ctx == AUTO else settings.n_ctx
@@ -68,7 +72,7 @@ def sizes_of(
     elif gpu:
         cells = max(1, min(free_cells, slots * (_CPU_CELLS if integrated else longest)))
     else:
-        cells = slots * _CPU_CELLS
+        cells = slots * (longest if slots * longest * cell_bytes <= SPLIT_BYTES else _CPU_CELLS)
     return Sizes(slots, cells, min(longest, cells))
 
 

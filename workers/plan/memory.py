@@ -81,7 +81,10 @@ def fit(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Fit:
             f"set PENSTOCK_MAX_BATCH_SIZE lower"
         )
     if gpu_bytes is None:
-        return _checked(layout, settings, sizes_of(settings, model_ctx=layout.context, gpu=False), None)
+        flash = _shape(layout, settings, Sizes(slots, 0, layout.context), gpu=False).flash_attention is True
+        one_cell = cell_bytes(layout, settings.kv_type, flash=flash)
+        sizes = sizes_of(settings, model_ctx=layout.context, gpu=False, cell_bytes=one_cell)
+        return _checked(layout, settings, sizes, None)
     spare = gpu_bytes - _device_weights_bytes(layout) - GPU_SPARE_BYTES - _recurrent_bytes(layout, slots)
     one_cell = cell_bytes(layout, settings.kv_type, flash=True)
     free_cells = int(max(0, spare) / one_cell) // CELL_STEP * CELL_STEP if one_cell else UNBOUNDED
@@ -114,8 +117,7 @@ def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | 
     gpu = gpu_bytes is not None
     if not layout.embeds:
         _check_cells(sizes)
-    quantized = is_quantized(layout.weights_bytes, layout.parameters)
-    shape = ModelShape(sizes, settings.prefill_chunk, 1, settings.kv_type, gpu, quantized)
+    shape = _shape(layout, settings, sizes, gpu=gpu)
     sequences = EMBEDDING_SEQUENCES if layout.embeds else shape.sequences(recurrent=layout.is_recurrent)
     flash = (shape.embeds_with_flash_attention if layout.embeds else shape.flash_attention) is not False
     # The cells of each part of the cache are rounded up.
@@ -139,6 +141,11 @@ def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | 
             f"{_gib(result.sum_bytes - result.host_bytes)}, and the GPU has {_gib(gpu_bytes)}"
         )
     return result if not layout.embeds else replace(result, cells_bytes=0, recurrent_bytes=0)
+
+
+def _shape(layout: Layout, settings: Settings, sizes: Sizes, *, gpu: bool) -> ModelShape:
+    quantized = is_quantized(layout.weights_bytes, layout.parameters)
+    return ModelShape(sizes, settings.prefill_chunk, 1, settings.kv_type, gpu, quantized)
 
 
 def _embedding_sizes(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Sizes:

@@ -48,7 +48,7 @@ OPENCODE = {
         "penstock": {
             "npm": "@ai-sdk/openai-compatible",
             "options": {"baseURL": BASE_URL, "apiKey": KEY},
-            "models": {MODEL: {"limit": {"context": 32_000, "output": 4_000}}},
+            "models": {MODEL: {"limit": {"context": 32_000, "output": 256 if SMALL else 4_000}}},
         }
     },
 }

@@ -30,9 +30,7 @@ def cells_that_fit(
     contexts are created, and llama.cpp's log tells what they take on each device. Raises ModelError if these do not
     fit.
     """
-    smallest = _rounded_up(MIN_CELLS_PER_SLOT * shape.sizes.slots)
-    one = _memory_of(libs, model, shape, smallest)
-    other = _memory_of(libs, model, shape, smallest + _MEASURED_CELLS)
+    smallest, one, other = _measured(libs, model, shape)
     fitting = [UNBOUNDED]
     for device in devices:
         cell_bytes = (other.get(device.name, 0) - one.get(device.name, 0)) / _MEASURED_CELLS
@@ -43,6 +41,12 @@ def cells_that_fit(
             free_bytes = describe(libs.ggml, device.handle).free_bytes - spare_bytes - fixed_bytes
             fitting.append(int(max(0.0, free_bytes) / cell_bytes))
     return min(fitting) // CELL_STEP * CELL_STEP
+
+
+def bytes_of_a_cell(libs: Libraries, model: int, shape: ModelShape) -> float:
+    """Return what one KV cell takes on all devices together; 0 for a model with recurrent memory only."""
+    _, one, other = _measured(libs, model, shape)
+    return max(0, sum(other.values()) - sum(one.values())) / _MEASURED_CELLS
 
 
 def roomiest_context(libs: Libraries, model: int, shape: ModelShape) -> tuple[int, ModelShape]:
@@ -61,6 +65,13 @@ def roomiest_context(libs: Libraries, model: int, shape: ModelShape) -> tuple[in
                 raise
             shape = _with_cells(shape, cells)
     return new_context(libs, model, shape), shape
+
+
+def _measured(libs: Libraries, model: int, shape: ModelShape) -> tuple[int, dict[str, int], dict[str, int]]:
+    """Return the cells of the smallest context, and the memory of this context and of one with _MEASURED_CELLS more."""
+    smallest = _rounded_up(MIN_CELLS_PER_SLOT * shape.sizes.slots)
+    one, other = (_memory_of(libs, model, shape, cells) for cells in (smallest, smallest + _MEASURED_CELLS))
+    return smallest, one, other
 
 
 def _memory_of(libs: Libraries, model: int, shape: ModelShape, cells: int) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Opens a model: chooses its devices, loads it, sizes its context by the free memory, and states the facts."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from workers.engine.backend import Facts
 from workers.engine.llama.aborts import log_aborts
 from workers.engine.llama.devices import Device, choose, gpus, unused_gpu_advice
 from workers.engine.llama.fingerprint import fingerprint_of
-from workers.engine.llama.kv_memory import cells_that_fit, roomiest_context
+from workers.engine.llama.kv_memory import bytes_of_a_cell, cells_that_fit, roomiest_context
 from workers.engine.llama.load import (
     Libraries,
     ModelShape,
@@ -89,15 +90,23 @@ def _wanted_shape(
 
     if embeds:
         return shaped(embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu))
-    free_cells = 0
+    free_cells, cell_bytes = 0, math.inf
     has_state = has_recurrent_memory(libs.lib, model)
-    if gpu and settings.kv_cells == AUTO:
-        slots = slots_of(settings, gpu=True, has_state=has_state)
-        shape = shaped(Sizes(slots, 0, model_ctx))
-        free_cells = cells_that_fit(libs, model, devices, shape, paused_bytes=settings.paused_bytes)
+    if settings.kv_cells == AUTO:
+        shape = shaped(Sizes(slots_of(settings, gpu=gpu, has_state=has_state), 0, model_ctx))
+        if gpu:
+            free_cells = cells_that_fit(libs, model, devices, shape, paused_bytes=settings.paused_bytes)
+        else:
+            cell_bytes = bytes_of_a_cell(libs, model, shape)
     integrated = gpu and all(device.integrated for device in devices)
     sizes = sizes_of(
-        settings, model_ctx=model_ctx, gpu=gpu, free_cells=free_cells, integrated=integrated, has_state=has_state
+        settings,
+        model_ctx=model_ctx,
+        gpu=gpu,
+        free_cells=free_cells,
+        cell_bytes=cell_bytes,
+        integrated=integrated,
+        has_state=has_state,
     )
     return shaped(sizes)
 

@@ -32,8 +32,14 @@ ROUNDING = 0.01
 
 @contextlib.contextmanager
 def _engine(path: Path, **settings: object) -> Iterator[Driven]:
-    values = {"device": "cpu", "max_batch_size": 8, "kv_cells": 8192, "threads": 1, **settings}
-    with contextlib.closing(load_backend(load({}, None, **values), path)) as backend:
+    values = {"max_batch_size": 8, "kv_cells": 8192, **settings}
+    with _default_engine(path, **values) as driven:
+        yield driven
+
+
+@contextlib.contextmanager
+def _default_engine(path: Path, **settings: object) -> Iterator[Driven]:
+    with contextlib.closing(load_backend(load({}, None, device="cpu", threads=1, **settings), path)) as backend:
         yield Driven(backend)
 
 
@@ -88,8 +94,23 @@ def test_embeddings_on_a_cpu_keep_the_values_that_an_index_already_has():
 def quantized_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model in q8_0, whose answers differ from prompt to prompt."""
     path = tmp_path_factory.mktemp("quantized") / "random.gguf"
-    write_random_model(path, file_type="q8_0", n_embd=128)
+    write_random_model(path, file_type="q8_0", n_embd=128, n_ctx_train=8192)
     return path
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "one-seed"])
+def test_with_the_default_sizes_an_answer_does_not_depend_on_those_beside_it(quantized_model, fields):
+    with _default_engine(quantized_model) as driven:
+        for answers in _equal_requests_beside_others(driven, fields):
+            assert answers == 4 * [answers[0]]
+
+
+def _equal_requests_beside_others(driven: Driven, fields: dict[str, object]) -> Iterator[list[tuple[str, list]]]:
+    """Yield the answers to each of three prompts: alone, and beside those to seven others at three places."""
+    for prompt in PROMPTS[:3]:
+        others = [f"{i} {other}" for i, other in enumerate(2 * PROMPTS) if other != prompt][:7]
+        beside = [_answers(driven, *others[:at], prompt, *others[at:], **fields)[at] for at in (0, 3, 7)]
+        yield _answers(driven, prompt, **fields) + beside
 
 
 def test_logprobs_do_not_depend_on_where_the_cells_of_a_sequence_lie(quantized_model):
@@ -129,3 +150,10 @@ def test_beside_seven_other_requests_logprobs_differ_only_by_rounding(real_model
                 equal = [a == b for (a, _, _), (b, _, _) in zip(alone, beside, strict=False)]
                 same = equal.index(False) if False in equal else len(equal)
                 assert [b for _, b, _ in beside[:same]] == pytest.approx([a for _, a, _ in alone[:same]], abs=ROUNDING)
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "one-seed"])
+def test_with_the_default_sizes_equal_requests_to_a_real_model_get_one_answer_beside_others(real_model, fields):
+    with _default_engine(real_model) as driven:
+        for answers in _equal_requests_beside_others(driven, fields):
+            assert len({text for text, _ in answers}) == 1

@@ -10,10 +10,11 @@ from shared.errors import ModelError
 from shared.settings.settings import load
 from tests.support.driven import Driven
 from tests.support.odd_models import write_odd_model
+from workers.engine import sizing
 from workers.engine.llama import kv_memory
 from workers.engine.llama.backend import _LOG, load_backend
 from workers.engine.llama.devices import Device
-from workers.engine.llama.kv_memory import UNBOUNDED, cells_that_fit
+from workers.engine.llama.kv_memory import UNBOUNDED, bytes_of_a_cell, cells_that_fit
 from workers.engine.llama.load import Libraries, ModelShape, load_model, new_context
 from workers.engine.llama.log import LlamaLog
 from workers.engine.llama.start import _computes_on_cpu
@@ -60,6 +61,24 @@ def test_as_many_cells_are_created_as_fit_into_the_free_memory(loaded, monkeypat
     ctx = new_context(LIBS, model, replace(shape, sizes=Sizes(4, cells, 2048)))
     assert 0.8 * FREE_BYTES < _LOG.device_bytes("KV", "RS")["CPU"] <= 1.1 * FREE_BYTES
     llama_cpp.llama_free(ctx)
+
+
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+def test_what_a_cell_takes_is_the_sum_over_all_layers(loaded, kv_type):
+    architecture, model = loaded
+    shape = ModelShape(Sizes(4, 0, 2048), 64, 1, kv_type, gpu=False)
+    cell_bytes = CELL_BYTES[architecture] * (2 if kv_type == "f32" else 1)
+    assert bytes_of_a_cell(LIBS, model, shape) == pytest.approx(cell_bytes, abs=40)
+
+
+@pytest.mark.parametrize(("spare_bytes", "cache", "cells"), [(0, "split", 4 * 4096), (-1024, "shared", 4 * 2048)])
+def test_memory_decides_whether_the_slots_of_a_cpu_share_their_cells(
+    model_path, monkeypatch, spare_bytes, cache, cells
+):
+    monkeypatch.setattr(sizing, "SPLIT_BYTES", 4 * 4096 * (CELL_BYTES["llama"] + 40) + 4096 * spare_bytes)
+    settings = load({}, None, device="cpu", n_ctx=4096)
+    with contextlib.closing(load_backend(settings, model_path)) as backend:
+        assert (backend.facts.cache, backend.facts.cells, backend.facts.n_ctx) == (cache, cells, 4096)
 
 
 def test_a_device_that_uses_the_hosts_memory_leaves_room_for_the_cells_of_paused_jobs(model_path, monkeypatch):

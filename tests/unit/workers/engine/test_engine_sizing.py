@@ -11,9 +11,27 @@ def _settings(**given):
     return load({}, None, **given)
 
 
-def test_a_cpu_gets_four_slots_of_2048_cells_and_one_job_may_use_all_of_them():
+def test_a_cpu_gets_four_slots_of_2048_cells_for_large_models_and_one_job_may_use_all_of_them():
     assert sizes_of(_settings(), model_ctx=131072, gpu=False) == Sizes(4, 8192, 8192)
     assert sizes_of(_settings(max_batch_size=2), model_ctx=131072, gpu=False) == Sizes(2, 4096, 4096)
+
+
+@pytest.mark.parametrize(
+    ("cell_bytes", "given", "sizes"),
+    [
+        (23_040, {}, Sizes(4, 4 * 8192, 8192)),
+        (32_768, {}, Sizes(4, 4 * 8192, 8192)),
+        (32_769, {}, Sizes(4, 4 * 2048, 8192)),
+        (131_072, {}, Sizes(4, 4 * 2048, 8192)),
+        (32_768, {"max_batch_size": 8}, Sizes(8, 8 * 2048, 8192)),
+        (32_768, {"max_batch_size": 8, "n_ctx": 4096}, Sizes(8, 8 * 4096, 4096)),
+        (16_384, {"n_ctx": 16_384}, Sizes(4, 4 * 16_384, 16_384)),
+        (23_040, {"kv_cells": 8192}, Sizes(4, 8192, 8192)),
+        (0, {}, Sizes(4, 4 * 8192, 8192)),
+    ],
+)
+def test_each_slot_of_a_cpu_has_cells_for_the_longest_job_if_all_take_at_most_a_gibibyte(cell_bytes, given, sizes):
+    assert sizes_of(_settings(**given), model_ctx=131072, gpu=False, cell_bytes=cell_bytes) == sizes
 
 
 def test_the_longest_job_is_never_longer_than_the_models_training_context():
