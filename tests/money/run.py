@@ -1,4 +1,4 @@
-"""Sends jobs to an upstream that misbehaves, and compares every ledger with the one of the upstream."""
+"""Lets clients send requests through a door to an upstream that misbehaves, and compares every ledger with its one."""
 
 import time
 from collections import Counter, defaultdict
@@ -10,22 +10,20 @@ from typing import Any
 from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
 from shared.accounts.usage import Usage
-from shared.jobs import cost
-from shared.jobs.job import JobView, NewJob, new_job_id
+from shared.jobs.job import JobView
 from shared.jobs.job import Usage as JobUsage
 from shared.jobs.states import JobState
 from shared.store import keys
-from shared.store.replies import Admitted
+from tests.money.clients import LONGEST, TENANTS, Clients
 from tests.money.upstream import Entry, MoneyUpstream
 from tests.support.processes import Process, Stage, wait_for
+from tests.support.served import Served
 
-#: Tenants whose budgets and keys differ: the first ones run out of theirs.
-TENANTS = ("small", "middle", "large", "free")
 #: A token costs 1 in every ledger of amounts.
 PRICE = {"prompt_price_micro": 1_000, "answer_price_micro": 1_000}
 _KINDS = ("prompt", "cached", "completion")
-#: The most jobs that are inflight at once, and the longest answer in tokens.
-_INFLIGHT, _LONGEST = 24, 24
+#: The number of clients, each of which has one request at a time.
+_INFLIGHT = 24
 
 
 @dataclass(frozen=True)
@@ -56,17 +54,30 @@ class Verdict:
             self.anomalies.append(f"{what}: {found}, not from {low} to {high}")
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What a run has left."""
+
+    plan: Plan
+    stage: Stage
+    upstream: MoneyUpstream
+    clients: Clients
+    #: The jobs by the ids of their traces.
+    views: dict[str, JobView]
+
+
 def run(plan: Plan, folder: Path) -> Verdict:
     """Run the plan and compare the ledgers."""
-    random = Random(plan.seed)
     environ = {
         "PENSTOCK_ENGINE": "upstream",
         "PENSTOCK_UPSTREAM_MODEL": "m",
         "PENSTOCK_UPSTREAM_CONCURRENCY": "8",
         "PENSTOCK_UPSTREAM_FIRST_TOKEN_MS": "4000",
         "PENSTOCK_UPSTREAM_GAP_MS": "2500",
+        "PENSTOCK_UPSTREAM_MAX_TOKENS": str(LONGEST),
         "PENSTOCK_LEASE_MS": "5000",
         "PENSTOCK_ADMISSION": "bounds",
+        "PENSTOCK_DEFAULT_START_MS": "300000",
         "PENSTOCK_WORKER_LISTEN": "127.0.0.1:0",
     }
     with (
@@ -78,37 +89,37 @@ def run(plan: Plan, folder: Path) -> Verdict:
             Tenants(stage.client).change(tenant, {"tokens_per_day": (at + 1) * 4 * plan.requests + 200})
         workers = [stage.worker() for _ in range(2 if plan.kills else 1)]
         began_s = time.monotonic()
-        jobs, refused = _send(plan, random, stage, upstream, workers)
-        views = wait_for(lambda: _ended(stage, jobs), "all jobs to end", timeout_s=600)
+        with Served(stage) as door:
+            clients = Clients(
+                door.url,
+                plan.seed,
+                _INFLIGHT,
+                wants_more=lambda: len(upstream.entries) < plan.requests,
+                impatience=0.1 if plan.kills else 0.0,
+            )
+            with clients:
+                _disturb_until_done(plan, clients, stage, workers)
+        views = wait_for(lambda: _ended(stage), "all jobs to end", timeout_s=600)
         wait_for(lambda: stage.inflight() == 0, "the last ledger to be written")
-        verdict = Verdict(_figures(plan, upstream, views, refused) | {"seconds": round(time.monotonic() - began_s)})
-        _judge_store(verdict, stage, upstream, views)
-        (_judge_with_kills if plan.kills else _judge_exactly)(verdict, stage, upstream, views, workers)
+        scene = Scene(plan, stage, upstream, clients, views)
+        verdict = Verdict(_figures(scene) | {"seconds": round(time.monotonic() - began_s)})
+        _judge_clients(verdict, scene)
+        _judge_store(verdict, scene)
+        if plan.kills:
+            _judge_with_kills(verdict, scene)
+        else:
+            _judge_exactly(verdict, scene, workers[0])
         verdict.anomalies += [str(breach) for breach in stage.breaches()]
         return verdict
 
 
-def _send(
-    plan: Plan, random: Random, stage: Stage, upstream: MoneyUpstream, workers: list[Process]
-) -> tuple[dict[str, str], Counter[str]]:
-    """Send jobs until the upstream has had enough requests. Return tenant by job, and how many were refused why."""
-    jobs, refused = dict[str, str](), Counter[str]()
-    trouble_at_s = time.monotonic() + random.uniform(1, 3)
-    while len(upstream.entries) < plan.requests:
-        if time.monotonic() > trouble_at_s:
-            trouble_at_s = time.monotonic() + random.uniform(1, 4)
-            _disturb(plan, random, stage, workers)
-        if stage.inflight() >= _INFLIGHT:
-            time.sleep(0.01)
-            continue
-        job = _new_job(random)
-        answer = stage.store.admit(job)
-        if isinstance(answer, Admitted):
-            jobs[job.id] = job.tenant
-        else:
-            refused[str(getattr(answer, "reason", answer))] += 1
-            time.sleep(0.002)
-    return jobs, refused
+def _disturb_until_done(plan: Plan, clients: Clients, stage: Stage, workers: list[Process]) -> None:
+    random = Random(plan.seed)
+    while clients.is_busy:
+        trouble_at_s = time.monotonic() + random.uniform(1, 3)
+        while clients.is_busy and time.monotonic() < trouble_at_s:
+            time.sleep(0.05)
+        _disturb(plan, random, stage, workers)
 
 
 def _disturb(plan: Plan, random: Random, stage: Stage, workers: list[Process]) -> None:
@@ -123,51 +134,32 @@ def _disturb(plan: Plan, random: Random, stage: Stage, workers: list[Process]) -
         workers[at].resume()
 
 
-def _new_job(random: Random) -> NewJob:
-    job_id, most = new_job_id(), random.randint(4, _LONGEST)
-    text = f"{job_id} {most} ".ljust(10 * random.randint(5, 12), "x")
-    messages = [{"role": "user", "content": text}]
-    ways: list[dict[str, Any]] = [
-        {"forward": {}, "max_tokens": most},
-        {"forward": {"max_completion_tokens": most, "n_predict": 900}, "max_tokens": most},
-        {"forward": {}, "parts": True, "max_tokens": most},
-        {"temperature": 0.8, "asked": []},
-    ]
-    payload = {"messages": messages} | random.choice(ways)
-    prompt = cost.estimate(payload)
-    return NewJob(
-        id=job_id,
-        tenant=random.choice(TENANTS),
-        model="m",
-        payload=payload,
-        prompt_tokens=prompt,
-        max_tokens=most,
-        cost_mwt=1_000 * (prompt + 4 * most),
-        deadline_ms=900_000,
-    )
-
-
-def _ended(stage: Stage, jobs: dict[str, str]) -> list[JobView] | None:
-    views = []
-    for job_id in jobs:
-        view = stage.job(job_id)
+def _ended(stage: Stage) -> dict[str, JobView] | None:
+    """Return the jobs by the ids of their traces once all have ended."""
+    views = {}
+    for key in stage.client.scan_iter(keys.rq_job("*"), count=1_000):
+        view = stage.job(key.decode().rpartition(":")[2])
         if view.ended_ms is None:
             return None
-        views.append(view)
+        views[stage.client.hget(key, "penstock_traceparent").decode().split("-")[1]] = view
     return views
 
 
-def _figures(plan: Plan, upstream: MoneyUpstream, views: list[JobView], refused: Counter[str]) -> dict[str, Any]:
+def _figures(scene: Scene) -> dict[str, Any]:
+    told, entries, views = scene.clients.told, scene.upstream.entries, scene.views.values()
     return {
-        "seed": plan.seed,
-        "kills": plan.kills,
-        "requests": len(upstream.entries),
+        "seed": scene.plan.seed,
+        "kills": scene.plan.kills,
+        "requests": len(entries),
         "jobs": len(views),
+        "routes": dict(sorted(Counter(one.route for one in told).items())),
+        "answered": sum(one.answered for one in told),
+        "hung_up": sum(one.hung_up for one in told),
         "outcomes": dict(Counter(view.state.value for view in views)),
         "attempts": sum(view.attempts for view in views),
-        "refused": dict(refused),
-        "behaviours": dict(sorted(Counter(entry.behaviour for entry in upstream.entries).items())),
-        "upstream": _sums(upstream.entries) | {"unread": sum(not entry.is_read for entry in upstream.entries)},
+        "refused": dict(scene.clients.refused),
+        "behaviours": dict(sorted(Counter(entry.behaviour for entry in entries).items())),
+        "upstream": _sums(entries) | {"unread": sum(not entry.is_read for entry in entries)},
     }
 
 
@@ -182,10 +174,10 @@ def _sums(entries: list[Entry]) -> dict[str, int]:
     return dict(zip(_KINDS, sums, strict=True))
 
 
-def _by_job(entries: list[Entry]) -> dict[str, list[Entry]]:
+def _by_trace(entries: list[Entry]) -> dict[str, list[Entry]]:
     found: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries:
-        found[entry.job].append(entry)
+        found[entry.trace].append(entry)
     return found
 
 
@@ -208,9 +200,25 @@ def _spent(stage: Stage) -> int:
     return sum(int(stage.client.hget(key, "m") or 0) for key in stage.client.keys(keys.spent("*")))
 
 
-def _judge_store(verdict: Verdict, stage: Stage, upstream: MoneyUpstream, views: list[JobView]) -> None:
+def _judge_clients(verdict: Verdict, scene: Scene) -> None:
+    """Compare the answers to clients with the jobs: the usage in an answer is the one that is charged."""
+    verdict.anomalies += scene.clients.oddities
+    for told in scene.clients.told:
+        view = scene.views.get(told.trace)
+        if view is None:
+            verdict.anomalies.append(f"no job for {told}")
+            continue
+        if not told.hung_up:
+            verdict.expect(f"answer to {told}", told.answered, view.state is JobState.SUCCEEDED)
+        if told.usage is not None:
+            verdict.expect(f"usage in the answer to {told}", told.usage, _told(view))
+    verdict.expect("jobs", len(scene.views), len(scene.clients.told))
+
+
+def _judge_store(verdict: Verdict, scene: Scene) -> None:
     """Compare the ledgers of the store with each other, and with what clients were told; kills change none of it."""
-    book, entries = Usage(stage.client), _by_job(upstream.entries)
+    stage, views = scene.stage, scene.views.values()
+    book, entries = Usage(stage.client), _by_trace(scene.upstream.entries)
     rows = book.read_day(book.today())
     for tenant in TENANTS:
         told = [_told(view) for view in views if view.tenant == tenant]
@@ -234,43 +242,52 @@ def _judge_store(verdict: Verdict, stage: Stage, upstream: MoneyUpstream, views:
     verdict.expect(
         "wasted", counters["wasted"], computed - sum(prompt - cached + answer for prompt, cached, answer in kept)
     )
-    for view in views:
-        if not any(entry.is_read for entry in entries[view.id]):
+    for trace, view in scene.views.items():
+        if not any(entry.is_read for entry in entries[trace]):
             verdict.expect(f"job {view.id} without a first token", _told(view), (0, 0, 0))
         if view.state is JobState.SUCCEEDED and not (view.text or view.extra.get("upstream")):
-            verdict.anomalies.append(f"job {view.id} succeeded without an answer: {entries[view.id]}")
+            verdict.anomalies.append(f"job {view.id} succeeded without an answer: {entries[trace]}")
 
 
-def _judge_exactly(
-    verdict: Verdict, stage: Stage, upstream: MoneyUpstream, views: list[JobView], workers: list[Process]
-) -> None:
-    """Compare with the upstream's ledger to the token: each attempt in the counters, the last one of a job in usage."""
-    sums, counters = _sums(upstream.entries), _counters(stage)
-    verdict.expect("the store's counters", {name: counters[name] for name in _KINDS}, sums)
+def _judge_exactly(verdict: Verdict, scene: Scene, worker: Process) -> None:
+    """Compare with the upstream's ledger to the token: each attempt in the counters, the last one of a job in usage.
+
+    A stream that has shown text is not repeated: its job is canceled after the failed attempt, and charged nothing. If
+    its next attempt had begun by then, the worker has read a part of what the upstream has written.
+    """
+    sums, counters, by_trace = _sums(scene.upstream.entries), _counters(scene.stage), _by_trace(scene.upstream.entries)
+    cut = [
+        entries[-1]
+        for trace, entries in by_trace.items()
+        if scene.views[trace].state is JobState.CANCELED and entries[-1].closed
+    ]
+    unread = _sums(cut)
+    verdict.figures["canceled"] = len(cut)
+    for name in _KINDS:
+        verdict.expect_between(f"the store's {name} tokens", sums[name] - unread[name], counters[name], sums[name])
     for name in ("prompt", "completion"):
-        counted = workers[0].figure(f"penstock_worker_{name}_tokens_total")
-        expected = sums[name] - (sums["cached"] if name == "prompt" else 0)
-        verdict.expect(f"the worker's {name} tokens", int(counted), expected)
-    for job_id, entries in _by_job(upstream.entries).items():
-        last = entries[-1]
-        view = next(view for view in views if view.id == job_id)
-        expected_told = (last.prompt, last.cached, last.taken) if last.is_read else (0, 0, 0)
-        verdict.expect(f"job {job_id} ({last.behaviour})", _told(view), expected_told)
+        counted = int(worker.figure(f"penstock_worker_{name}_tokens_total"))
+        expected = counters[name] - (counters["cached"] if name == "prompt" else 0)
+        verdict.expect(f"the worker's {name} tokens", counted, expected)
+    for trace, entries in by_trace.items():
+        view, last = scene.views[trace], entries[-1]
+        is_charged = last.is_read and view.state is not JobState.CANCELED
+        expected_told = (last.prompt, last.cached, last.taken) if is_charged else (0, 0, 0)
+        if last not in cut:
+            verdict.expect(f"job {view.id} ({last.behaviour})", _told(view), expected_told)
 
 
-def _judge_with_kills(
-    verdict: Verdict, stage: Stage, upstream: MoneyUpstream, views: list[JobView], _workers: list[Process]
-) -> None:
+def _judge_with_kills(verdict: Verdict, scene: Scene) -> None:
     """Check that each job is charged no less than its client was told, and no more than the upstream wrote for it."""
-    entries = _by_job(upstream.entries)
-    for view in views:
+    entries, words = _by_trace(scene.upstream.entries), {one.trace: one.words for one in scene.clients.told}
+    for trace, view in scene.views.items():
         prompt, _, answer = _told(view)
-        read = [entry for entry in entries[view.id] if entry.is_read]
-        words = sum(word.startswith("w") for word in (view.text or "").split())
-        verdict.expect_between(f"answer of {view.id}", words, answer, max((one.taken for one in read), default=0))
+        read = [entry for entry in entries[trace] if entry.is_read]
+        least = words.get(trace, 0) if view.state is JobState.SUCCEEDED else 0
+        verdict.expect_between(f"answer of {view.id}", least, answer, max((one.taken for one in read), default=0))
         verdict.expect_between(f"prompt of {view.id}", 0, prompt, max((one.prompt for one in read), default=0))
-    sums, counters = _sums(upstream.entries), _counters(stage)
+    sums, counters = _sums(scene.upstream.entries), _counters(scene.stage)
     for at, name in enumerate(_KINDS):
-        told = sum(_told(view)[at] for view in views)
+        told = sum(_told(view)[at] for view in scene.views.values())
         if name != "cached":
             verdict.expect_between(f"the store's {name} tokens", told, counters[name], sums[name])

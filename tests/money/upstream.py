@@ -22,9 +22,9 @@ _STOP: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop"}
 
 @dataclass
 class Entry:
-    """The upstream's answer to one request."""
+    """The upstream's answer to one request. `trace` is the id of the client's trace."""
 
-    job: str
+    trace: str
     behaviour: str
     prompt: int
     #: The most tokens that the job may have.
@@ -33,6 +33,8 @@ class Entry:
     cached: int = 0
     tokens: int = 0
     told: bool = False
+    #: Whether the worker has closed the connection before the end of the answer.
+    closed: bool = False
 
     @property
     def is_read(self) -> bool:
@@ -67,8 +69,13 @@ class Reply:
     async def words(self, number: int, usage: Callable[[int], dict[str, Any]] | None = None, each: int = 1) -> None:
         for at in range(number):
             text = "".join(f"w{at * each + i} " for i in range(each))
-            chunk: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": text}}]}
+            chunk: dict[str, Any] = {"choices": [self.choice(text)]}
             await self.send(chunk | ({"usage": usage(at + 1)} if usage else {}), tokens=each)
+
+    def choice(self, text: str) -> dict[str, Any]:
+        """Return a piece of text in the form of the route."""
+        is_chat = "chat" in self._request.path
+        return {"index": 0, "delta": {"content": text}} if is_chat else {"index": 0, "text": text}
 
     async def usage(self) -> None:
         """Tell the true counts."""
@@ -137,6 +144,7 @@ class MoneyUpstream:
         app = web.Application()
         app.router.add_get("/v1/models", _models)
         app.router.add_post("/v1/chat/completions", self._answer)
+        app.router.add_post("/v1/completions", self._answer)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -153,15 +161,22 @@ class MoneyUpstream:
         body = await request.json()
         if self.refuses_max_tokens and "max_tokens" in body:
             return web.json_response({"error": {"message": _REFUSAL, "param": "max_tokens"}}, status=400)
-        text = body["messages"][0]["content"]
-        job = text.split()[0]
-        attempt = sum(entry.job == job for entry in self.entries)
-        random = Random(f"{self.seed} {job} {attempt}")
+        if not body.keys() & {"messages", "prompt"}:
+            # The worker asks in this way whether its key is accepted.
+            return web.json_response({"error": {"message": "messages is required"}}, status=400)
+        text = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        trace = request.headers["traceparent"].split("-")[1]
+        attempt = sum(entry.trace == trace for entry in self.entries)
+        random = Random(f"{self.seed} {trace} {attempt}")
         behaviour = random.choice(WRONG if random.random() < self.trouble else RIGHT)
-        prompt = cost.estimate({"messages": body["messages"]})
-        entry = Entry(job, behaviour.__name__, prompt, most=int(text.split()[1]))
+        prompt = cost.estimate({name: body[name] for name in ("messages", "prompt") if name in body})
+        entry = Entry(trace, behaviour.__name__, prompt, most=int(text.split()[0]))
         self.entries.append(entry)
-        return await behaviour(Reply(request, entry, random))
+        try:
+            return await behaviour(Reply(request, entry, random))
+        except (asyncio.CancelledError, ConnectionError):
+            entry.closed = True
+            raise
 
 
 async def _models(_request: web.Request) -> web.Response:
