@@ -58,6 +58,8 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    #: An upstream has cut the answer because of its contents.
+    CONTENT_FILTER = "content_filter"
     DEADLINE = "deadline"
     CANCELED = "canceled"
 

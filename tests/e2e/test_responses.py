@@ -89,10 +89,16 @@ def test_an_input_is_answered_whole(client: FlaskClient, store: Store) -> None:
     assert response_of(client.get(f"{PATH}/{body['id']}")) == body
 
 
-def test_an_answer_that_reached_max_output_tokens_is_incomplete(client: FlaskClient, store: Store) -> None:
-    with worker(store, lambda held: answer_with(store, held, "Hel", finish_reason="length")):
+@pytest.mark.parametrize(
+    ("finish_reason", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
+)
+def test_an_answer_that_was_cut_is_incomplete(
+    client: FlaskClient, store: Store, finish_reason: str, reason: str
+) -> None:
+    with worker(store, lambda held: answer_with(store, held, "Hel", finish_reason=finish_reason)):
         body = response_of(post_response(client))
-    assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (body["status"], body["incomplete_details"]) == ("incomplete", {"reason": reason})
+    assert body["output"][0]["status"] == "incomplete"
 
 
 def test_the_engine_gets_the_instructions_before_the_messages_of_the_input(client: FlaskClient, store: Store) -> None:

@@ -174,9 +174,12 @@ class MoneyUpstream:
         self.entries.append(entry)
         try:
             return await behaviour(Reply(request, entry, random))
-        except (asyncio.CancelledError, ConnectionError):
+        except asyncio.CancelledError:
             entry.closed = True
             raise
+        except ConnectionError:
+            entry.closed = True
+            return web.Response()
 
 
 async def _models(_request: web.Request) -> web.Response:

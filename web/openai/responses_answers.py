@@ -25,6 +25,8 @@ _STATUS = {
     JobState.EXPIRED: "failed",
     JobState.CANCELED: "cancelled",
 }
+#: Why an answer was cut → the word of OpenAI's API for it.
+_CUT: dict[str, str] = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
 
 
 def is_response(view: JobView) -> bool:
@@ -47,7 +49,7 @@ def status_of(view: JobView) -> str:
     """Return the job's status in OpenAI's terms. It is `cancelled` as soon as a cancel of the job was requested."""
     if view.cancel_requested and not has_ended(view):
         return "cancelled"
-    if view.state is JobState.SUCCEEDED and view.finish_reason == FinishReason.LENGTH:
+    if view.state is JobState.SUCCEEDED and view.finish_reason in _CUT:
         return "incomplete"
     return _STATUS[view.state]
 
@@ -61,7 +63,7 @@ def response_json(view: JobView) -> dict[str, Any]:
         | {
             "completed_at": (view.ended_ms or 0) // 1000 if view.state is JobState.SUCCEEDED else None,
             "error": error,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "incomplete_details": {"reason": _CUT[view.finish_reason]} if status == "incomplete" else None,
             "output": _output(view, status),
             "usage": _usage(view) if has_ended(view) else None,
             "queue": queue_facts(view),

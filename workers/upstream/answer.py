@@ -91,7 +91,7 @@ class Answer:
     @property
     def text(self) -> str:
         """The text so far. When the answer is complete, its last part has an end; a part that was cut has none."""
-        is_complete = self.finish_reason not in {"", FinishReason.LENGTH}
+        is_complete = self.finish_reason not in {"", FinishReason.LENGTH, FinishReason.CONTENT_FILTER}
         return "".join(self.parts) + ("" if self.writer is None else self.writer.rest(is_complete=is_complete))
 
     @property

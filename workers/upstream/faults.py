@@ -12,8 +12,12 @@ from workers.upstream.answers.error_bodies import ErrorBody, error_of, is_error,
 #: How long a worker pauses if the upstream is busy and gives no hint, and the longest pause, in seconds.
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 3600.0
 #: Parts of error names that report a used-up quota or balance, as in `insufficient_quota` of OpenAI,
-#: `exceeded_current_quota_error` of Moonshot, `billing_not_active` and `insufficient_user_quota` of one-api.
-_EXHAUSTED = re.compile(r"quota|billing|balance|credit|arrear|payment", re.IGNORECASE)
+#: `exceeded_current_quota_error` of Moonshot, `billing_not_active` and `insufficient_user_quota` of one-api. A
+#: quota for a rate, such as `Throttling.RateQuota` of DashScope, passes.
+_EXHAUSTED = re.compile(r"quota|billing|balance(?!r)|credit|arrear|payment", re.IGNORECASE)
+_PASSES = re.compile(r"throttl|rate", re.IGNORECASE)
+#: The statuses of a server that has too much to do. Anthropic's says 529.
+_BUSY = frozenset({429, 503, 529})
 #: The longest message of the upstream that a job's end repeats, in characters.
 _MAX_MESSAGE = 1_000
 
@@ -43,7 +47,7 @@ class Unreachable(UpstreamFault):
 
 
 class Busy(UpstreamFault):
-    """The upstream does not take this request now: status 429 or 503. The job is given back without an attempt."""
+    """The upstream does not take this request now: status 429, 503 or 529. The job is given back without an attempt."""
 
     def __init__(self, what: str, message: str = "", *, pause_s: float, too_many: bool = False) -> None:
         super().__init__(what, message)
@@ -127,7 +131,9 @@ def _fault(
 ) -> UpstreamFault:
     what = f"the upstream answered {status}"
     message, param = _shown(error.message, key, _MAX_MESSAGE), _shown(error.param, key, 200)
-    if status in {429, 503} and not _is_exhausted(error):
+    if _is_exhausted(error):
+        return Rejected(what, message or what, param)
+    if status in _BUSY:
         pause_s = _pause_s(headers, now or datetime.now(UTC))
         return Busy(what, _with(what, message), pause_s=pause_s, too_many=status == 429)
     if status == 502:
@@ -136,7 +142,7 @@ def _fault(
     not_accepted = _not_accepted(status, what, message)
     if not_accepted is not None:
         return not_accepted
-    if (400 <= status < 500 and status != 408) or status in {501, 503}:
+    if (400 <= status < 500 and status != 408) or status == 501:
         return Rejected(what, message or what, param)
     return Lost(what, _with(what, message))
 
@@ -164,9 +170,11 @@ def fault_in_answer(value: Any, *, key: str, has_begun: bool) -> UpstreamFault |
     if not is_error(value):
         return None
     error = error_of(value)
+    if _is_exhausted(error):
+        return _fault(error.status or 429, {}, error, key=key)
     if 400 <= error.status < 500 and error.status != 408 and not (error.status == 429 and has_begun):
         return _fault(error.status, {}, error, key=key)
-    if error.status == 503 and not has_begun:
+    if error.status in _BUSY and not has_begun:
         return _fault(error.status, {}, error, key=key)
     what = "the upstream failed in the middle of the answer"
     message = _shown(error.message, key, _MAX_MESSAGE) or "no message"
@@ -195,7 +203,7 @@ def _number(text: str | None, unit: float) -> float | None:
 
 def _is_exhausted(error: ErrorBody) -> bool:
     """Return whether the upstream names a bound that does not pass while a client waits: a quota, or money."""
-    return any(_EXHAUSTED.search(name) for name in error.names)
+    return any(_EXHAUSTED.search(name) and not _PASSES.search(name) for name in error.names)
 
 
 def _shown(text: str, key: str, most: int) -> str:

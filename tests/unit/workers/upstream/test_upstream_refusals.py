@@ -126,6 +126,10 @@ def test_a_job_that_was_refused_and_succeeds_later_was_one_too_many(
         (429, {"code": "insufficient_user_quota"}),
         (503, {"code": "INSUFFICIENT_BALANCE"}),
         (402, {"code": "whatever"}),
+        (403, {"code": "Arrearage"}),
+        (403, {"code": "insufficient_user_quota"}),
+        (500, {"type": "insufficient_balance"}),
+        (200, {"code": "insufficient_quota"}),
     ],
 )
 def test_a_quota_that_is_used_up_fails_the_job_at_once_with_the_reason(status: int, error: dict[str, Any]) -> None:
@@ -139,12 +143,24 @@ def test_a_quota_that_is_used_up_fails_the_job_at_once_with_the_reason(status: i
         scene.close()
 
 
-@pytest.mark.parametrize("error", [{"code": "rate_limit_exceeded"}, {"type": "requests"}, {"code": 429}, {}])
-def test_a_rate_that_was_exceeded_is_no_quota(error: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (429, {"code": "rate_limit_exceeded"}),
+        (429, {"type": "requests"}),
+        (429, {"code": 429}),
+        (429, {}),
+        (429, {"code": "Throttling.RateQuota", "type": "Throttling.RateQuota"}),
+        (429, {"code": "Throttling.AllocationQuota"}),
+        (503, {"type": "load_balancer_error"}),
+        (529, {"type": "overloaded_error"}),
+    ],
+)
+def test_a_rate_that_was_exceeded_is_no_quota(status: int, error: dict[str, Any]) -> None:
     body = str({"error": {"message": "You exceeded your quota", **error}}).replace("'", '"').encode()
     with RawUpstream() as raw:
         scene = UpstreamScene(raw.url)
-        raw.will(b"HTTP/1.1 429 No\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        raw.will(b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
         assert scene.end().outcome == "returned"
         scene.close()
 
