@@ -25,7 +25,7 @@ Tokens = tuple[int, int, int]
 
 @dataclass
 class Told:
-    """What one client was told. `trace` is the id of its trace, which the upstream and the job's record have too."""
+    """The end of one request as its client saw it. The upstream and the job's record have the same `trace`, an id."""
 
     trace: str
     tenant: str

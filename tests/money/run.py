@@ -22,7 +22,7 @@ from tests.support.served import Served
 #: A token costs 1 in every ledger of amounts.
 PRICE = {"prompt_price_micro": 1_000, "answer_price_micro": 1_000}
 _KINDS = ("prompt", "cached", "completion")
-#: The number of clients, each of which has one request at a time.
+#: The number of clients. Each has one request at a time.
 _INFLIGHT = 24
 
 
@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a run has left."""
+    """The state after a run."""
 
     plan: Plan
     stage: Stage
@@ -253,13 +253,13 @@ def _judge_exactly(verdict: Verdict, scene: Scene, worker: Process) -> None:
     """Compare with the upstream's ledger to the token: each attempt in the counters, the last one of a job in usage.
 
     A stream that has shown text is not repeated: its job is canceled after the failed attempt, and charged nothing. If
-    its next attempt had begun by then, the worker has read a part of what the upstream has written.
+    its next attempt had begun by then, it is charged what the worker had read of that.
     """
     sums, counters, by_trace = _sums(scene.upstream.entries), _counters(scene.stage), _by_trace(scene.upstream.entries)
     cut = [
         entries[-1]
         for trace, entries in by_trace.items()
-        if scene.views[trace].state is JobState.CANCELED and entries[-1].closed
+        if (view := scene.views[trace]).state is JobState.CANCELED and (entries[-1].closed or any(_told(view)))
     ]
     unread = _sums(cut)
     verdict.figures["canceled"] = len(cut)
@@ -273,7 +273,9 @@ def _judge_exactly(verdict: Verdict, scene: Scene, worker: Process) -> None:
         view, last = scene.views[trace], entries[-1]
         is_charged = last.is_read and view.state is not JobState.CANCELED
         expected_told = (last.prompt, last.cached, last.taken) if is_charged else (0, 0, 0)
-        if last not in cut:
+        if last in cut:
+            verdict.expect_between(f"answer of job {view.id}", 0, _told(view)[2], last.taken)
+        else:
             verdict.expect(f"job {view.id} ({last.behaviour})", _told(view), expected_told)
 
 
