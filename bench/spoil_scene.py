@@ -26,8 +26,8 @@ from shared.store.batches.batches import Batches, ClaimedBatch, Step
 from shared.store.batches.files import Files
 from shared.store.replies import Admitted
 from shared.store.store import Store
-from shared.store.webhooks.results import WebhookResult
-from shared.store.webhooks.webhooks import ClaimedWebhook, Webhooks
+from shared.store.webhook_results import WebhookResult
+from shared.store.webhooks import ClaimedWebhook, Webhooks
 from workers.duties.reconciler import Reconciler
 from workers.rqworker import RqWorker
 

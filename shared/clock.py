@@ -2,7 +2,7 @@
 
 A process never sends its machine's wall-clock time to another process. It passes deadlines to the store as milliseconds
 from now. Only the scripts convert deadlines to points in time, with a clock of their own that never goes back
-(shared/lua/lib/clock.lua). Tests and virtual-time benchmarks control that clock with the key `penstock:clock`.
+(shared/lua/lib/base/clock.lua). Tests and virtual-time benchmarks control that clock with the key `penstock:clock`.
 """
 
 import time

@@ -1,9 +1,9 @@
-"""Computes the store's time in Python code, by the rules of shared/lua/lib/clock.lua but without storing a mark."""
+"""Computes the store's time in Python code, by the rules of shared/lua/lib/base/clock.lua but without storing a mark."""
 
 import re
 from dataclasses import dataclass
 
-#: These constants are those of shared/lua/lib/clock.lua, which explains them. A test compares the results.
+#: These constants are those of shared/lua/lib/base/clock.lua, which explains them. A test compares the results.
 _MARK_EVERY_US = 100_000
 _CORRECTION_US = 1_000_000
 _MAX_LOST_US = 500_000

@@ -6,14 +6,16 @@ from shared.clock import Clock
 from shared.settings.settings import Settings
 from shared.store.store import Store
 from web import errors
-from web.api.openapi import document
+from web.batches import file_routes as files
+from web.batches import routes as batches
 from web.console.console import register_console
 from web.dashboard.dashboard import mode_of, register_dashboard
-from web.http import hosts_and_cors, telemetry
 from web.http.process_metrics import package_version
-from web.http.request import DoorRequest, check_content_encoding
-from web.operations import open_requests, request_caller
-from web.operations.spans import request_span
+from web.openapi import document
+from web.request import caller as request_caller
+from web.request import hosts_and_cors, open_requests, telemetry
+from web.request import span as request_span
+from web.request.body import DoorRequest, check_content_encoding
 from web.routes import (
     embeddings,
     events,
@@ -28,7 +30,6 @@ from web.routes import (
     responses,
     usage,
 )
-from web.routes.batches import batches, files
 from web.runtime.context import make_door_context
 from web.runtime.current import EXTENSION_NAME
 

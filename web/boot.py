@@ -11,11 +11,11 @@ from shared import log as logging
 from shared.clock import RealClock
 from shared.settings.settings import load
 from web.app import create_app
-from web.operations.batches.feeder import start_feeding
-from web.operations.webhooks.sender import WebhookSender
+from web.batches.feeder import start_feeding
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.duties import start_duties
 from web.runtime.start import open_store
+from web.webhooks.sender import WebhookSender
 
 log = structlog.get_logger()
 

@@ -9,9 +9,9 @@ from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 from shared.errors import FilesUnavailable, StoreUnavailable
 from shared.log import LimitedEvent
 from shared.settings.settings import Settings
+from web.batches.records import files_unavailable
 from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value, unknown_path
-from web.operations.batches.records import files_unavailable
-from web.operations.responses import problem_response, store_away_response
+from web.request.responses import problem_response, store_away_response
 from web.runtime.current import current_context
 
 log = structlog.get_logger()

@@ -1,6 +1,6 @@
 """The gunicorn settings and their reasons; they are used by `gunicorn -c python:web.gunicorn_conf web.wsgi:app`."""
 
-from web import gevent_patches
+from web.server import gevent_patches
 
 # The patches must be applied before any module imports names from ssl. Worker processes inherit the patches.
 gevent_patches.apply()
@@ -23,9 +23,9 @@ wsgi_app = "web.wsgi:app"
 bind = _settings.listen
 workers = _settings.web_workers
 #: A gevent worker runs one greenlet per connection. A waiting call or a stream needs only a few kB, not a thread.
-worker_class = "web.gunicorn_worker.DoorWorker"
+worker_class = "web.server.worker.DoorWorker"
 #: The worker accepts more connections than PENSTOCK_MAX_CONNECTIONS. On the reserve it answers /health and refuses
-#: other requests; it stops accepting only when the reserve is in use too (web/gunicorn_worker.py).
+#: other requests; it stops accepting only when the reserve is in use too (web/server/worker.py).
 worker_connections = connection_limits(_settings, raise_file_limit()).total + 2 * RESERVE
 #: The maximum number of connections that the kernel queues while a worker is busy or restarts. Linux caps this
 #: number at net.core.somaxconn.
@@ -44,7 +44,7 @@ graceful_timeout = 30
 #: restricts access by path.
 forwarder_headers = ""
 #: The longest header, in bytes: an identity token with many groups is longer than gunicorn's default, 8190. The whole
-#: head has a bound too (web/gunicorn_parser.py).
+#: head has a bound too (web/server/parser.py).
 limit_request_field_size = 17_000 if _settings.oidc_issuer else 8_190
 #: Each worker process loads the app itself, so that no worker is forked from a master that has threads and sockets.
 preload_app = False

@@ -1,6 +1,6 @@
 """The WSGI entry point for gunicorn: apply gevent's patches, then read the settings and create the app."""
 
-from web import gevent_patches
+from web.server import gevent_patches
 
 gevent_patches.apply()
 

@@ -1,6 +1,6 @@
 """A store client that sets the store's time before every script call, so that the real scripts run in virtual time.
 
-One key holds the store's time (shared/lua/lib/clock.lua). The client sets it in the same packet as the call that
+One key holds the store's time (shared/lua/lib/base/clock.lua). The client sets it in the same packet as the call that
 follows. A call whose answer is not needed at once is deferred and sent together with the next call whose answer is
 needed. The store still receives every call in order, and each at its own virtual time.
 """

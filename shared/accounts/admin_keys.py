@@ -16,7 +16,7 @@ from redis.client import Pipeline
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.api_keys import MIN_ID_DIGITS, check_span
 from shared.accounts.key_record import ID_DIGITS, digest_of
-from shared.accounts.timed_read import read_with_time
+from shared.accounts.read_with_clock import read_with_time
 from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.decode import text

@@ -16,8 +16,8 @@ from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
 from shared.accounts.key_record import KEY_PREFIX, KeyRecord, NewKey, digest_of, dump, parse
+from shared.accounts.read_with_clock import read_with_time
 from shared.accounts.tenants import check_name
-from shared.accounts.timed_read import read_with_time
 from shared.errors import ConfigError
 from shared.jobs.key_bounds import KeyBounds
 from shared.store import keys

@@ -1,6 +1,6 @@
 """Reads the budgets of tokens of tenants and groups, and the used parts.
 
-shared/lua/lib/budget.lua writes the counts into the records of the owners, and describes them.
+shared/lua/lib/ledgers/budget.lua writes the counts into the records of the owners, and describes them.
 """
 
 import re

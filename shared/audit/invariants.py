@@ -42,12 +42,12 @@ INVARIANTS: dict[int, str] = {
     13: "each webhook that is not told is due at some time, and its tenant has a turn by then",
 }
 
-#: No pause of reaping is longer than the longest lease (shared/lua/lib/live.lua).
+#: No pause of reaping is longer than the longest lease (shared/lua/lib/pools/live.lua).
 _MAX_PAUSE_MS = 600_000
 #: How late the reaper may be before invariant 10 is breached: its period of 250 ms, plus an allowance for a busy store.
 _LATE_MS = 2_000
 #: By how much a time in the store may be in the future: a read computes the store's time from a mark that may be 100 ms
-#: old (shared/lua/lib/clock.lua).
+#: old (shared/lua/lib/base/clock.lua).
 _EARLY_MS = 1_000
 
 

@@ -13,8 +13,10 @@ from shared.cli import output
 from shared.cli.commands import (
     admin_keys,
     audit,
+    batch,
     config,
     doctor,
+    drain,
     groups,
     jobs,
     keys,
@@ -25,10 +27,10 @@ from shared.cli.commands import (
     services,
     submit,
     tenants,
+    top,
     up,
+    usage,
 )
-from shared.cli.commands.batches import batch
-from shared.cli.commands.operate import drain, top, usage
 from shared.cli.demo import demo
 from shared.cli.reach import FAULT, USAGE
 from shared.cli.usage_errors import describe_usage_error

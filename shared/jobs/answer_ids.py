@@ -1,7 +1,7 @@
 """Packs the token ids of an unfinished answer for the store, with a seal that says which worker may continue it.
 
 An id has 4 bytes, the lowest first. The seal is made from the claim token, the fingerprint of the worker's model and
-all ids so far: 16 hexadecimal digits of a SHA-1. shared/lua/lib/partial.lua checks it. It detects ids that another
+all ids so far: 16 hexadecimal digits of a SHA-1. shared/lua/lib/jobs/partial.lua checks it. It detects ids that another
 program has changed and ids of another model; it does not protect against a program that makes a seal on purpose.
 """
 

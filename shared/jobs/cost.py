@@ -1,6 +1,6 @@
 """Estimates the number of prompt tokens of a request; the door needs estimates because it has no tokenizer.
 
-The store computes a job's cost from the estimate (shared/lua/lib/verdict.lua). The worker counts the tokens exactly
+The store computes a job's cost from the estimate (shared/lua/lib/admission/verdict.lua). The worker counts the tokens exactly
 before the job takes a slot, and when the worker settles the job, the store charges the tenant for the exact counts. An
 estimate therefore only has to be right on average. The door does not use the estimate to decide whether a request is
 too long for the context; it uses `lower_bound`, the smallest count that any tokenizer could return.
@@ -17,7 +17,7 @@ from shared.settings.setting import AUTO
 #: has 3 to 4 bytes per token.
 TOKENS_PER_BYTE = 0.3
 #: The cost of a generated token, in prompt tokens, while PENSTOCK_GENERATED_WEIGHT is `auto` and no worker of the pool
-#: has reported a fit. shared/lua/lib/generated_weight.lua has the same number.
+#: has reported a fit. shared/lua/lib/pools/generated_weight.lua has the same number.
 USUAL_GENERATED_WEIGHT = 4
 #: The number of tokens that a chat template adds to each message: the role, two or three markers and a line end.
 TOKENS_PER_MESSAGE = 4

@@ -44,7 +44,7 @@
 --   batch text · id of the batch whose line this is, '' for none
 --   batch_token text · the claim of that batch
 --   batch_line int · the number of the line
---   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
+--   routing_json text · if the request names a route, the JSON that lib/admission/routes.lua describes; '' if it names a pool
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
 -- ANSWERS admitted refused mismatch rerouted stale
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
@@ -79,7 +79,7 @@ local function admitted_before(other_id)
     -- Whether this call's client receives the job's id depends on the replicas. The job can be taken back if neither
     -- this offer nor an earlier one had them.
     -- WAIT returns at once on a connection that has written nothing. With this write it waits until the replicas have
-    -- everything up to here, the job included. The HDEL comes first for the reason that lib/afford.lua gives.
+    -- everything up to here, the job included. The HDEL comes first for the reason that lib/base/afford.lua gives.
     redis.call('HDEL', k_rq_job .. other_id, '')
     redis.call('HSET', k_rq_job .. other_id, 'penstock_offer', with_offer(offers, offer))
   elseif offers ~= offer then

@@ -21,7 +21,7 @@
 --   metadata_bytes int · length of the metadata as JSON
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 --   id text · the id that the job would have, which decides its share of a route
---   routing_json text · if the request names a route, the JSON that lib/routes.lua describes; '' if it names a pool
+--   routing_json text · if the request names a route, the JSON that lib/admission/routes.lua describes; '' if it names a pool
 -- ANSWERS quoted rerouted
 --   quoted: the job's cost in thousandths of a weighted token; the most that it can cost by the pool's prices, in
 --   millionths of the currency; ms until the job would end, and the interval of ms in which eight of ten such jobs end,

@@ -16,7 +16,7 @@ if not job or (tenant ~= '' and job.tenant ~= tenant) then
 end
 if quiet == 0 and job.poll_grace_ms > 0 then
   -- A store that refuses writes still answers reads, so a failure of these writes is ignored. The poll is then not
-  -- recorded. The HDEL comes first for the reason that lib/afford.lua gives.
+  -- recorded. The HDEL comes first for the reason that lib/base/afford.lua gives.
   redis.pcall('HDEL', k_config, '')
   redis.pcall('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
 end

@@ -4,7 +4,7 @@
 --   id text · the webhook
 --   tenant text · its tenant
 --   token text · the claim
---   result text · how the try ended, `delivered` or another result of shared/store/webhooks/results.py; '' if none was made
+--   result text · how the try ended, `delivered` or another result of shared/store/webhook_results.py; '' if none was made
 --   rest_ms int · ms until the next try; -1 to make none
 -- ANSWERS told waits gave_up lost
 --   waits: ms until the next try

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
-from shared.settings.sign_in.roles import check_sign_in
+from shared.settings.sign_in_roles import check_sign_in
 from shared.settings.table import ROWS
 from shared.settings.webhook_hosts import parse_hosts
 

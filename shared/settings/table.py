@@ -13,12 +13,12 @@ from shared.settings import (
     door_rows,
     gate_rows,
     queue_rows,
+    sign_in_rows,
     store_rows,
     upstream_rows,
     worker_rows,
 )
 from shared.settings.setting import Setting
-from shared.settings.sign_in import rows as sign_in_rows
 
 ROWS: tuple[Setting, ...] = (
     *store_rows.ROWS,

@@ -1,4 +1,4 @@
-"""Reads which workers have ended by a fault or without a farewell, which shared/lua/lib/crashes.lua notes."""
+"""Reads which workers have ended by a fault or without a farewell, which shared/lua/lib/pools/crashes.lua notes."""
 
 import re
 from collections.abc import Mapping

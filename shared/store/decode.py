@@ -14,7 +14,7 @@ from shared.jobs.routing import Routed
 from shared.jobs.states import JobState
 from shared.store.replies import Exchange, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
-#: A worker whose last heartbeat is older than this is not live. shared/lua/lib/clock.lua has the same value.
+#: A worker whose last heartbeat is older than this is not live. shared/lua/lib/base/clock.lua has the same value.
 LIVE_MS = 5_000
 
 #: The largest value of PENSTOCK_MAX_INFLIGHT.

@@ -35,7 +35,7 @@ def config() -> str:
 
 
 def clock() -> str:
-    """Return the key of the STRING that tests and benchmarks set to control time (shared/lua/lib/clock.lua)."""
+    """Return the key of the STRING that tests and benchmarks set to control time (shared/lua/lib/base/clock.lua)."""
     return _key("clock")
 
 
@@ -90,7 +90,7 @@ def tenant(name: str) -> str:
 
 
 def service_field(slug: str) -> str:
-    """Return the field of a tenant's hash with its service in one pool, in mwt (shared/lua/lib/turns.lua)."""
+    """Return the field of a tenant's hash with its service in one pool, in mwt (shared/lua/lib/fairness/turns.lua)."""
     return f"s|{slug}"
 
 

@@ -110,6 +110,8 @@ def _lazy_function(
 #: A top-level line that defines nothing but constants, whose names are in capitals and whose values are numbers.
 _CONSTANTS = re.compile(r"^local ([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (-?[\d.e]+(?:, -?[\d.e]+)*)\n", re.MULTILINE)
 
+_CAPITALS = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
+
 
 def inline_constants(source: str) -> str:
     """Return the script with its numeric constants in place of their names, because Lua allows only 200 locals."""
@@ -123,6 +125,5 @@ def inline_constants(source: str) -> str:
             }
     if not values:
         return source
-    used = re.compile(rf"\b(?:{'|'.join(values)})\b")
     rest = _CONSTANTS.sub(lambda match: "" if match[1].split(", ")[0] in values else match[0], source)
-    return used.sub(lambda match: values[match[0]], rest)
+    return _CAPITALS.sub(lambda match: values.get(match[0], match[0]), rest)

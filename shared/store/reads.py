@@ -11,7 +11,7 @@ from shared.jobs.job import JobView
 from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.jobs.routing import Routing
 from shared.store import decode, keys, scripts
-from shared.store.calls.admit import routing_json
+from shared.store.admit_call import routing_json
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
 from shared.store.redis_errors import store_faults
@@ -19,9 +19,9 @@ from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, Ro
 
 #: The longest time that one blocking read blocks; a caller that wants to wait longer repeats the read.
 _MAX_BLOCK_S = 5.0
-#: The text in a worker's doorbell that is not a job id: a slower worker left a job to it (shared/lua/lib/fastest.lua).
+#: The text in a worker's doorbell that is not a job id: a slower worker left a job to it (shared/lua/lib/pools/fastest.lua).
 _LEFT_A_JOB = "+"
-#: Another one: a job waits for a slot that another tenant's job has (shared/lua/lib/doorbell.lua).
+#: Another one: a job waits for a slot that another tenant's job has (shared/lua/lib/pools/doorbell.lua).
 _CONTESTED = "!"
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Literal, get_args
 
 import redis
@@ -237,7 +238,7 @@ def _libraries(uses: Sequence[str]) -> list[tuple[Header, str]]:
 
     def visit(name: str) -> None:
         if name not in ordered:
-            header, body = read(f"lib/{name}.lua")
+            header, body = read(_library_path(name))
             for other in header.uses:
                 visit(other)
             ordered[name] = (header, body)
@@ -245,6 +246,19 @@ def _libraries(uses: Sequence[str]) -> list[tuple[Header, str]]:
     for name in uses:
         visit(name)
     return list(ordered.values())
+
+
+@cache
+def _library_path(name: str) -> str:
+    """Return the path of a library below shared/lua. Raises ScriptError unless exactly one folder of lib/ has it."""
+    folders = [folder for folder in _library_folders() if folder.joinpath(f"{name}.lua").is_file()]
+    if len(folders) != 1:
+        raise ScriptError(f"the library {name!r} must be in one folder of lib/, but it is in {len(folders)}")
+    return f"lib/{folders[0].name}/{name}.lua"
+
+
+def _library_folders() -> list[Traversable]:
+    return [entry for entry in files("shared").joinpath("lua", "lib").iterdir() if entry.is_dir()]
 
 
 def _check_answers(header: Header, body: str) -> None:

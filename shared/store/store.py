@@ -14,7 +14,7 @@ from shared.jobs.outcomes import Outcome, Refused
 from shared.settings.setting import AUTO
 from shared.settings.settings import SYSTEM_WIDE, Settings
 from shared.store import decode, rq_record
-from shared.store.calls.admit import admit_call
+from shared.store.admit_call import admit_call
 from shared.store.keys import model_slug
 from shared.store.reads import StoreReads
 from shared.store.redis_errors import raise_if_unavailable, store_faults

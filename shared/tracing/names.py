@@ -3,6 +3,7 @@
 OpenTelemetry's conventions for generative AI still change. Only this file has to follow them.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -44,3 +45,8 @@ class Attribute(StrEnum):
     STATUS = "http.response.status_code"
     #: Why a span failed: an error code.
     ERROR = "error.type"
+
+
+#: The attributes of a span. Those that are None are left out.
+Attributes = Mapping[Attribute, str | int | None]
+NO_ATTRIBUTES: Attributes = {}

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from shared.errors import ConfigError
-from shared.tracing.names import Attribute, SpanName
-from shared.tracing.traces import NO_ATTRIBUTES, Attributes
+from shared.tracing.names import NO_ATTRIBUTES, Attribute, Attributes, SpanName
 
 #: How long `close` waits until the last spans are sent, in seconds. A collector that hangs may not hold up a stop.
 _CLOSE_S = 3.0

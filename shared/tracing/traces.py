@@ -1,15 +1,10 @@
 """Writes spans, or nothing if PENSTOCK_TRACES is off; callers need not know which, and import no OpenTelemetry."""
 
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
 from shared.errors import ConfigError
-from shared.tracing.names import Attribute, SpanName
-
-#: The attributes of a span. Those that are None are left out.
-Attributes = Mapping[Attribute, str | int | None]
-NO_ATTRIBUTES: Attributes = {}
+from shared.tracing.names import NO_ATTRIBUTES, Attributes, SpanName
 
 
 class Span(Protocol):

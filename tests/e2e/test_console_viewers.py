@@ -10,7 +10,7 @@ import pytest
 from tests.support.processes import wait_for
 from tests.support.served import Served, sim_served
 from web.console.feed import MAX_VIEWERS
-from web.gunicorn_worker import SOCKET_TIMEOUT_S
+from web.server.worker import SOCKET_TIMEOUT_S
 
 pytestmark = pytest.mark.minutes
 

@@ -19,8 +19,8 @@ from tests.support.processes import wait_for
 from tests.support.program import program
 from tests.support.scripted_door import json_answer, scripted_door
 from tests.support.served import Served, sim_served
-from web.api import response_models
 from web.gate.answers import final, job_status
+from web.openapi import response_models
 
 #: 20 ms a token: a deadline of 8 s, less a fifth and at most 10 ms for the prompt, leaves time for about 319 tokens.
 RATES: dict[str, str | int | float] = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}

@@ -21,7 +21,7 @@ llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not ins
 from gguf import PoolingType  # noqa: E402 - one of the engine's packages
 
 from tests.support.bert import write_bert  # noqa: E402 - needs the engine's packages
-from web.api import response_models  # noqa: E402 - after the check of the engine's packages
+from web.openapi import response_models  # noqa: E402 - after the check of the engine's packages
 from workers.demo.random_gguf import write_random_model  # noqa: E402 - needs the engine's packages
 
 pytestmark = pytest.mark.ways(

@@ -12,7 +12,7 @@ import pytest
 from shared.accounts.api_keys import ApiKeys
 from tests.support.processes import Stage, wait_for
 from tests.support.served import Address, Served
-from web.api import response_models
+from web.openapi import response_models
 
 pytestmark = pytest.mark.ways("direct", reason="a proxy reads the requests of its clients itself")
 

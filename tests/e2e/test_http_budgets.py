@@ -19,7 +19,7 @@ from tests.support.builders import a_job, admitted
 from tests.support.door import a_door, admitted_job, job_of, post_response, refused, run_next, serve, settle, submit
 from tests.support.gate import served, submit_frame
 from tests.support.in_process import InProcess
-from web.api import response_models
+from web.openapi import response_models
 
 #: 2027-01-15, 12:00 UTC.
 NOON_MS = 1_800_014_400_000

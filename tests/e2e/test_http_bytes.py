@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
-from web.api import response_models
+from web.openapi import response_models
 
 pytestmark = pytest.mark.ways("direct", reason="a proxy parses a request's bytes itself and answers bad ones")
 

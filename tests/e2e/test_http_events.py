@@ -17,8 +17,8 @@ from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import heartbeat, view_of
 from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
-from web.api import response_models
-from web.operations.event_stream import READER_CHECK_INTERVAL_S
+from web.jobs.event_stream import READER_CHECK_INTERVAL_S
+from web.openapi import response_models
 
 
 @dataclass

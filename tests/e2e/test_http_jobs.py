@@ -14,7 +14,7 @@ from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import contents
 from tests.support.door import a_door, admitted_job, fault, job_of, refused, run_next, serve, settle, submit
-from web.api import response_models
+from web.openapi import response_models
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.support.ports import free_port
 from tests.support.processes import Stage, in_time, wait_for
 from tests.support.scrapes import scrape
 from tests.support.served import Address, Served, sim_served
-from web.api import response_models
+from web.openapi import response_models
 
 #: Sim engines that make 100 words a second, and admission by bounds alone: these tests are about serving.
 SIM = {

@@ -13,7 +13,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from tests.support.processes import Stage, wait_for
 from tests.support.served import SIM, Served
-from web.api import response_models
+from web.openapi import response_models
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello there"}], "max_tokens": 3}
 

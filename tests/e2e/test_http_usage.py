@@ -19,8 +19,8 @@ from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
 from tests.support.in_process import InProcess
-from web.api import response_models
 from web.app import create_app
+from web.openapi import response_models
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.support.processes import in_time, wait_for
 from tests.support.program import program
 from tests.support.receiver import SECRET, Received, Receiver, make_certificate
 from tests.support.served import Address, Served, sim_served
-from web.operations.webhooks.post import ANSWER_S
+from web.webhooks.post import ANSWER_S
 
 pytestmark = pytest.mark.ways("direct", reason="no proxy is between the door and the receivers of webhooks")
 

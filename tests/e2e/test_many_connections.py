@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import Stage, wait_for
 from tests.support.served import Address, Served
-from web.api import response_models
+from web.openapi import response_models
 
 pytestmark = pytest.mark.ways("direct", reason="the test's clients have addresses of their own")
 

@@ -17,7 +17,7 @@ from tests.support.answers import answer_in_two_attempts
 from tests.support.door import a_door, serve, settle, worker, worker_that_restarts
 from tests.support.messages import blocks_of, events_of, failed, text_of
 from tests.support.scrapes import parse
-from web.api import message_models
+from web.openapi import message_models
 
 ROUTE = "/v1/messages"
 HI: dict[str, Any] = {"role": "user", "content": "hi"}

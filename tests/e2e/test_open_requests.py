@@ -11,7 +11,7 @@ from shared.jobs.states import JobState
 from tests.support.builders import view_of
 from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
-from web.api import response_models
+from web.openapi import response_models
 
 pytestmark = pytest.mark.ways("direct", reason="the bounds are those of one process, behind a proxy or not")
 

@@ -15,7 +15,7 @@ from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import MODEL, a_job, admitted, heartbeat, reconfigure
 from tests.support.door import a_door, fault, refused, run_next, serve, settle, worker, worker_that_restarts
-from web.api import list_models, response_models
+from web.openapi import list_models, response_models
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]

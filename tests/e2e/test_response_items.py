@@ -11,7 +11,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.builders import claim_one
 from tests.support.door import a_door, fault, post_response, run_next, serve, settle
-from web.api import list_models
+from web.openapi import list_models
 
 PATH = "/v1/responses"
 TOOLS: list[Any] = [

@@ -27,7 +27,7 @@ from tests.support.door import (
     worker,
     worker_that_restarts,
 )
-from web.api import response_models
+from web.openapi import response_models
 
 PATH = "/v1/responses"
 

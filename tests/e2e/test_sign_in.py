@@ -27,9 +27,9 @@ from tests.support.processes import wait_for
 from web.app import create_app
 from web.console import live
 from web.console.guard import TOKEN_HEADER
-from web.operations import request_caller
+from web.request import caller as request_caller
 from web.runtime.current import EXTENSION_NAME
-from web.runtime.sign_in.users import LEEWAY_S
+from web.sign_in.users import LEEWAY_S
 
 PROXY, STRANGER = "10.1.2.3", "10.9.9.9"
 ROLES = "ops=operator,team-red=tenant:red,team-red=tenant:crimson,lab=group:research"

@@ -14,7 +14,7 @@ from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.store import keys
 from shared.store.batches.files import Files
 from shared.store.store import Store
-from shared.store.webhooks.webhooks import Webhooks
+from shared.store.webhooks import Webhooks
 from tests.support.builders import a_job, admitted, contents, heartbeat
 from tests.support.door import a_door, admitted_job, fault, post_response, serve, submit
 from tests.support.gate import served as served_gate
@@ -24,7 +24,7 @@ from tests.support.processes import ROOT, Process, wait_for
 from tests.support.program import Program, program
 from tests.support.receiver import OTHER_SECRET, SECRET
 from tests.support.served import sim_served
-from web.operations.webhooks.submitted import MAX_PENDING
+from web.jobs.callback import MAX_PENDING
 
 URL = "https://example.com/hook"
 INVALID = [

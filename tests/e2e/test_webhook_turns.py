@@ -14,16 +14,17 @@ from shared.clock import ManualClock
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
-from shared.store.webhooks.results import WebhookResult
-from shared.store.webhooks.webhooks import ClaimedWebhook
+from shared.store.webhook_results import WebhookResult
+from shared.store.webhooks import ClaimedWebhook
 from tests.support.builders import a_job, admitted, advance_clock, heartbeat, hold_clock
 from tests.support.processes import wait_for
 from tests.support.receiver import SECRET, Receiver
-from web.operations.webhooks import names as naming
-from web.operations.webhooks import post as posting
-from web.operations.webhooks import sender as sending
-from web.operations.webhooks.names import AT_ONCE_OF_TENANT as NAMES_OF_TENANT
-from web.operations.webhooks.sender import (
+from web.runtime.context import make_door_context
+from web.webhooks import names as naming
+from web.webhooks import post as posting
+from web.webhooks import sender as sending
+from web.webhooks.names import AT_ONCE_OF_TENANT as NAMES_OF_TENANT
+from web.webhooks.sender import (
     AT_ONCE,
     AT_ONCE_OF_TENANT,
     AT_ONCE_TO_HOST,
@@ -31,7 +32,6 @@ from web.operations.webhooks.sender import (
     LONGEST_REST_MS,
     WebhookSender,
 )
-from web.runtime.context import make_door_context
 
 TENANTS = tuple(f"t{number}" for number in range(20))
 HOSTS = tuple(f"h{number}.example" for number in range(6))

@@ -14,7 +14,7 @@ from shared.store.connection import open_client
 from shared.store.store import Store
 from tests.support.builders import advance_clock, contents, heartbeat
 from tests.support.fed_batch import a_batch, answered, other_jobs, run_jobs, the_batch
-from web.operations.batches.feeder import feed_once
+from web.batches.feeder import feed_once
 from web.runtime.context import DoorContext, make_door_context
 
 #: The cases are spread over this many tests.

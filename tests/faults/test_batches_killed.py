@@ -13,7 +13,7 @@ from shared.store.store import Store
 from tests.support.builders import advance_clock, heartbeat
 from tests.support.fed_batch import LINES, UNSERVED, WINDOW_MS, a_batch, answered, other_jobs, run_jobs, the_batch
 from tests.support.mortal import Killed, Mortal
-from web.operations.batches.feeder import feed_once
+from web.batches.feeder import feed_once
 from web.runtime.context import DoorContext, make_door_context
 
 #: The cases are spread over this many tests.

@@ -249,7 +249,7 @@ def test_a_job_keeps_its_slot_until_the_one_that_takes_it_has_been_prepared(flak
     worker, loud = with_long_answers(flaky, 1)
     ready = []
     starts = worker.claimer.starts
-    monkeypatch.setattr("workers.duties.claims.starts._is_quick", lambda _payload: False)
+    monkeypatch.setattr("workers.duties.claims.job_starter._is_quick", lambda _payload: False)
     monkeypatch.setattr(starts._preparation, "finished", lambda: [ready.pop()] if len(ready) == 2 else [])
     monkeypatch.setattr(starts._preparation, "add", lambda job, spec: ready.append((job, spec)))
     admit_job(flaky, "quiet", max_tokens=10)

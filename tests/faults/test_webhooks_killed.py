@@ -13,15 +13,15 @@ from shared.clock import RealClock
 from shared.jobs.outcomes import Outcome
 from shared.store import keys
 from shared.store.store import Store
-from shared.store.webhooks.webhooks import ClaimedWebhook
+from shared.store.webhooks import ClaimedWebhook
 from tests.support.builders import a_job, admitted, advance_clock, an_ending, claim, heartbeat, pass_time
 from tests.support.mortal import Killed, Mortal
 from tests.support.ports import free_port
 from tests.support.processes import Stage, wait_for
 from tests.support.receiver import SECRET, Receiver
 from tests.support.served import SIM
-from web.operations.webhooks.sender import LEASE_MS, LONGEST_REST_MS, WebhookSender
 from web.runtime.context import DoorContext, make_door_context
+from web.webhooks.sender import LEASE_MS, LONGEST_REST_MS, WebhookSender
 
 PUBLIC = "8.8.8.8"
 

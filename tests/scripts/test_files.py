@@ -12,7 +12,7 @@ from shared.store.batches.folder import FilesFolder
 from tests.support.builders import advance_clock, contents, hold_clock, reconfigure
 
 DAY_S = 86_400
-#: The bytes that the record of a file counts, besides its name (shared/lua/lib/file_bytes.lua).
+#: The bytes that the record of a file counts, besides its name (shared/lua/lib/files/file_bytes.lua).
 RECORD_BYTES = 1_000
 
 

@@ -143,7 +143,7 @@ def test_a_spoiled_number_shuts_nobody_out_and_is_replaced(store, settings, fiel
 
 
 def test_the_scripts_and_the_python_code_have_the_same_number():
-    source = read("lib/schema.lua")[1]
+    source = read("lib/base/schema.lua")[1]
     assert f"local SCHEMA, MAX_SCHEMA = {schema.NUMBER}, {schema._MAX_NUMBER}" in source
     assert 1 <= schema.READS_FROM <= schema.NUMBER
     assert 1 <= schema.WORKS_BESIDE <= schema.NUMBER

@@ -280,6 +280,6 @@ def test_spoiled_sums_heal_at_the_next_recount(used, name, value):
 
 
 def test_workers_report_with_the_weight_that_the_scripts_assume():
-    lib = (Path(scripts.__file__).parents[1] / "lua" / "lib" / "generated_weight.lua").read_text()
+    lib = (Path(scripts.__file__).parents[1] / "lua" / "lib" / "pools" / "generated_weight.lua").read_text()
     assert f"local USUAL_WEIGHT_MILLI = {1_000 * reported_weight(AUTO)}\n" in lib
     assert reported_weight(7) == 7

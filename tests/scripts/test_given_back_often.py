@@ -9,7 +9,7 @@ from shared.store.batches.batches import Batches, StoredBatch
 from shared.store.batches.files import STORE, Files
 from shared.store.batches.repeats import Repeats
 from shared.store.store import Store
-from shared.store.webhooks.webhooks import ClaimedWebhook, Webhooks
+from shared.store.webhooks import ClaimedWebhook, Webhooks
 from tests.support.answers import Answer, a_start, give_back
 from tests.support.builders import a_job, admitted, advance_clock, an_ending, claim_one, heartbeat, stat, view_of
 

@@ -14,8 +14,8 @@ BY_FIELD = {row.field: row for row in ROWS}
 
 
 def bounds() -> dict[str, tuple[str, str, str]]:
-    """Return the default, the lowest and the highest value of each numeric setting in lib/settings.lua."""
-    text = (LUA / "lib" / "settings.lua").read_text()
+    """Return the default, the lowest and the highest value of each numeric setting in lib/base/settings.lua."""
+    text = (LUA / "lib" / "base" / "settings.lua").read_text()
     call = r"return (?:number|integer_setting)\(stored, (\S+), (\S+), (\S+)\)"
     found = re.findall(rf"name == '(\w+)' then\n    {call}", text)
     return {name: (default, low, high) for name, default, low, high in found}

@@ -9,8 +9,8 @@ from shared.store import keys
 from shared.store.batches.batches import ENDED, Batches, BatchStatus, ClaimedBatch, ClaimLost, Step, StoredBatch
 from shared.store.batches.files import Files
 from shared.store.store import Store
-from shared.store.webhooks.results import WebhookResult
-from shared.store.webhooks.webhooks import ClaimedWebhook, Pending, Webhooks
+from shared.store.webhook_results import WebhookResult
+from shared.store.webhooks import ClaimedWebhook, Pending, Webhooks
 from tests.support.builders import (
     a_job,
     admitted,

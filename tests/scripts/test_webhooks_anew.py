@@ -2,8 +2,8 @@
 
 from shared.store import keys
 from shared.store.store import Store
-from shared.store.webhooks.results import WebhookResult
-from shared.store.webhooks.webhooks import ClaimedWebhook, Webhooks
+from shared.store.webhook_results import WebhookResult
+from shared.store.webhooks import ClaimedWebhook, Webhooks
 from tests.support.builders import a_job, admitted, heartbeat
 
 

@@ -16,8 +16,8 @@ from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
 from tests.support.builders import MODEL, an_ending, claim_one, heartbeat
 from tests.support.processes import wait_for
-from web.api import response_models
 from web.app import create_app
+from web.openapi import response_models
 
 
 def a_door(store: Store, settings: Settings, **overrides: Any) -> FlaskClient:

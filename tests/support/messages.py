@@ -5,7 +5,7 @@ from typing import Any
 
 from werkzeug.test import TestResponse
 
-from web.api import message_models
+from web.openapi import message_models
 
 
 def events_of(response: TestResponse) -> list[dict[str, Any]]:

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from web.anthropic.blocks import Conversation, read_conversation, read_system
-from web.anthropic.described import InputMessages, InputSystem, InputTool
 from web.anthropic.fields import invalid
+from web.anthropic.openapi_models import InputMessages, InputSystem, InputTool
 from web.anthropic.server_state import check_context_management, check_thread
 from web.anthropic.tools import MessageToolChoice, check_tool_schemas, read_message_tools
 from web.api.body import Body, NulFreeText

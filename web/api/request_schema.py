@@ -23,7 +23,7 @@ from web.api.candidates import CandidateCount, Pick
 from web.api.escalation import Escalate
 from web.api.response_format import JobResponseFormat, ResponseFormat
 from web.http.api_errors import ApiError, FieldError, field_errors, quoted
-from web.http.callbacks.url import CallbackUrl
+from web.http.callback_url import CallbackUrl
 
 #: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
 #: the engine searches the text for every stop string at each token.

@@ -13,7 +13,7 @@ from shared.store.replies import CancelAnswer
 from web.console.current import current_feed
 from web.console.jobs import read_quietly
 from web.http.api_errors import ApiError, FieldError, invalid_value
-from web.operations.request_caller import acting_admin
+from web.request.caller import acting_admin
 from web.runtime.current import current_context
 
 #: The longest name that a form may name, in characters: ids of jobs, tenants and workers are shorter.

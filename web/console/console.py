@@ -13,7 +13,7 @@ from web.console.feed import ConsoleFeed
 from web.console.page_token import PageTokens
 from web.console.reads import read_counts
 from web.http.process_metrics import package_version
-from web.operations.request_caller import acting_admin
+from web.request.caller import acting_admin
 from web.runtime.current import current_context
 
 bp = APIBlueprint("console", __name__, url_prefix="/console", enable_openapi=False)

@@ -5,7 +5,7 @@ from flask import Response, request
 
 from web.console.page_token import PageTokens
 from web.http.api_errors import ApiError
-from web.operations.request_caller import acting_admin, is_same_origin, require_admin
+from web.request.caller import acting_admin, is_same_origin, require_admin
 from web.runtime.current import current_context
 
 #: The header in which the scripts of a page send its token. A form of another site cannot send a header of its own.

@@ -17,8 +17,8 @@ from web.console.live import html_frame, stream, when_to_stop
 from web.console.page_token import PageTokens
 from web.console.panels import render_job
 from web.http.api_errors import ApiError
-from web.operations.event_stream import JobEnded, JobStarted, TextDelta, follow_job
-from web.operations.request_caller import acting_admin
+from web.jobs.event_stream import JobEnded, JobStarted, TextDelta, follow_job
+from web.request.caller import acting_admin
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 

@@ -13,8 +13,8 @@ from web.console.current import current_feed
 from web.console.feed import ConsoleFeed
 from web.http import shutdown
 from web.http.disconnect import watch_disconnect
-from web.operations.request_caller import watch_admin
-from web.operations.sse import frame, stream_response, with_comments
+from web.request.caller import watch_admin
+from web.request.sse import frame, stream_response, with_comments
 from web.runtime.current import current_context
 
 #: How long a browser should wait before it connects again, in ms.
@@ -24,7 +24,7 @@ _LONGEST_S = 900.0
 #: Seconds between two checks that the operator's key still exists.
 _CHECK_KEY_S = 5.0
 #: At most this many bytes wait in the kernel for a viewer that reads nothing. When they are full, the connection is
-#: closed after web.gunicorn_worker.SOCKET_TIMEOUT_S.
+#: closed after web.server.worker.SOCKET_TIMEOUT_S.
 _SEND_BUFFER_BYTES = 16 * 1024
 
 

@@ -14,11 +14,11 @@ from web.console.actions import named
 from web.console.jobs import CONSOLE_FORM
 from web.console.panels import render_job
 from web.http.api_errors import FieldError, field_errors, invalid_value
-from web.operations.admission import offer
-from web.operations.callers import Caller, enabled_policy
-from web.operations.request_caller import acting_admin
-from web.operations.request_deadline import read_deadline
-from web.operations.requests.generation import native_request
+from web.jobs.admission import offer
+from web.jobs.callers import Caller, enabled_policy
+from web.jobs.generation import native_request
+from web.request.caller import acting_admin
+from web.request.deadline import read_deadline
 from web.runtime.current import current_context
 
 #: The label under which the usage of the console's jobs is counted, in place of that of an API key.

@@ -9,7 +9,7 @@ from shared.accounts.admin_actions import announce
 from shared.store.replies import CancelAnswer
 from shared.store.store import Store
 from web.http.api_errors import ApiError
-from web.operations.request_caller import acting_admin
+from web.request.caller import acting_admin
 
 
 def requeue_error(subject: str) -> ApiError:

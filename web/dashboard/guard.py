@@ -6,7 +6,7 @@ import secrets
 from flask import Flask, Response, g, request
 
 from web.http.api_errors import ApiError
-from web.operations.request_caller import require_admin
+from web.request.caller import require_admin
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")

@@ -1,6 +1,6 @@
 """Run the TCP gate as a process: read the settings, connect to the store and serve until a signal arrives."""
 
-from web import gevent_patches
+from web.server import gevent_patches
 
 gevent_patches.apply()
 

@@ -9,8 +9,8 @@ from web.api.job_json import degraded_json, error_json, job_json, routed_json, u
 from web.api.refusals import RESTART_HINT_MS
 from web.gate.requests import BadFrame
 from web.http.api_errors import ApiError, error_response
-from web.operations.event_stream import JobStarted, TextDelta
-from web.operations.snapshots import Totals
+from web.jobs.event_stream import JobStarted, TextDelta
+from web.jobs.snapshots import Totals
 
 Frame = dict[str, Any]
 Ref = str | int | None

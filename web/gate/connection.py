@@ -20,12 +20,12 @@ from shared.log import LimitedEvent
 from web.api.refusals import store_unavailable_yield
 from web.gate import answers
 from web.gate.bounds import Bounds
+from web.gate.connection_keys import Standing
 from web.gate.frames import KEPT_BYTES, FrameReader, OversizedFrame
 from web.gate.handler import FrameHandler
 from web.gate.jobs import ConnectionJobs
 from web.gate.outbox import Outbox, wait_ready
 from web.gate.requests import BadFrame, find_ref, read_request
-from web.gate.standing import Standing
 from web.gate.stranger_budget import StrangerBudget
 from web.http.api_errors import ApiError
 from web.runtime.context import DoorContext

@@ -11,17 +11,17 @@ from web.api.escalation import checks_of
 from web.api.refusals import Yield
 from web.api.request_schema import read_submit
 from web.gate import answers
+from web.gate.connection_keys import Standing
 from web.gate.jobs import ConnectionJobs, GateJob
 from web.gate.requests import Auth, BadFrame, Cancel, Metrics, Ping, Request, Status, Submit
-from web.gate.standing import Standing
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.http.json_body import parse_json
-from web.operations.admission import offer
-from web.operations.callers import Caller
-from web.operations.cancel_on_disconnect import cancel_when_possible
-from web.operations.long_poll import refresh_job
-from web.operations.requests.generation import native_request
-from web.operations.snapshots import read_totals
+from web.jobs.admission import offer
+from web.jobs.callers import Caller
+from web.jobs.cancel_on_disconnect import cancel_when_possible
+from web.jobs.generation import native_request
+from web.jobs.long_poll import refresh_job
+from web.jobs.snapshots import read_totals
 from web.runtime.context import DoorContext
 
 _NO_HEADERS = Headers()

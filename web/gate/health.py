@@ -17,7 +17,7 @@ from shared.probe_connections import ProbeConnections
 from web.gate.server import Gate, format_address
 from web.http.client_address import TrustedProxies
 from web.http.process_metrics import package_version
-from web.operations.snapshots import Readiness, read_readiness
+from web.jobs.snapshots import Readiness, read_readiness
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()

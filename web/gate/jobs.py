@@ -9,8 +9,8 @@ from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from web.gate.answers import Frame, Ref, error_frame, final, progress
 from web.http.api_errors import ApiError
-from web.operations.cancel_on_disconnect import cancel_when_possible
-from web.operations.event_stream import JobEnded, JobStarted, TextDelta, follow_job
+from web.jobs.cancel_on_disconnect import cancel_when_possible
+from web.jobs.event_stream import JobEnded, JobStarted, TextDelta, follow_job
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import KeyUse
 

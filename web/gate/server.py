@@ -17,7 +17,7 @@ from web.gate.connection import Connection
 from web.gate.connection_table import ConnectionTable, GateBound
 from web.gate.requests import BadFrame
 from web.gate.stranger_budget import StrangerBudget
-from web.operations.snapshots import can_no_job_end
+from web.jobs.snapshots import can_no_job_end
 from web.runtime.context import DoorContext
 
 log = structlog.get_logger()

@@ -16,5 +16,5 @@ class ShutdownFlag:
         return self._is_set
 
 
-#: The flag of this process. It is set by web/gunicorn_worker.py.
+#: The flag of this process. It is set by web/server/worker.py.
 requested = ShutdownFlag()

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from web.api.body import Body
 from web.api.ignored import ignored_as
 from web.http.api_errors import FieldError, invalid_value, quoted
-from web.http.callbacks.url import CallbackUrl
+from web.http.callback_url import CallbackUrl
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.chat_schema import join_parts
 from web.openai.response_functions import (

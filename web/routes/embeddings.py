@@ -12,19 +12,19 @@ from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
-from web.http.request import retry_attempt, return_ticket
-from web.http.telemetry import traceparent
+from web.jobs.admission import offer
+from web.jobs.cancel_on_disconnect import wait_for_result
+from web.jobs.generation import GenerationRequest
+from web.jobs.openai_requests import embeddings_request, vector_request
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.rerank_schema import RerankBody, rerank_json
-from web.operations.admission import offer
-from web.operations.cancel_on_disconnect import wait_for_result
-from web.operations.idempotency import with_refusal_identity
-from web.operations.ignored_fields import name_ignored
-from web.operations.request_caller import current_caller, watch_client
-from web.operations.request_deadline import read_deadline
-from web.operations.requests.generation import GenerationRequest
-from web.operations.requests.openai_requests import embeddings_request, vector_request
-from web.operations.responses import json_response, problem_response, yield_response
+from web.request.body import retry_attempt, return_ticket
+from web.request.caller import current_caller, watch_client
+from web.request.deadline import read_deadline
+from web.request.idempotency import with_refusal_identity
+from web.request.ignored_fields import name_ignored
+from web.request.responses import json_response, problem_response, yield_response
+from web.request.telemetry import traceparent
 from web.runtime.current import current_context
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")

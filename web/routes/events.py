@@ -10,7 +10,7 @@ from shared.jobs.job import JobView
 from web.api.job_json import job_json
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
-from web.operations.event_stream import (
+from web.jobs.event_stream import (
     READER_CHECK_INTERVAL_S,
     JobEnded,
     JobStarted,
@@ -18,11 +18,11 @@ from web.operations.event_stream import (
     TextDelta,
     follow_job,
 )
-from web.operations.event_tickets import job_of_ticket
-from web.operations.open_requests import count_tenant
-from web.operations.request_caller import current_caller, uses_ticket, watch_client
-from web.operations.sse import frame, stream_response, with_comments
-from web.operations.tenant_jobs import read_job
+from web.jobs.event_tickets import job_of_ticket
+from web.jobs.tenant_jobs import read_job
+from web.request.caller import current_caller, uses_ticket, watch_client
+from web.request.open_requests import count_tenant
+from web.request.sse import frame, stream_response, with_comments
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context

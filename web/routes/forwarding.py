@@ -2,10 +2,10 @@
 
 from flask import request
 
+from web.jobs.openai_requests import forwarded_of
 from web.openai.chat_answers import AnswerKind
 from web.openai.forwarded_schema import ForwardedBody
-from web.operations.request_caller import current_caller
-from web.operations.requests.openai_requests import forwarded_of
+from web.request.caller import current_caller
 from web.runtime.current import current_context
 
 

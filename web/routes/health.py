@@ -6,9 +6,9 @@ from prometheus_client.exposition import choose_encoder
 
 from shared.errors import StoreUnavailable
 from web.http.process_metrics import package_version
-from web.operations.request_caller import require_admin
-from web.operations.responses import json_response, store_away_response
-from web.operations.snapshots import read_readiness
+from web.jobs.snapshots import read_readiness
+from web.request.caller import require_admin
+from web.request.responses import json_response, store_away_response
 from web.runtime.current import current_context
 from web.runtime.fleet.page import CONTENT_TYPES, Format
 

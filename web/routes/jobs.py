@@ -13,17 +13,17 @@ from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody
 from web.http import shutdown
 from web.http.api_errors import FieldError, invalid_value
-from web.http.request import retry_attempt, return_ticket
-from web.http.telemetry import traceparent
-from web.operations.admission import offer
-from web.operations.event_tickets import ticket_issuer
-from web.operations.idempotency import with_job_identity
-from web.operations.long_poll import LONGEST_WAIT_MS, refresh_job, wait_until_ended
-from web.operations.request_caller import current_caller, watch_client
-from web.operations.request_deadline import read_deadline
-from web.operations.requests.generation import GenerationRequest, native_request
-from web.operations.responses import job_response, json_response, yield_response
-from web.operations.tenant_jobs import erase_job, list_jobs, read_job, waiting_for_own_job
+from web.jobs.admission import offer
+from web.jobs.event_tickets import ticket_issuer
+from web.jobs.generation import GenerationRequest, native_request
+from web.jobs.long_poll import LONGEST_WAIT_MS, refresh_job, wait_until_ended
+from web.jobs.tenant_jobs import erase_job, list_jobs, read_job, waiting_for_own_job
+from web.request.body import retry_attempt, return_ticket
+from web.request.caller import current_caller, watch_client
+from web.request.deadline import read_deadline
+from web.request.idempotency import with_job_identity
+from web.request.responses import job_response, json_response, yield_response
+from web.request.telemetry import traceparent
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 

@@ -15,21 +15,21 @@ from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, error_response
+from web.jobs.admission import offer
+from web.jobs.cancel_on_disconnect import follow_from_first_text, wait_for_result
+from web.jobs.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
+from web.jobs.generation import GenerationRequest
 from web.openai.chat_answers import job_end_error
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
-from web.operations.admission import offer
-from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
-from web.operations.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
-from web.operations.idempotency import with_refusal_identity
-from web.operations.ignored_fields import name_ignored
-from web.operations.request_caller import current_caller, watch_client
-from web.operations.request_deadline import read_deadline
-from web.operations.requests.generation import GenerationRequest
-from web.operations.responses import json_response, problem_response, yield_response
-from web.operations.sse import frame, stream_response
+from web.request.caller import current_caller, watch_client
+from web.request.deadline import read_deadline
+from web.request.idempotency import with_refusal_identity
+from web.request.ignored_fields import name_ignored
+from web.request.owned_streams import EndNotSeen, owning_frames, unsent_text, upstream_lost
+from web.request.responses import json_response, problem_response, yield_response
+from web.request.sse import frame, stream_response
 from web.routes.openai import generation_request
-from web.routes.owned_streams import EndNotSeen, owning_frames, unsent_text, upstream_lost
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 from web.runtime.model_pools import FoundRoute

@@ -16,26 +16,25 @@ from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, error_response
-from web.http.request import retry_attempt, return_ticket
-from web.http.telemetry import traceparent
+from web.jobs.admission import offer
+from web.jobs.cancel_on_disconnect import follow_from_first_text, wait_for_result
+from web.jobs.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
+from web.jobs.generation import GenerationRequest
+from web.jobs.openai_requests import text_request
 from web.openai.chat_answers import AnswerFormat, AnswerKind, UsageChunks, answer_format, job_end_error
 from web.openai.chat_schema import ChatBody, CompletionBody
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
-from web.operations.admission import offer
-from web.operations.batches.batch_json import list_json
-from web.operations.cancel_on_disconnect import follow_from_first_text, wait_for_result
-from web.operations.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
-from web.operations.idempotency import with_refusal_identity
-from web.operations.ignored_fields import name_ignored
-from web.operations.request_caller import current_caller, watch_client
-from web.operations.request_deadline import read_deadline
-from web.operations.requests.generation import GenerationRequest
-from web.operations.requests.openai_requests import text_request
-from web.operations.responses import json_response, problem_response, yield_response
-from web.operations.sse import data_frame, stream_response
+from web.request.body import retry_attempt, return_ticket
+from web.request.caller import current_caller, watch_client
+from web.request.deadline import read_deadline
+from web.request.idempotency import with_refusal_identity
+from web.request.ignored_fields import name_ignored
+from web.request.owned_streams import EndNotSeen, owning_frames, unsent_text, upstream_lost
+from web.request.responses import json_response, list_response, problem_response, yield_response
+from web.request.sse import data_frame, stream_response
+from web.request.telemetry import traceparent
 from web.routes.forwarding import forwarded_body
-from web.routes.owned_streams import EndNotSeen, owning_frames, unsent_text, upstream_lost
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -54,7 +53,7 @@ def models() -> Response:
     The objects have the fields of OpenAI's API and of Anthropic's.
     """
     names = current_context().pools.visible_names(current_caller().policy)
-    return json_response(list_json([_model_json(name) for name in names], has_more=False))
+    return list_response([_model_json(name) for name in names], has_more=False)
 
 
 @bp.get("/v1/models/<path:name>")

@@ -10,9 +10,9 @@ from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from shared.store.replies import Overview
 from web.api.deadline import max_deadline_ms
-from web.operations.request_caller import current_caller
-from web.operations.responses import json_response
-from web.operations.snapshots import count_tenant, read_overview
+from web.jobs.snapshots import count_tenant, read_overview
+from web.request.caller import current_caller
+from web.request.responses import json_response
 from web.runtime.current import current_context
 
 bp = APIBlueprint("queue", __name__, tag="Jobs")
@@ -51,8 +51,8 @@ def bounds_of(settings: Settings, policy: TenantPolicy | None, overview: Overvie
     weight in the policy, the weight is 1.
 
     If PENSTOCK_MAX_QUEUE_SIZE is `auto`, the bound on queued jobs is computed from the number of slots of live workers.
-    shared/lua/lib/verdict.lua has the same formula. If PENSTOCK_MAX_QUEUE_TOKENS is `auto`, the bound on tokens is
-    None: shared/lua/lib/work.lua then bounds the expected work.
+    shared/lua/lib/admission/verdict.lua has the same formula. If PENSTOCK_MAX_QUEUE_TOKENS is `auto`, the bound on tokens is
+    None: shared/lua/lib/admission/work.lua then bounds the expected work.
     """
     policy = policy or TenantPolicy()
     max_jobs = max(16, 2 * overview.slots) if settings.max_queue_size == AUTO else settings.max_queue_size

@@ -5,11 +5,11 @@ from flask import Response
 
 from web.api.refusals import to_yield
 from web.api.request_schema import SubmitBody
-from web.operations.admission import quote
-from web.operations.request_caller import current_caller
-from web.operations.request_deadline import read_deadline
-from web.operations.requests.generation import native_request
-from web.operations.responses import json_response
+from web.jobs.admission import quote
+from web.jobs.generation import native_request
+from web.request.caller import current_caller
+from web.request.deadline import read_deadline
+from web.request.responses import json_response
 from web.runtime.current import current_context
 
 bp = APIBlueprint("quote", __name__, tag="Jobs")

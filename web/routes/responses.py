@@ -15,22 +15,21 @@ from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
-from web.http.request import DoorRequest, retry_attempt, return_ticket
-from web.http.telemetry import traceparent
-from web.openai.accepted_fields import unsupported
-from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
-from web.openai.responses_schema import check_include
-from web.openai.responses_tools import ResponsesWithTools
-from web.operations.admission import AdmittedJob, offer
-from web.operations.batches.batch_json import list_json
-from web.operations.callers import Caller
-from web.operations.cancel_on_disconnect import (
+from web.jobs.admission import AdmittedJob, offer
+from web.jobs.callers import Caller
+from web.jobs.cancel_on_disconnect import (
     cancel_unless_stopping,
     follow_from_first_text,
     no_end_error,
     wait_for_result,
 )
-from web.operations.event_stream import (
+from web.jobs.conversations import (
+    continued,
+    delete_response,
+    find_response,
+    forget_unstored,
+)
+from web.jobs.event_stream import (
     READER_CHECK_INTERVAL_S,
     JobEnded,
     JobRequeued,
@@ -39,24 +38,24 @@ from web.operations.event_stream import (
     TextDelta,
     follow_job,
 )
-from web.operations.idempotency import with_job_identity, with_refusal_identity
-from web.operations.ignored_fields import name_ignored
-from web.operations.long_poll import refresh_job
-from web.operations.request_caller import current_caller, watch_client
-from web.operations.request_deadline import read_deadline
-from web.operations.requests.conversations import (
-    continued,
-    delete_response,
-    find_response,
-    forget_unstored,
-)
-from web.operations.requests.item_references import items_of_input, with_referenced_items
-from web.operations.requests.openai_requests import response_request
-from web.operations.responses import json_response, problem_response, yield_response
-from web.operations.responses_events import ResponseEvents, TextDiverged
-from web.operations.sse import stream_response, with_comments
-from web.routes.batches.page_arguments import oldest_first, page_after, page_limit
-from web.routes.owned_streams import upstream_lost
+from web.jobs.item_references import items_of_input, with_referenced_items
+from web.jobs.long_poll import refresh_job
+from web.jobs.openai_requests import response_request
+from web.jobs.responses_events import ResponseEvents, TextDiverged
+from web.openai.accepted_fields import unsupported
+from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
+from web.openai.responses_schema import check_include
+from web.openai.responses_tools import ResponsesWithTools
+from web.request.body import DoorRequest, retry_attempt, return_ticket
+from web.request.caller import current_caller, watch_client
+from web.request.deadline import read_deadline
+from web.request.idempotency import with_job_identity, with_refusal_identity
+from web.request.ignored_fields import name_ignored
+from web.request.owned_streams import upstream_lost
+from web.request.page_arguments import oldest_first, page_after, page_limit
+from web.request.responses import json_response, list_response, problem_response, yield_response
+from web.request.sse import stream_response, with_comments
+from web.request.telemetry import traceparent
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
@@ -165,7 +164,7 @@ def input_items(response_id: str) -> Response:
             raise invalid_value([FieldError("after", f"after={quoted(after)} is not the id of an item of this input")])
         first = 0 if after is None else ids.index(after) + 1
         page = items[first : first + limit]
-        return json_response(list_json(page, has_more=first + limit < len(items)))
+        return list_response(page, has_more=first + limit < len(items))
 
 
 @bp.post("/v1/responses/input_tokens")

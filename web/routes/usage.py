@@ -3,9 +3,9 @@
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from web.operations.request_caller import current_caller, require_admin, wants_all_tenants
-from web.operations.responses import json_response
-from web.operations.snapshots import read_usage
+from web.jobs.snapshots import read_usage
+from web.request.caller import current_caller, require_admin, wants_all_tenants
+from web.request.responses import json_response
 from web.runtime.current import current_context
 
 bp = APIBlueprint("usage", __name__, tag="Jobs")

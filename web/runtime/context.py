@@ -9,7 +9,7 @@ from shared.clock import Clock
 from shared.jobs.job import JobView
 from shared.settings.settings import Settings
 from shared.store.batches.files import Files
-from shared.store.batches.home import files_folder
+from shared.store.batches.storage_location import files_folder
 from shared.store.replies import Overview
 from shared.store.store import Store
 from shared.tracing.traces import Traces, make_traces
@@ -28,10 +28,10 @@ from web.runtime.model_pools import ModelPools
 from web.runtime.process_page import ProcessPage
 from web.runtime.return_tickets import ReturnTickets
 from web.runtime.shared_answer import SharedAnswer
-from web.runtime.sign_in.sign_in import SignIn, make_sign_in
 from web.runtime.start import bounds_of_requests
 from web.runtime.ticket_signer import TicketSigner
 from web.runtime.usage_days import UsageDays
+from web.sign_in.sign_in import SignIn, make_sign_in
 
 
 @dataclass(frozen=True)

@@ -226,7 +226,7 @@ class EventHub:
         """Stop reading the keys that another program has replaced with something other than a stream.
 
         A single wrong key makes the read of all streams fail. The routes that follow the job of such a key still
-        read the job's state periodically (web/operations/event_stream.py).
+        read the job's state periodically (web/jobs/event_stream.py).
         """
         for job_id, last_id in after.items():
             try:

@@ -12,7 +12,7 @@ import structlog
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
 from shared.settings.settings import Settings, load
 from shared.store.batches.folder import run_here
-from shared.store.batches.home import claim_home, files_folder
+from shared.store.batches.storage_location import claim_home, files_folder
 from shared.store.connection import DOOR, open_client
 from shared.store.embedded import find_url
 from shared.store.preflight import check_fitness, require_answer
@@ -23,7 +23,7 @@ from web.http.allowed_names import allowed_hosts, allowed_origins
 from web.http.client_address import parse_trusted_proxies
 from web.http.connection_bounds import connection_limits
 from web.http.request_bounds import RequestBounds, request_bounds
-from web.runtime.sign_in.sign_in import sign_in_proxies
+from web.sign_in.sign_in import sign_in_proxies
 
 log = structlog.get_logger()
 

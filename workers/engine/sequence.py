@@ -13,7 +13,7 @@ from workers.engine.answer.growing import GrowingAnswer, text_readers
 from workers.engine.answer.times import JobTimes
 from workers.engine.answer.words import is_end
 from workers.engine.backend import Prepared
-from workers.engine.cells.prefix_cache import CachedTokens, Tokens
+from workers.engine.prefix_cache import CachedTokens, Tokens
 
 
 class SequenceState(Enum):

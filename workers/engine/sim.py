@@ -13,9 +13,9 @@ from typing import Any
 from shared.clock import Clock, RealClock
 from shared.jobs.outcomes import EndCode
 from workers.engine.backend import BatchRow, Facts, Prepared
-from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling, read_sampling
+from workers.engine.slot_cells import SlotAccountingError
 
 #: Longest sleep of one `decode` call. The engine's loop checks for cancels, deadlines and new jobs between calls.
 _MAX_SLEEP_S = 0.01

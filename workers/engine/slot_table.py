@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from workers.engine.backend import Backend
-from workers.engine.cells.prefix_cache import CachedTokens, PrefixCache
-from workers.engine.cells.slots import Slots
+from workers.engine.prefix_cache import CachedTokens, PrefixCache
 from workers.engine.sequence import Sequence, SequenceState
+from workers.engine.slot_cells import Slots
 from workers.engine.stats import PauseWay
 
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from shared.answer_parts import without_marks
 from shared.jobs.outcomes import FinishReason
-from workers.upstream.answers.call_places import CallPlaces
-from workers.upstream.answers.invalid import AnswerInvalid
-from workers.upstream.answers.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
-from workers.upstream.answers.pieces import CallPiece, Pieces, read_finish_reason, read_index, read_pieces, says_more
+from workers.upstream.call_places import CallPlaces
+from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
+from workers.upstream.pieces import CallPiece, Pieces, read_finish_reason, read_index, read_pieces, says_more
 
 #: The most bytes of an answer, with its tool calls, that are kept.
 MAX_ANSWER_BYTES = 8 << 20

@@ -10,7 +10,6 @@ import aiohttp
 import structlog
 
 from shared.proxies import proxy_for
-from workers.upstream.answers.invalid import AnswerInvalid
 from workers.upstream.dialect import Dialect, refused_field
 from workers.upstream.faults import (
     Broken,
@@ -23,6 +22,7 @@ from workers.upstream.faults import (
     fault_of,
     makes_no_embeddings,
 )
+from workers.upstream.invalid import AnswerInvalid
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
 from workers.upstream.vectors import Vectors

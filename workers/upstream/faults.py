@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from workers.upstream.answers.error_bodies import ErrorBody, error_of, is_error, read_error
+from workers.upstream.error_bodies import ErrorBody, error_of, is_error, read_error
 
 #: How long a worker pauses if the upstream is busy and gives no hint, and the longest pause, in seconds.
 _PAUSE_S, _MAX_PAUSE_S = 1.0, 3600.0

@@ -11,8 +11,8 @@ from shared.jobs.outcomes import EndCode
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
 from workers.upstream.answer import Answer
-from workers.upstream.answers.parts_writer import PartsWriter
 from workers.upstream.dialect import LENGTH_FIELDS
+from workers.upstream.parts_writer import PartsWriter
 from workers.upstream.vectors import Vectors
 
 #: What a header may be, without spaces.

@@ -38,7 +38,7 @@ def doctor(
     from shared.accounts.admin_actions import local_actor, record
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
-    from shared.store.batches.home import files_notes
+    from shared.store.batches.storage_location import files_notes
     from shared.store.store import Store
 
     client = writable_store_client(state_dir) if repair else store_client(state_dir)
@@ -128,7 +128,7 @@ def _restarts(client: "redis.Redis") -> tuple[bool, list[str]]:
 
 def _untold(client: "redis.Redis") -> list[str]:
     """Return a note about the tenants whose webhooks are not told, which shows whose receiver is away."""
-    from shared.store.webhooks.webhooks import Webhooks
+    from shared.store.webhooks import Webhooks
 
     return [
         f"{count} webhooks of tenant {tenant!r} are not told yet, the oldest for {age_ms / 1000:.0f} s"

@@ -100,7 +100,7 @@ def exec_module(module: Sequence[str], settings: Settings, *, take_over: bool = 
     """
     if take_over:
         from shared.accounts.admin_actions import local_actor, record
-        from shared.store.batches.home import claim_home
+        from shared.store.batches.storage_location import claim_home
         from shared.store.store import Store
 
         client = client_for(settings)

@@ -31,7 +31,7 @@ from shared.cli.streams import OutputError
 from shared.errors import PenstockError, StoreUnavailable
 from shared.settings.settings import Settings, as_environ
 from shared.state_dir import lock_state_dir
-from shared.store.batches.home import claim_home, noted_home
+from shared.store.batches.storage_location import claim_home, noted_home
 from shared.store.connection import WORKER, open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.preflight import check_fitness, require_answer

@@ -9,10 +9,10 @@ import pytest
 
 from shared.errors import ConfigError, FilesUnavailable, StoreUnavailable
 from shared.store import keys
-from shared.store.batches import home as home_module
+from shared.store.batches import storage_location as home_module
 from shared.store.batches.files import FOLDER, Files
 from shared.store.batches.folder import FilesFolder
-from shared.store.batches.home import claim_home, files_notes, noted_home, remove_old_files
+from shared.store.batches.storage_location import claim_home, files_notes, noted_home, remove_old_files
 
 DAY_S = 86_400
 #: Ids as doors give them to files.

@@ -113,15 +113,15 @@ def test_a_file_without_a_header_is_refused():
 @pytest.fixture
 def load_sample(tmp_path, monkeypatch):
     """Replaces shared/lua with an empty folder; the function writes `body` to sample.lua there and loads it."""
-    (tmp_path / "lua" / "lib").mkdir(parents=True)
-    (tmp_path / "lua" / "lib" / "guard.lua").write_text("-- guard: x.\nlocal function mend()\nend\n")
+    (tmp_path / "lua" / "lib" / "base").mkdir(parents=True)
+    (tmp_path / "lua" / "lib" / "base" / "guard.lua").write_text("-- guard: x.\nlocal function mend()\nend\n")
     monkeypatch.setattr(scripts, "files", lambda _: tmp_path)
     clear_caches()
 
     def load(body: str, **libs: str) -> scripts.Script:
         (tmp_path / "lua" / "sample.lua").write_text(body)
         for name, text in libs.items():
-            (tmp_path / "lua" / "lib" / f"{name}.lua").write_text(text)
+            (tmp_path / "lua" / "lib" / "base" / f"{name}.lua").write_text(text)
         return scripts.load("sample")
 
     yield load
@@ -131,6 +131,7 @@ def load_sample(tmp_path, monkeypatch):
 def clear_caches() -> None:
     scripts.load.cache_clear()
     scripts.read.cache_clear()
+    scripts._library_path.cache_clear()
 
 
 def test_a_key_that_the_header_does_not_name_is_refused(load_sample):
@@ -159,6 +160,18 @@ def test_a_library_is_included_once_and_after_the_libraries_that_it_uses(load_sa
     places = [script.source.index(part) for part in ("local a", "local c", "local b", "return")]
     assert places == sorted(places)
     assert script.source.count("local a") == 1
+
+
+def test_a_library_that_no_folder_or_that_two_folders_have_is_refused(load_sample, tmp_path):
+    body = "-- sample: x.\n-- ANSWERS done\n-- USES a\nreturn { 'done', a }\n"
+    with pytest.raises(ScriptError, match="'a' must be in one folder of lib/, but it is in 0"):
+        load_sample(body)
+    other = tmp_path / "lua" / "lib" / "other"
+    other.mkdir()
+    (other / "a.lua").write_text("-- a: x.\nlocal a = 1\n")
+    clear_caches()
+    with pytest.raises(ScriptError, match="'a' must be in one folder of lib/, but it is in 2"):
+        load_sample(body, a="-- a: x.\nlocal a = 1\n")
 
 
 def test_arguments_are_sent_in_the_order_of_the_header_and_not_of_the_call(cancel):

@@ -10,9 +10,9 @@ import yaml
 
 from shared.errors import ConfigError
 from shared.settings.settings import Settings, load
-from shared.settings.sign_in.roles import Role, parse_roles
+from shared.settings.sign_in_roles import Role, parse_roles
 from web.http.client_address import TrustedProxies
-from web.runtime.sign_in.sign_in import sign_in_proxies
+from web.sign_in.sign_in import sign_in_proxies
 
 ROOT = Path(__file__).parents[3]
 ISSUER = {

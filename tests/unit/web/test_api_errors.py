@@ -2,7 +2,6 @@
 
 import pytest
 
-from web.api import response_models
 from web.http.api_errors import (
     CODES,
     ApiError,
@@ -13,6 +12,7 @@ from web.http.api_errors import (
     invalid_value,
     quoted,
 )
+from web.openapi import response_models
 
 
 @pytest.mark.parametrize("code", sorted(CODES))

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from web.openai.batches.batch_schema import BatchBody, window_ms
-from web.operations.batches.lines import BadLine, parse_line, read_lines
-from web.operations.batches.open_lines import OpenLine, job_id
+from web.batches.lines import BadLine, parse_line, read_lines
+from web.batches.open_lines import OpenLine, job_id
+from web.openai.batch_schema import BatchBody, window_ms
 
 #: For each unit, the longest window and a number of digits that no window has.
 LONGEST = {"s": 604_800, "m": 10_080, "h": 168, "d": 7}

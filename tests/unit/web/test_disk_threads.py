@@ -16,8 +16,8 @@ import pytest
 from shared.clock import RealClock
 from shared.errors import FilesUnavailable
 from shared.store.batches.folder import FilesFolder
-from shared.store.batches.home import claim_home, remove_old_files
-from web.operations.batches.feeder import clear_folder
+from shared.store.batches.storage_location import claim_home, remove_old_files
+from web.batches.feeder import clear_folder
 from web.runtime import context as context_module
 from web.runtime import disk_threads
 from web.runtime.context import make_door_context

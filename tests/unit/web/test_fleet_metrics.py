@@ -13,7 +13,7 @@ from shared.metrics.fleet import COUNTED, FLEET
 from shared.metrics.process import PROCESS
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
-from shared.store.webhooks.webhooks import NONE_PENDING, Pending
+from shared.store.webhooks import NONE_PENDING, Pending
 from web.runtime.fleet.metrics import MAX_BUDGETS, fleet_registry
 
 Labels = dict[str, str]
@@ -211,7 +211,7 @@ def test_a_tenant_without_queued_jobs_has_no_oldest_job_age() -> None:
 
 
 def test_the_scripts_and_the_metrics_have_the_same_histogram_buckets() -> None:
-    source = files("shared").joinpath("lua/lib/stats.lua").read_text()
+    source = files("shared").joinpath("lua/lib/ledgers/stats.lua").read_text()
     listed = re.search(r"BUCKETS_MS = \{ ([\d, ]+) \}", source)
     assert listed is not None
     assert tuple(int(part) for part in listed[1].split(",")) == BUCKETS_MS

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[3]
 PROGRAM = """
 from importlib import metadata
 find = metadata.entry_points
-from web import gevent_patches
+from web.server import gevent_patches
 gevent_patches.apply()
 gevent_patches.apply()
 from gevent import monkey

@@ -12,9 +12,9 @@ from flask import Flask
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
-from web import gunicorn_worker
-from web.gunicorn_worker import DoorWorker, _IdleTimeout
-from web.operations.responses import json_response
+from web.request.responses import json_response
+from web.server import worker as gunicorn_worker
+from web.server.worker import DoorWorker, _IdleTimeout
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 #: The socket timeout, and the client's pause after each piece of an answer, in seconds. One pause is far shorter than

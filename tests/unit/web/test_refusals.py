@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from shared.jobs.outcomes import Refusal, Refused
-from web.api import response_models
 from web.api.deadline import RequestDeadline
 from web.api.refusals import LONGEST_HINT_MS, retry_headers, store_unavailable_yield, to_yield
+from web.openapi import response_models
 
 FULL = Refused(Refusal.TENANT_QUEUE_FULL, "tenant_waiting_jobs", 16, 16, 12, 64, 1840)
 

@@ -7,7 +7,7 @@ from flask import Flask, request
 from gunicorn.http.body import Body, ChunkedReader, LengthReader
 from gunicorn.http.unreader import IterUnreader
 
-from web.http.request import DoorRequest, raw_body_digest
+from web.request.body import DoorRequest, raw_body_digest
 
 FILL = b" " * 4_096
 PIECES = 256

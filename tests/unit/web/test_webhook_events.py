@@ -13,9 +13,9 @@ from shared.jobs.job import JobView
 from shared.jobs.states import JobState
 from shared.store.batches.batches import StoredBatch
 from tests.support.receiver import OTHER_SECRET, SECRET
-from web.operations.webhooks.event import MAX_BODY_BYTES, event_body
-from web.operations.webhooks.sender import FIRST_REST_MS, LONGEST_REST_MS, rest_ms
-from web.operations.webhooks.signature import signed_headers
+from web.webhooks.event import MAX_BODY_BYTES, event_body
+from web.webhooks.sender import FIRST_REST_MS, LONGEST_REST_MS, rest_ms
+from web.webhooks.signature import signed_headers
 
 ENDED_MS = 1_700_000_000_250
 

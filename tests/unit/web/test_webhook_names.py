@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 from tests.support.processes import ROOT, wait_for
-from web.operations.webhooks import names as naming
-from web.operations.webhooks.name_threads import MAX_THREADS, look_up
-from web.operations.webhooks.names import AT_ONCE_OF_TENANT, NameResolver, NoThreadFree, NotResolved
+from web.webhooks import names as naming
+from web.webhooks.name_threads import MAX_THREADS, look_up
+from web.webhooks.names import AT_ONCE_OF_TENANT, NameResolver, NoThreadFree, NotResolved
 
 ADDRESS = "192.0.2.1"
 
@@ -115,11 +115,11 @@ def test_an_address_is_named_once_however_often_the_system_lists_it():
 
 #: More lookups than gevent's hub has threads are stuck; then the name of the store is resolved as redis-py does it.
 STUCK = """
-from web import gevent_patches
+from web.server import gevent_patches
 gevent_patches.apply()
 import gevent, socket
 from gevent import monkey
-from web.operations.webhooks import name_threads
+from web.webhooks import name_threads
 stuck = monkey.get_original("_thread", "allocate_lock")()
 stuck.acquire()
 name_threads._look_up_here = lambda host, port: stuck.acquire(timeout=120)
@@ -135,9 +135,9 @@ stuck.release()
 
 #: No name server is asked for "a..b", because it is not a name.
 NOWHERE = """
-from web import gevent_patches
+from web.server import gevent_patches
 gevent_patches.apply()
-from web.operations.webhooks.name_threads import look_up
+from web.webhooks.name_threads import look_up
 assert look_up("a..b", 443) == []
 assert "127.0.0.1" in look_up("localhost", 443)
 print("resolved", flush=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.store.webhooks.results import WebhookResult
+from shared.store.webhook_results import WebhookResult
 from tests.support.processes import in_time
 from tests.support.receiver import Receiver, make_certificate
-from web.http.callbacks.url import CallbackTarget, parse_url
-from web.operations.webhooks import post as posting
-from web.operations.webhooks.names import NoThreadFree, NotResolved, Resolve
-from web.operations.webhooks.post import post
+from web.http.callback_url import CallbackTarget, parse_url
+from web.webhooks import post as posting
+from web.webhooks.names import NoThreadFree, NotResolved, Resolve
+from web.webhooks.post import post
 
 PUBLIC, LOOPBACK = "8.8.8.8", "127.0.0.1"
 HEADERS = {"webhook-id": "msg_1"}

@@ -24,7 +24,7 @@ from shared.accounts.budgets import Budget
 from shared.metrics.fleet import ADMISSION, BY_WORKER, COUNTED, GAUGES
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, OTHER, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
-from shared.store.webhooks.webhooks import NONE_PENDING, Pending
+from shared.store.webhooks import NONE_PENDING, Pending
 
 #: After this many fields or samples, which take 1 or 2 ms, other greenlets run. A series of a histogram has 20 samples.
 _TURN, _SERIES_TURN = 200, 10

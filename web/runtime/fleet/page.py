@@ -11,7 +11,7 @@ from shared.accounts.groups import Groups
 from shared.clock import Clock
 from shared.metrics.spec import MAX_TENANTS
 from shared.store.store import Store
-from shared.store.webhooks.webhooks import Webhooks
+from shared.store.webhooks import Webhooks
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.fleet.exemplars import read_exemplars
 from web.runtime.fleet.metrics import fleet_registry

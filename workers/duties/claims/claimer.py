@@ -25,9 +25,9 @@ from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from shared.store.replies import Exchange, HeldProgress
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
+from workers.duties.claims.handover import Rows
+from workers.duties.claims.job_starter import Starts
 from workers.duties.claims.preparation import Preparation
-from workers.duties.claims.rows import Rows
-from workers.duties.claims.starts import Starts
 from workers.engine.events import FreeCapacity
 from workers.engine.inbox import max_prefetched
 from workers.job_engine import JobEngine

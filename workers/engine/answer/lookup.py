@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workers.engine.cells.prefix_cache import Tokens
+from workers.engine.prefix_cache import Tokens
 
 #: The most tokens of a prompt that are searched: its last ones.
 _MAX_SEARCHED = 1 << 15

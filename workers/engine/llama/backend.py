@@ -19,7 +19,6 @@ from shared.jobs.outcomes import EndCode
 from shared.settings.settings import Settings
 from workers.engine.answer.words import is_end, token_of
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
-from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.chat.answer_form import Form
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
@@ -37,6 +36,7 @@ from workers.engine.llama.start import open_model
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_candidates, read_sampling
 from workers.engine.sizing import choosing_threads_of
+from workers.engine.slot_cells import SlotAccountingError
 from workers.engine.structured.compiler import GrammarCompiler, Limits
 from workers.engine.structured.constraint import Constraint, read_constraint
 

@@ -18,12 +18,12 @@ import numpy as np
 from shared.clock import Clock
 from shared.jobs.outcomes import EndCode
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared, context_limit
-from workers.engine.cells.slots import SlotAccountingError
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, Libraries
 from workers.engine.llama.vocabulary import PairFormat, Tokens, Vocabulary
 from workers.engine.sampling import Sampling
+from workers.engine.slot_cells import SlotAccountingError
 
 #: Maximum number of tokens that the inputs of one job may have together. A request body of one MiB, which is
 #: the default maximum, contains fewer tokens.

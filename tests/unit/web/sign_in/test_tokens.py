@@ -11,9 +11,9 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from shared.clock import ManualClock
 from tests.support.issuer import AUDIENCE, Issuer, rsa_key
-from web.runtime.sign_in.issuer_keys import IssuerKeys
-from web.runtime.sign_in.tokens import MAX_TOKEN, TokenRules, TokenVerifier
-from web.runtime.sign_in.users import LEEWAY_S, BadToken
+from web.sign_in.issuer_keys import IssuerKeys
+from web.sign_in.tokens import MAX_TOKEN, TokenRules, TokenVerifier
+from web.sign_in.users import LEEWAY_S, BadToken
 
 
 @pytest.fixture(scope="module")

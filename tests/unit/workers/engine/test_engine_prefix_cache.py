@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.driven import Driven
-from workers.engine.cells.prefix_cache import (
+from workers.engine.events import JobSpec
+from workers.engine.prefix_cache import (
     MIN_REUSED_TOKENS,
     CachedTokens,
     PrefixCache,
     SlotAssignment,
     common_prefix_length,
 )
-from workers.engine.cells.slots import Slots
-from workers.engine.events import JobSpec
+from workers.engine.slot_cells import Slots
 
 SYSTEM = "You are a keeper of gates and answer in one short line, whatever anybody asks of you. "
 

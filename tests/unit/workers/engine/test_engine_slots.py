@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.engine.cells.slots import SlotAccountingError, Slots
+from workers.engine.slot_cells import SlotAccountingError, Slots
 
 
 def test_a_taken_slot_and_its_cells_are_free_again_after_giving_back():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.upstream.answers.error_bodies import ErrorBody, is_error, read_error
+from workers.upstream.error_bodies import ErrorBody, is_error, read_error
 from workers.upstream.faults import Busy, Lost, NotAccepted, Rejected, fault_in_answer, fault_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, Call, Part, ordered_parts, read_parts, without_marks
 from workers.upstream.answer import Answer
-from workers.upstream.answers.invalid import AnswerInvalid
-from workers.upstream.answers.parts_writer import PartsWriter
+from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.parts_writer import PartsWriter
 
 
 def chunk(delta: Any, **choice: Any) -> dict[str, Any]:

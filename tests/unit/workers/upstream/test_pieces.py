@@ -9,9 +9,9 @@ from hypothesis import strategies as some
 
 from shared.answer_parts import Call, read_parts
 from workers.upstream.answer import Answer
-from workers.upstream.answers.call_places import ObjectScanner
-from workers.upstream.answers.invalid import AnswerInvalid
-from workers.upstream.answers.parts_writer import PartsWriter
+from workers.upstream.call_places import ObjectScanner
+from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.parts_writer import PartsWriter
 
 ROLE = {"role": "assistant"}
 

@@ -9,8 +9,8 @@ from shared.jobs import cost
 from web.openai.message_parts import delta_fields, message_fields
 from workers.engine.events import JobSpec
 from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
-from workers.upstream.answers.invalid import AnswerInvalid
-from workers.upstream.answers.parts_writer import PartsWriter
+from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.parts_writer import PartsWriter
 from workers.upstream.request import build_request
 
 

@@ -1,0 +1,50 @@
+-- doorbell: wakes a worker of a pool for a new job: an idle worker or, failing that, one that may pause another job.
+-- KEYS wake bell books pool worker
+-- USES clock rows preemption
+-- If this many rings have not been read, no worker is idle, and another ring would have no effect.
+local MAX_RINGS = 64
+-- The most workers without a free slot that one job looks at.
+local MAX_LOOKED_AT = 64
+-- The most workers that one job wakes although they claim by themselves within a quantum. Each claim reads all jobs of
+-- its worker, so waking more workers would cost more than it gains.
+local MAX_WOKEN = 3
+
+-- Returns whether a full worker has to be woken for a new job, and whether it will claim again even if it is not
+-- (lib/fairness/exchange.lua). One that holds as many paused jobs as it may could do nothing for the job.
+local function needs_ring(name, woken)
+  local fields = redis.call('HMGET', k_worker .. name, 'can_pause', 'asks_by_ms', 'crowded')
+  local asks_itself = number(fields[2], 0, 0, now_ms + LIVE_MS) > now_ms
+  return may_pause(fields[1]) and (not asks_itself or fields[3] ~= '1' and woken < MAX_WOKEN), asks_itself
+end
+
+-- Wakes live workers that can pause jobs by their own doorbells if all slots of the pool are taken, some of them by other
+-- tenants' jobs: one of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A
+-- `!` is not a job id.
+local function wake_full_workers(slug, tenant)
+  if not is_preemptive() then
+    return
+  end
+  local pool = redis.call('HMGET', k_books .. slug, 'running', 'paused', 'slots')
+  local computing = number(pool[1], 0, 0) - number(pool[2], 0, 0)
+  local own = rows_of(slug, 'c', tenant) - rows_of(slug, 'cb', tenant)
+  if computing < number(pool[3], 0, 0) or own >= computing then
+    return
+  end
+  local woken, live = 0, { '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_LOOKED_AT }
+  for _, name in ipairs(redis.call('ZREVRANGEBYSCORE', k_pool .. slug, unpack(live))) do
+    local needed, asks_itself = needs_ring(name, woken)
+    if needed and redis.call('LLEN', k_bell .. name) < MAX_RINGS then
+      redis.call('LPUSH', k_bell .. name, '!')
+      redis.call('EXPIRE', k_bell .. name, 60)
+      woken = woken + (asks_itself and 1 or 0)
+    end
+  end
+end
+
+local function ring(slug, tenant)
+  if redis.call('LLEN', k_wake .. slug) < MAX_RINGS then
+    redis.call('LPUSH', k_wake .. slug, '1')
+    redis.call('EXPIRE', k_wake .. slug, 60)
+  end
+  wake_full_workers(slug, tenant)
+end

@@ -1,0 +1,191 @@
+-- fleet: keeps the sums of the live workers' slots and rates, and what follows from them, of each pool and of all pools.
+-- KEYS config live counted pool worker books crashes
+-- KEEPS 12
+-- USES clock live_places generated_weight crashes
+
+-- The contribution of a live worker to the sums is stored as its *part*, in the hash `counted`. A heartbeat adds the
+-- difference between the worker's new part and its stored one. Farewell subtracts the stored part; so do renew, reap
+-- and farewell for each worker that is no longer live because its heartbeats stopped. A heartbeat therefore costs the
+-- same for any number of workers. All numbers of a part are integers, so that adding and subtracting leaves no rounding
+-- errors.
+-- Of a pool's work, each worker does the part that its weighted tokens per second are of the pool's. The means of the
+-- times per token are therefore weighted by `mu_wtps`: a slow worker runs fewer of the jobs. The weights and the weighted
+-- times follow from a worker's rates and are not stored in its part.
+-- The means of the workers' fits are weighted in the same way. A fit is the weight of a generated token that would make
+-- the worker's weighted tokens per second the same for any mix of prompts and answers (lib/pools/generated_weight.lua).
+--
+-- Rates above RATE_MAX are not believed: sums over thousands of workers must stay below 2^53.
+local RATE_MAX = 1e10
+-- A fit counts as at most this, the largest weight.
+local MOST_FIT = 1000
+-- At most this many workers are removed by one call.
+local MAX_RETIRED = 64
+local SUMS = { 'slots', 'rated', 'mu_milli', 'prefill_milli', 'tpot_ns', 'weights', 'prompt_times', 'output_times',
+  'generated_milli', 'fit_weights', 'fits' }
+-- The number of values of a part that are stored, with the model, before the generated tokens per second and the fit.
+local STORED = 6
+-- A weighted time is counted at most as this, which thousands of workers can add up.
+local WEIGHTED_MAX = 1e12
+
+-- Returns a reported rate as an integer number of units, or 0 if it is not a positive number.
+local function rate_in_units(reported, units)
+  local rate = number(reported, 0)
+  return rate > 0 and math.max(1, math.floor(math.min(rate, RATE_MAX) * units + 0.5)) or 0
+end
+
+-- Adds to a part its weight, which is its weighted tokens per second, and the values multiplied by the weight: its
+-- times in µs for a prompt token and for an output token, and its fit in thousandths; 0 if it has none.
+local function add_weights(part, generated_milli, fit_milli)
+  local weight = part[3] > 0 and math.max(1, math.floor(part[4] / 1000 + 0.5)) or 0
+  part[7] = weight
+  part[8] = part[5] > 0 and math.floor(math.min(WEIGHTED_MAX, weight * 1e9 / part[5]) + 0.5) or 0
+  part[9] = math.floor(math.min(WEIGHTED_MAX, weight * part[6] / 1000) + 0.5)
+  part[10], part[11] = generated_milli, fit_milli > 0 and weight or 0
+  part[12], part.fit_milli = math.min(WEIGHTED_MAX, weight * fit_milli), fit_milli
+  return part
+end
+
+-- Returns the part of a worker: its slots and, if it reports all three rates, `rated` 1, the rates and the fit.
+local function part_from(slug, slots, mu_wtps, prefill_tps, tpot_ms, generated_tps, fit)
+  local mu_milli, prefill_milli = rate_in_units(mu_wtps, 1000), rate_in_units(prefill_tps, 1000)
+  local tpot_ns = rate_in_units(math.min(number(tpot_ms, 0), RATE_MAX / 1000), 1000000)
+  if mu_milli == 0 or prefill_milli == 0 or tpot_ns == 0 then
+    return add_weights({ slug, math.max(0, slots), 0, 0, 0, 0 }, 0, 0)
+  end
+  return add_weights({ slug, math.max(0, slots), 1, mu_milli, prefill_milli, tpot_ns },
+    math.min(mu_milli, rate_in_units(generated_tps, 1000)), rate_in_units(math.min(number(fit, 0), MOST_FIT), 1000))
+end
+
+local function no_sums()
+  local sums = {}
+  for i = 1, #SUMS do
+    sums[i] = 0
+  end
+  return sums
+end
+
+-- Converts a part to the text that is stored, and back. `parse_part` returns nil for text that is not a part. The text
+-- of an earlier version ends after the rates.
+local function format_part(part)
+  local words = { part[1] }
+  for i = 2, STORED do
+    words[i] = whole(part[i])
+  end
+  words[STORED + 1], words[STORED + 2] = whole(part[10]), whole(part.fit_milli)
+  return table.concat(words, ' ')
+end
+local function parse_part(text)
+  local words = text and { string.match(text, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) ?(%d*)$') } or {}
+  local part = { words[1] }
+  for i = 2, STORED do
+    part[i] = number(words[i], 0)
+  end
+  return part[1] and add_weights(part, number(words[STORED + 1], 0), number(words[STORED + 2], 0)) or nil
+end
+
+-- Writes a pool's sums, and the rates that admission reads: the sum of the weighted tokens per second, and the weighted
+-- means of the other rates. `reported_ms` is the time of the heartbeat that changed the sums, or nil.
+local function write_sums(slug, sums, reported_ms)
+  local key, fields = k_books .. slug, {}
+  for i = 1, #SUMS do
+    fields[2 * i - 1], fields[2 * i] = SUMS[i], whole(sums[i])
+  end
+  redis.call('HSET', key, unpack(fields))
+  local rated, weights, prefill_tps, tpot_ms = sums[2], sums[6], 0, 0
+  if rated > 0 then
+    if weights > 0 and sums[7] > 0 and sums[8] > 0 then
+      prefill_tps, tpot_ms = 1e6 * weights / sums[7], sums[8] / weights / 1000
+    else
+      -- These sums are those of a version that had no weights.
+      prefill_tps, tpot_ms = sums[4] / 1000 / rated, sums[5] / 1000000 / rated
+    end
+    redis.call('HSET', key, 'mu_wtps', mu_with_weight(slug, sums[3], sums[9]) / 1000, 'prefill_tps', prefill_tps, 'tpot_ms', tpot_ms)
+    if reported_ms then
+      redis.call('HSET', key, 'rates_ms', reported_ms)
+    end
+  end
+end
+
+-- Adds `after` to the sums of its pool and subtracts `before`, which must be of the same pool. Either may be nil.
+local function change_sums(before, after, reported_ms)
+  local slug = (before or after)[1]
+  local sums, added_slots = redis.call('HMGET', k_books .. slug, unpack(SUMS)), 0
+  for i = 1, #SUMS do
+    local by = (after and after[i + 1] or 0) - (before and before[i + 1] or 0)
+    sums[i] = math.max(0, number(sums[i], 0) + by)
+    added_slots = i == 1 and by or added_slots
+  end
+  if reported_ms then
+    follow_fit(slug, sums[10] > 0 and sums[11] / sums[10] or nil)
+  end
+  write_sums(slug, sums, reported_ms)
+  if reported_ms or sums[1] == 0 then
+    update_places(slug, sums[1], mu_with_weight(slug, sums[3], sums[9]))
+  end
+  if added_slots ~= 0 then
+    local live_slots = number(redis.call('HGET', k_config, 'live_slots'), 0)
+    redis.call('HSET', k_config, 'live_slots', whole(math.max(0, live_slots + added_slots)))
+  end
+end
+
+-- Returns the stored text of a worker's part, or nil. A key of another type was written by another program.
+local function stored_part(name)
+  local stored = redis.pcall('HGET', k_counted, name)
+  if type(stored) == 'table' then
+    redis.call('DEL', k_counted)
+  end
+  return type(stored) == 'string' and stored or nil
+end
+
+-- Subtracts a worker's part, if it has one.
+local function discount(name)
+  local before = parse_part(stored_part(name))
+  if before then
+    change_sums(before, nil)
+  end
+  redis.call('HDEL', k_counted, name)
+  redis.call('ZREM', k_live, name)
+end
+
+-- Subtracts the parts of workers whose last heartbeat is older than LIVE_MS.
+local function retire_silent(now_ms)
+  local silent = redis.pcall('ZRANGEBYSCORE', k_live, '-inf', '(' .. whole(now_ms - LIVE_MS), 'LIMIT', 0, MAX_RETIRED)
+  if silent.err then
+    redis.call('DEL', k_live)
+    return
+  end
+  for i = 1, #silent do
+    local part, beat_ms = parse_part(stored_part(silent[i])), redis.call('ZSCORE', k_live, silent[i])
+    if part and redis.call('HEXISTS', k_crashes .. part[1], silent[i]) == 0 then
+      note_crash(part[1], silent[i], number(beat_ms, now_ms, 0, now_ms), SILENT)
+    end
+    discount(silent[i])
+  end
+end
+
+-- Counts a worker's heartbeat. The rates are those in the worker's hash, which keeps a rate until another is reported.
+local function count_worker(name, slug, slots, now_ms)
+  retire_silent(now_ms)
+  local stored, after = stored_part(name), part_from(slug, slots,
+    unpack(redis.call('HMGET', k_worker .. name, 'mu_wtps', 'prefill_tps', 'tpot_ms', 'generated_tps',
+      'fit_generated_weight')))
+  local before, text = parse_part(stored), format_part(after)
+  forget_crash(slug, name)
+  if not before and redis.call('EXISTS', k_counted) == 0 then
+    -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
+    -- version that did not store parts.
+    redis.call('HSET', k_config, 'live_slots', 0, 'live_places', 0)
+    redis.call('HSET', k_books .. slug, 'places', 0)
+    write_sums(slug, no_sums())
+  end
+  if before and before[1] ~= slug then
+    redis.call('ZREM', k_pool .. before[1], name)
+    change_sums(before, nil)
+    before = nil
+  end
+  change_sums(before, after, now_ms)
+  if text ~= stored then
+    redis.call('HSET', k_counted, name, text)
+  end
+  redis.call('ZADD', k_live, now_ms, name)
+end

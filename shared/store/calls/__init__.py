@@ -1,1 +1,0 @@
-"""The arguments of scripts that have many."""

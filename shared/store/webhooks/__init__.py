@@ -1,1 +1,0 @@
-"""Webhooks that are to be told, and how tries to send them ended."""

@@ -1,0 +1,158 @@
+"""The operations on stored batches and files: create, read, list, cancel, delete."""
+
+import itertools
+import json
+from collections.abc import Iterator
+
+from shared.store.batches.batches import Batches, NotCreated, StoredBatch, TooManyOpen
+from shared.store.batches.files import Deletion, NoRoom, StoredFile, Whose
+from shared.store.batches.repeats import Repeats
+from shared.store.repeat_lookup import EarlierRequest
+from web.http.api_errors import ApiError
+from web.jobs.callback import check_callback
+from web.jobs.callers import Caller
+from web.openai.batch_schema import BatchBody, window_ms
+from web.runtime.context import DoorContext
+
+#: After how many seconds a client may send a request again that found the folder of files unusable.
+_FILES_RETRY_S = 30
+
+
+def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats: Repeats) -> StoredBatch:
+    """Create a batch, or find the one that an earlier request like this has created.
+
+    Raises ApiError and StoreUnavailable.
+    """
+    fields = {
+        "endpoint": body.endpoint,
+        "window": body.completion_window,
+        "key_label": caller.key_label,
+        "key_digest": caller.key_digest,
+    }
+    if body.metadata is not None:
+        fields["metadata"] = json.dumps(body.metadata, ensure_ascii=False)
+    if body.callback_url is not None:
+        earlier = EarlierRequest(repeats.idem_digest)
+        check_callback(context.store.client, context.settings, caller.tenant, body.callback_url, earlier)
+        fields["callback_url"] = body.callback_url
+    batches = Batches(context.store.client)
+    created = batches.create(
+        batches.new_id(),
+        caller.tenant,
+        body.input_file_id,
+        fields,
+        window_ms=window_ms(body.completion_window),
+        ttl_s=context.settings.file_ttl_s,
+        repeats=repeats,
+    )
+    if isinstance(created, StoredBatch):
+        return created
+    raise _not_created(created, caller.tenant, body)
+
+
+def _not_created(why: NotCreated | TooManyOpen | NoRoom, tenant: str, body: BatchBody) -> ApiError:
+    if isinstance(why, NoRoom):
+        return no_room_error(why, tenant, param=None)
+    if isinstance(why, TooManyOpen):
+        message = f"tenant {tenant!r} has {why.open} of {why.most} open batches; wait until one has ended"
+        limits = {"limit": "tenant_open_batches", "value": why.open, "max": why.most}
+        return ApiError("batches_full", message, limits=limits)
+    if why is NotCreated.NO_FILE:
+        return _no_file(body.input_file_id, "input_file_id")
+    if why is NotCreated.MISMATCH:
+        message = "this Idempotency-Key was already used for a batch, with a different request body"
+        return ApiError("idempotency_mismatch", message, param="Idempotency-Key")
+    message = f"file {body.input_file_id[:80]!r} expires before completion_window={body.completion_window!r} ends"
+    return ApiError("invalid_request", message, param="input_file_id")
+
+
+def read_batch(context: DoorContext, tenant: str, batch_id: str) -> StoredBatch:
+    """Return a batch of the tenant. Raises ApiError and StoreUnavailable."""
+    found = Batches(context.store.client).find(batch_id, tenant)
+    if found is None:
+        raise _no_batch(batch_id)
+    return found
+
+
+def cancel_batch(context: DoorContext, tenant: str, batch_id: str) -> StoredBatch:
+    """Ask for the end of a batch, and return it. Raises ApiError and StoreUnavailable."""
+    if not Batches(context.store.client).cancel(batch_id, tenant):
+        raise _no_batch(batch_id)
+    return read_batch(context, tenant, batch_id)
+
+
+def list_batches(context: DoorContext, tenant: str, *, limit: int, after: str | None) -> tuple[list[StoredBatch], bool]:
+    """Return a page of the tenant's batches, and whether there are more. Raises StoreUnavailable."""
+    return Batches(context.store.client).page(tenant, limit=limit, after=after)
+
+
+def list_files(
+    context: DoorContext, tenant: str, *, limit: int, after: str | None, oldest_first: bool, purpose: str
+) -> tuple[list[StoredFile], bool]:
+    """Return a page of the tenant's files, and whether there are more; `purpose` "" stands for any.
+
+    Raises StoreUnavailable.
+    """
+    return context.files.page(tenant, limit=limit, after=after, oldest_first=oldest_first, purpose=purpose)
+
+
+def read_file(context: DoorContext, tenant: str, file_id: str) -> StoredFile:
+    """Return a file of the tenant. Raises ApiError and StoreUnavailable."""
+    found = context.files.find(file_id, tenant)
+    if found is None:
+        raise _no_file(file_id, None)
+    return found
+
+
+def file_content(context: DoorContext, file: StoredFile) -> Iterator[bytes]:
+    """Return the bytes of a file, part by part.
+
+    Raises ApiError if the first part is gone, FilesUnavailable and StoreUnavailable.
+
+    The iterator raises LookupError if a later part is gone.
+    """
+    parts = context.files.read(file)
+    try:
+        first = next(parts, b"")
+    except LookupError:
+        raise ApiError("file_not_found", f"the content of file {file.id!r} is gone") from None
+    return itertools.chain((first,), parts)
+
+
+def delete_file(context: DoorContext, tenant: str, file_id: str) -> None:
+    """Delete a file. Raises ApiError and StoreUnavailable."""
+    answer = context.files.delete(file_id, tenant)
+    if answer is Deletion.GONE:
+        raise _no_file(file_id, None)
+    if answer is Deletion.USED:
+        raise ApiError("file_in_use", f"a batch that has not ended reads file {file_id[:80]!r}; cancel it first")
+
+
+def no_room_error(no_room: NoRoom, tenant: str, *, param: str | None) -> ApiError:
+    """Return the error for a file or a batch for which there are no bytes left."""
+    limits = {"value": no_room.taken, "max": no_room.most}
+    if no_room.whose is Whose.ALL:
+        message = f"the files of all tenants take {no_room.taken} of {no_room.most} bytes (PENSTOCK_MAX_FILES_BYTES)"
+        return ApiError("files_full", message, param=param, limits={"limit": "files_bytes"} | limits)
+    message = f"the jobs and files of tenant {tenant!r} take {no_room.taken} of {no_room.most} bytes"
+    return ApiError("file_bytes_full", message, param=param, limits={"limit": "tenant_bytes"} | limits)
+
+
+def files_unavailable(*, is_full: bool) -> ApiError:
+    """Return the error while the folder with the contents of files cannot be used, because its disk `is_full` or not.
+
+    The answer to a full disk asks for no retry: each would send the whole file again.
+    """
+    if is_full:
+        return ApiError("files_unavailable", "the disk with the contents of files is full; an operator has to free it")
+    message = f"the contents of files cannot be written or read now; retry in {_FILES_RETRY_S} s"
+    headers = {"Retry-After": str(_FILES_RETRY_S), "x-should-retry": "true"}
+    return ApiError("files_unavailable", message, headers=headers)
+
+
+def _no_file(file_id: str, param: str | None) -> ApiError:
+    return ApiError("file_not_found", f"there is no file {file_id[:80]!r}", param=param)
+
+
+def _no_batch(batch_id: str) -> ApiError:
+    return ApiError("batch_not_found", f"there is no batch {batch_id[:80]!r}")

@@ -1,0 +1,204 @@
+"""Turn a request into a job and offer the job to the store; all HTTP routes and the gate call `offer` for this."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from shared.errors import StoreUnavailable, Unconfirmed
+from shared.jobs.job import JobView, NewJob
+from shared.jobs.outcomes import Refused
+from shared.store.repeat_lookup import EarlierRequest
+from shared.store.replies import Admitted, IdempotencyMismatch, Quote, RouteChanged, StaleClaim
+from shared.tracing.names import Attribute, SpanName
+from web.api.digests import digest
+from web.api.refusals import Yield, to_yield, with_return_ticket
+from web.http.api_errors import ApiError
+from web.jobs.callback import check_callback
+from web.jobs.callers import Caller
+from web.jobs.generation import GenerationRequest
+from web.jobs.new_job import make_job
+from web.runtime.context import DoorContext
+
+log = structlog.get_logger()
+
+#: If a call of the admit script fails within this time, in seconds, it is sent once more. A call on a broken connection
+#: fails immediately, and a second call opens a new connection. A call that fails later has used up the store timeout of
+#: one second (shared/store/connection.py), and the client must not wait for a second timeout.
+_RETRY_WITHIN_S = 0.25
+
+#: The store's answer to an offer.
+Answer = Admitted | Refused | IdempotencyMismatch | RouteChanged | StaleClaim
+#: How often the door reads a route again that an operator has changed just now, before it gives up.
+_ROUTE_READINGS = 3
+
+
+class LineNotOpen(Exception):
+    """A line's job was not admitted: the claim of the batch has ended, or the line needs no job any more."""
+
+
+@dataclass(frozen=True)
+class AdmittedJob:
+    """A job that this request, or an earlier one with the same request id or Idempotency-Key, has admitted."""
+
+    view: JobView
+    #: True if an earlier request admitted the job.
+    repeated: bool
+
+
+def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
+    """Offer a job to the store and return the store's verdict, about which a span is written.
+
+    Raises ApiError if the request must be changed before it can be admitted, and StoreUnavailable if the store does not
+    answer, or if fewer than PENSTOCK_ACK_REPLICAS replicas have the job. After StoreUnavailable, a job that the store
+    did admit is canceled as soon as the store answers again. Raises LineNotOpen for a line of a batch.
+    """
+    attributes = {Attribute.TENANT: caller.tenant, Attribute.MODEL: generation.model}
+    with context.traces.begin(SpanName.ADMISSION, generation.traceparent, attributes) as span:
+        generation = replace(generation, traceparent=generation.traceparent or span.traceparent)
+        verdict = _offer(context, caller, generation)
+        if isinstance(verdict, Yield):
+            reason, hint_ms = verdict.body["reason"], verdict.body["retry_hint_ms"]
+            span.set({Attribute.VERDICT: "refused", Attribute.REASON: reason, Attribute.RETRY_HINT_MS: hint_ms})
+        else:
+            span.set({Attribute.VERDICT: "admitted", Attribute.JOB: verdict.view.id})
+        return verdict
+
+
+def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
+    _check_callback(context, caller, generation)
+    job, answer = _offer_once(context, caller, generation)
+    while isinstance(answer, Admitted) and answer.taken_back:
+        # An earlier request with the same request id was admitted, but the answer was lost, so the door canceled that
+        # job. The new job's id is derived from the old id, so that every repeat of the request finds the new job.
+        job = replace(job, id=digest("anew", job.id)[:32])
+        answer = _admit(context, job, generation.attempt)
+    if isinstance(answer, RouteChanged):
+        raise StoreUnavailable(f"route {job.model!r} was changed while the request was offered")
+    if isinstance(answer, StaleClaim):
+        raise LineNotOpen(job.id)
+    if isinstance(answer, IdempotencyMismatch):
+        raise ApiError(
+            "idempotency_mismatch",
+            f"this Idempotency-Key was already used for job {answer.id}, with a different request body",
+            param="Idempotency-Key",
+        )
+    if isinstance(answer, Refused):
+        log.info(
+            "job.refused",
+            tenant=caller.tenant,
+            key_label=caller.key_label,
+            model=job.model,
+            reason=answer.reason.value,
+            retry_hint_ms=answer.retry_hint_ms,
+        )
+        answer_yield = to_yield(
+            answer,
+            tenant=caller.tenant,
+            model=job.model,
+            deadline=generation.deadline,
+            bound_status=context.settings.tenant_bound_status,
+        )
+        ticket = context.return_tickets.sign(job.tenant, job.model, job.return_id, answer.retry_ms)
+        return with_return_ticket(answer_yield, ticket, answer.return_window_ms)
+    return AdmittedJob(_read_admitted(context, answer, job), answer.again)
+
+
+def _check_callback(context: DoorContext, caller: Caller, generation: GenerationRequest) -> None:
+    if generation.callback_url:
+        earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
+        check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url, earlier)
+
+
+def _offer_once(context: DoorContext, caller: Caller, generation: GenerationRequest) -> tuple[NewJob, Answer]:
+    """Return the job and the store's answer; if the route was changed meanwhile, read it again."""
+    for _ in range(_ROUTE_READINGS):
+        job = make_job(context, caller, generation, context.pools.resolve_target(generation.model, caller.policy))
+        answer = _admit(context, job, generation.attempt)
+        if not isinstance(answer, RouteChanged):
+            break
+        context.pools.refresh()
+    return job, answer
+
+
+def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -> tuple[NewJob, Quote]:
+    """Return the job that `offer` would offer now, and the store's quote: its cost, its eta and the verdict on it.
+
+    Nothing is written to the store. Raises ApiError and StoreUnavailable in the same cases as `offer`.
+    """
+    _check_callback(context, caller, generation)
+    for _ in range(_ROUTE_READINGS):
+        job = make_job(context, caller, generation, context.pools.resolve_target(generation.model, caller.policy))
+        answer = _quote_once(context, generation, job)
+        if isinstance(answer, Quote):
+            return job, answer
+        context.pools.refresh()
+    raise StoreUnavailable(f"route {job.model!r} was changed while it was quoted")
+
+
+def _quote_once(context: DoorContext, generation: GenerationRequest, job: NewJob) -> Quote | RouteChanged:
+    with context.metrics.time_script("quote"):
+        return context.store.quote(
+            job.tenant,
+            job.model,
+            prompt_tokens=job.prompt_tokens,
+            max_tokens=job.max_tokens,
+            candidates=job.candidates,
+            deadline_ms=job.deadline_ms,
+            priority=job.priority,
+            start_within_ms=job.start_within_ms or 0,
+            start_named=job.start_named,
+            longest_deadline_ms=job.longest_deadline_ms,
+            degrade=job.degrade,
+            private=job.private,
+            key_id=job.key_id,
+            key_bounds=job.key_bounds,
+            request_bytes=_json_bytes(job.payload),
+            metadata_bytes=_json_bytes(generation.metadata),
+            answer_bytes=job.answer_bytes,
+            job_id=job.id,
+            routing=job.routing,
+        )
+
+
+def _json_bytes(value: Mapping[str, Any]) -> int:
+    """Return the length of a value as JSON in UTF-8, as it is stored."""
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def _admit(context: DoorContext, job: NewJob, attempt: int) -> Answer:
+    began_s, ack_replicas = context.clock.monotonic(), context.settings.ack_replicas
+    try:
+        with context.metrics.time_script("admit"):
+            return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
+    except StoreUnavailable as error:
+        if context.clock.monotonic() - began_s > _RETRY_WITHIN_S:
+            context.in_doubt.add(_job_in_doubt(job, error), job.offer)
+            raise
+    try:
+        with context.metrics.time_script("admit"):
+            return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
+    except StoreUnavailable as error:
+        context.in_doubt.add(_job_in_doubt(job, error), job.offer)
+        raise
+
+
+def _job_in_doubt(job: NewJob, error: StoreUnavailable) -> str:
+    """Return the id of the job that an offer of `job` may have admitted, or has found by its Idempotency-Key."""
+    return error.job_id if isinstance(error, Unconfirmed) else job.id
+
+
+def _read_admitted(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:
+    try:
+        with context.metrics.time_script("touch"):
+            view = context.store.touch(admitted.id, tenant=job.tenant)
+    except StoreUnavailable:
+        # The client receives a refusal, so the job must be canceled later. The cancel names this offer. It has
+        # no effect if, before it is sent, the client repeats the request and receives this job as the answer.
+        context.in_doubt.add(admitted.id, job.offer)
+        raise
+    if view is None:
+        raise StoreUnavailable("the store no longer has a job that it has just admitted")
+    return view

@@ -1,0 +1,260 @@
+"""Follow one job: convert its events to typed items (started, text, ended), from which each route builds its stream.
+
+Each piece of text is yielded once, even if a worker wrote it several times. If the job's event stream has expired, the
+text and the end are read from the job's stored result.
+"""
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from shared.candidates import CandidateReader
+from shared.errors import StoreUnavailable
+from shared.jobs.job import JobView
+from web.api.candidates import n_candidates
+from web.api.job_json import has_ended
+from web.http.disconnect import CHECK_INTERVAL_S
+from web.jobs.long_poll import TOUCH_S, refresh_job
+from web.runtime.context import DoorContext
+from web.runtime.event_hub import Event, Follower
+
+#: How often a stream that does not own its job checks whether its client is still connected, in seconds. When such a
+#: client disconnects, no job has to be canceled, so the check can be rare, and hundreds of idle readers cost little.
+READER_CHECK_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    """A worker has claimed the job.
+
+    The items after this one contain the text from its beginning, even if an earlier attempt has already sent a part. If
+    the job is resumed, they continue after that part instead.
+    """
+
+    event_id: str
+    attempt: int
+    resumed: bool = False
+
+    @property
+    def fields(self) -> dict[str, int | bool]:
+        """The fields that clients receive: `attempt`, and `resumed` if it is true."""
+        return {"attempt": self.attempt} | ({"resumed": True} if self.resumed else {})
+
+
+@dataclass(frozen=True)
+class JobRequeued:
+    """The job went back to its queue. Only followers that ask for these items get them."""
+
+    event_id: str
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    """New text, and the number of tokens generated so far.
+
+    `event_id` is "" if the text was read from the stored result. If the job has several candidates, the text belongs to
+    the one with the index `candidate`, which is complete if there is a `finish_reason`.
+    """
+
+    event_id: str
+    text: str
+    tokens: int
+    candidate: int | None = None
+    finish_reason: str = ""
+
+    @property
+    def fields(self) -> dict[str, int | str]:
+        """The fields that clients receive; those of a candidate only if the job has several."""
+        told: dict[str, int | str] = {"text": self.text, "tokens": self.tokens}
+        told |= {} if self.candidate is None else {"candidate": self.candidate}
+        return told | ({"finish_reason": self.finish_reason} if self.finish_reason else {})
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """The job has ended. `event_id` is "" if the job's event stream has no `ended` event."""
+
+    event_id: str
+    view: JobView
+
+
+@dataclass(frozen=True)
+class NothingNew:
+    """No event arrived for a while; the consumer can check whether its client is still connected."""
+
+
+StreamItem = JobStarted | TextDelta | JobEnded | NothingNew
+#: The items for followers that ask for requeues.
+OwnedItem = StreamItem | JobRequeued
+
+#: How often the record of a job without a poll grace is read, in seconds. A job's end normally arrives as an event. The
+#: read detects an end whose event is missing because the stream has expired or another program has overwritten the key.
+REFRESH_INTERVAL_S = 5.0
+#: The minimum time to wait for an event, in seconds, even if a read of the job's record is already due.
+_MIN_WAIT_S = 0.005
+
+
+def follow_job(
+    context: DoorContext,
+    view: JobView,
+    *,
+    after: str = "0",
+    stop: Callable[[], bool],
+    check_interval_s: float = CHECK_INTERVAL_S,
+) -> Iterator[StreamItem]:
+    """Yield the items of the job's events after the stream id `after`, until the job has ended or `stop` returns True.
+
+    The text of a job with several candidates is divided among them. `stop` is called every `check_interval_s` seconds.
+    While the store does not answer, this function waits for the store instead of raising StoreUnavailable. Raises
+    ApiError if the store no longer has the job.
+    """
+    items = follow_with_requeues(context, view, after=after, stop=stop, check_interval_s=check_interval_s)
+    return (item for item in items if not isinstance(item, JobRequeued))
+
+
+def follow_with_requeues(
+    context: DoorContext,
+    view: JobView,
+    *,
+    after: str = "0",
+    stop: Callable[[], bool],
+    check_interval_s: float = CHECK_INTERVAL_S,
+) -> Iterator[OwnedItem]:
+    """Yield the same items as `follow_job`, and each return of the job to its queue."""
+    if n_candidates(view) == 1:
+        return _follow(context, view, "-".join(after.split("-")[:2]), stop, check_interval_s)
+    # Which candidate a text belongs to is known only from the texts before it.
+    return _after(after, _by_candidate(_follow(context, view, "0", stop, check_interval_s)))
+
+
+def _follow(
+    context: DoorContext, view: JobView, after: str, stop: Callable[[], bool], check_interval_s: float
+) -> Iterator[OwnedItem]:
+    with context.event_hub.follow(view.id, after) as follower:
+        source = _ItemSource(context, view, follower)
+        refreshed_s = float("-inf") if has_ended(view) else context.clock.monotonic()
+        caught_up = not follower.behind
+        # A job with a poll grace is canceled unless it is polled often, and each refresh is a poll. All other jobs are
+        # refreshed less often, so that hundreds of followers cost little.
+        refresh_interval_s = TOUCH_S if view.poll_grace_ms else REFRESH_INTERVAL_S
+        while source.ended is None and not stop():
+            if not caught_up:
+                caught_up = yield from source.catch_up()
+            event = None
+            if not has_ended(view):
+                until_refresh_s = refreshed_s + refresh_interval_s - context.clock.monotonic()
+                event = follower.next(min(check_interval_s, max(_MIN_WAIT_S, until_refresh_s)))
+            if event is not None:
+                yield from source.to_items([event])
+            else:
+                yield NothingNew()
+            # Refresh on time even while events keep arriving, because the refresh is also the job's poll. When the job
+            # has ended, refresh until JobEnded is yielded; `refresh` itself pauses while the store does not answer.
+            due = has_ended(view) or context.clock.monotonic() - refreshed_s >= refresh_interval_s
+            if due and source.ended is None:
+                refreshed_s = context.clock.monotonic()
+                view = yield from source.refresh(text_from_result=after == "0")
+
+
+def _by_candidate(items: Iterator[OwnedItem]) -> Iterator[OwnedItem]:
+    """Yield the items of a job with several candidates, with an item for each candidate's part of a text."""
+    reader = CandidateReader()
+    for item in items:
+        if isinstance(item, TextDelta):
+            deltas = reader.feed(item.text)
+            # The ends of candidates are counted like tokens in the events, but not in the result.
+            tokens = item.tokens - reader.ended if item.event_id else item.tokens
+            for number, delta in enumerate(deltas):
+                # An event can have texts of several candidates. Each has its own id, so that a client whose connection
+                # breaks between them gets the rest.
+                event_id = f"{item.event_id}-{number}" if item.event_id else ""
+                yield TextDelta(event_id, delta.text, tokens, delta.index, delta.reason)
+            continue
+        if isinstance(item, JobStarted) and not item.resumed:
+            reader = CandidateReader()
+        yield item
+
+
+def _after(after: str, items: Iterator[OwnedItem]) -> Iterator[OwnedItem]:
+    """Yield the items that come after the stream id `after`: a client that has seen an event needs no stored result."""
+    seen = _place(after)
+    for item in items:
+        if after == "0" or isinstance(item, NothingNew | JobEnded) or (item.event_id and _place(item.event_id) > seen):
+            yield item
+
+
+def _place(stream_id: str) -> tuple[int, ...]:
+    return tuple(map(int, stream_id.split("-")))
+
+
+class _ItemSource:
+    """Converts events to items and yields each item once."""
+
+    def __init__(self, context: DoorContext, view: JobView, follower: Follower) -> None:
+        self._context, self._view, self._follower = context, view, follower
+        self._tokens = 0
+        self._yielded_text = False
+        #: This event is never set. Waiting for it is a sleep during which other greenlets run.
+        self._pause = threading.Event()
+        #: The job's last item; None until the job's end has been read.
+        self.ended: JobEnded | None = None
+
+    def catch_up(self) -> Generator[OwnedItem, None, bool]:
+        """Yield the items of events that are in the store already; return False if the store did not answer."""
+        try:
+            events = list(self._follower.read_missed())
+        except StoreUnavailable:
+            self._pause.wait(CHECK_INTERVAL_S)
+            return False
+        yield from self.to_items(events)
+        return True
+
+    def to_items(self, events: list[Event]) -> Iterator[OwnedItem]:
+        """Yield the items for these events; return after the `ended` event."""
+        for event_id, fields in events:
+            kind = fields.get("type")
+            if kind == "started":
+                resumed = fields.get("resumed") == "1"
+                if not resumed:
+                    self._tokens = 0
+                yield JobStarted(event_id, int(fields.get("attempt", 1)), resumed)
+            elif kind == "token" and int(fields.get("tokens", 0)) > self._tokens:
+                # A worker whose append got no answer sends the same text again, with the same token count. This branch
+                # accepts only text with a higher count, so the repeated text is skipped.
+                self._tokens = int(fields["tokens"])
+                self._yielded_text = True
+                yield TextDelta(event_id, fields.get("text", ""), self._tokens)
+            elif kind == "requeued":
+                yield JobRequeued(event_id)
+            elif kind == "ended":
+                yield from self._end(event_id, self._read_ended())
+                return
+
+    def refresh(self, *, text_from_result: bool) -> Generator[OwnedItem, None, JobView]:
+        """Read the job from the store and return it; if it has ended, also yield its remaining items.
+
+        With `text_from_result`, the text of the stored result is yielded if no event had any text.
+        """
+        try:
+            view = refresh_job(self._context, self._view)
+        except StoreUnavailable:
+            # Do not raise: the store may answer again before the job's deadline.
+            self._pause.wait(CHECK_INTERVAL_S)
+            return self._view
+        if not has_ended(view) or not (yield from self.catch_up()) or self.ended is not None:
+            return view
+        if text_from_result and view.text and not self._yielded_text:
+            yield TextDelta("", view.text, view.usage.completion_tokens if view.usage else 0)
+        yield from self._end("", view)
+        return view
+
+    def _read_ended(self) -> JobView:
+        while True:
+            try:
+                return refresh_job(self._context, self._view)
+            except StoreUnavailable:
+                self._pause.wait(CHECK_INTERVAL_S)
+
+    def _end(self, event_id: str, view: JobView) -> Iterator[StreamItem]:
+        self.ended = JobEnded(event_id, view)
+        yield self.ended

@@ -1,0 +1,229 @@
+"""Makes the job that the door offers to the store for a request."""
+
+import secrets
+from dataclasses import replace
+from typing import Any
+
+from shared.candidates import candidates_in
+from shared.jobs import cost
+from shared.jobs.job import NewJob
+from shared.jobs.request_texts import attachments
+from shared.jobs.route import RouteReason
+from shared.jobs.routing import RoutedRequest, Routing
+from web.api.digests import digest
+from web.api.job_json import LONGEST_POLL_MS
+from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.jobs.callers import Caller
+from web.jobs.generation import GenerationRequest
+from web.openai.structured_fields import STRUCTURED
+from web.runtime.context import DoorContext
+from web.runtime.model_pools import FoundRoute, Model
+
+#: The purpose of a model → its description in errors.
+_PURPOSES = {
+    "embed": "makes embeddings: use /v1/embeddings",
+    "generate": "generates text and makes no embeddings or scores",
+    "rank": "ranks documents: use /v1/rerank",
+}
+
+
+def make_job(context: DoorContext, caller: Caller, generation: GenerationRequest, target: Model | FoundRoute) -> NewJob:
+    """Return the job for a request to a model or a route. Raises ApiError if no pool can run the request."""
+    if isinstance(target, Model):
+        return _job_in_pool(context, caller, generation, target)
+    pools, problems = [], []
+    for model in target.models:
+        try:
+            pools.append(_in_pool(context, caller, generation, model))
+        except ApiError as problem:
+            problems.append(problem)
+            cannot = RouteReason.SIZE if problem.code == "context_length_exceeded" else RouteReason.FEATURES
+            pools.append(RoutedRequest(model.name, model.estimate(generation.payload), 1, 0, cannot.value))
+    if len(problems) == len(pools):
+        raise problems[0]
+    possible = next(model for model, pool in zip(target.models, pools, strict=True) if not pool.cannot)
+    job = _job_in_pool(context, caller, generation, possible, name=target.name)
+    features, checks = used_features(generation.payload), list(generation.escalate)
+    routing = Routing(target.name, target.text, tuple(pools), features, escalates=bool(checks))
+    return replace(job, routing=routing, payload=job.payload | ({"escalate": checks} if checks else {}))
+
+
+def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
+    """Return the used features that not every pool supports: values of `shared.jobs.route.FEATURES`."""
+    forward = payload.get("forward") or {}
+    response_format = payload.get("response_format") or forward.get("response_format")
+    has_schema = isinstance(response_format, dict) and response_format.get("type") != "text"
+    has_schema = has_schema or any(forward.get(name) is not None for name in STRUCTURED)
+    used = {
+        "tools": bool(payload.get("tools") or forward.get("tools") or forward.get("functions")),
+        "images": attachments(payload) > 0,
+        "schema": has_schema,
+    }
+    return tuple(name for name, is_used in used.items() if is_used)
+
+
+def _in_pool(context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model) -> RoutedRequest:
+    """Return the request as it is in a pool. Raises ApiError if the pool's engine cannot run it."""
+    payload = generation.payload
+    if model.live and "forward" in payload and not model.forwards:
+        raise ApiError("unsupported_parameter", f"model {model.name!r} is not served by an upstream", param="model")
+    if model.forwards and "forward" not in payload and payload.get("logprobs") is not None:
+        raise ApiError("unsupported_parameter", f"model {model.name!r} returns no logprobs", param="logprobs")
+    job = _job_in_pool(context, caller, generation, model)
+    return RoutedRequest(model.name, job.prompt_tokens, job.max_tokens, job.answer_bytes)
+
+
+def _job_in_pool(
+    context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model, *, name: str = ""
+) -> NewJob:
+    """Return the job for a pool. Its return ticket is one for `name`, the route, if that is not empty."""
+    _check_model_kind(generation, model)
+    _check_min_tokens(generation)
+    _check_tools(generation, model)
+    _check_prompts(generation, model)
+    candidates = _candidates(generation, model)
+    prompt_tokens = model.estimate(generation.payload)
+    # An upstream has a default of its own; only its answer must end somewhere.
+    default = context.settings.upstream_max_tokens if model.forwards else generation.default_max_tokens
+    max_tokens = candidates * _max_tokens(generation, model, prompt_tokens, default)
+    grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
+    ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name or model.name)
+    payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
+    if model.forwards and generation.request_id:
+        payload |= {"request_id": generation.request_id}
+    if generation.max_tokens is not None:
+        # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
+        # not written into the payload: without max_tokens, the engine shortens the answer to fit.
+        payload |= {"max_tokens": generation.max_tokens} | ({"shortens": True} if generation.shortens else {})
+    return NewJob(
+        id=generation.job_id,
+        tenant=caller.tenant,
+        model=name or model.name,
+        payload=payload,
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        deadline_ms=generation.deadline.deadline_ms,
+        deadline_source=generation.deadline.source,
+        priority=generation.priority,
+        start_within_ms=generation.deadline.start_within_ms,
+        start_named=generation.deadline.start_within_ms is not None and generation.deadline.start_source == "body",
+        longest_deadline_ms=generation.deadline.longest_ms,
+        # The grace is at least three times the longest poll interval, so that a client that obeys `poll_after_ms` never
+        # loses its job.
+        poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
+        dedup_id=generation.dedup_id,
+        idem_digest=generation.idem_digest,
+        body_digest=generation.body_digest,
+        ticket_id=ticket_id,
+        ticket_ms=ticket_ms,
+        key_label=caller.key_label,
+        key_id=caller.key_id,
+        key_bounds=caller.key_bounds,
+        traceparent=generation.traceparent,
+        form=generation.form,
+        keeps_request=generation.keeps_request,
+        supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),
+        degrade=_may_be_cut(caller, generation),
+        private=generation.private or (caller.policy is not None and caller.policy.private),
+        line=generation.line,
+        offer=secrets.token_hex(8),
+        callback_url=generation.callback_url,
+    )
+
+
+def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
+    """Return whether the job's answer may be shortened under overload.
+
+    The tenant's policy and the request must both allow degradation. A request with a response_format or with tools is
+    never degraded, because a shortened answer would not conform to that format, or would be half a call. A request for
+    several candidates is not degraded either: its complete candidates must not be longer than those that another
+    attempt generates.
+    """
+    return (
+        caller.policy is not None
+        and caller.policy.degrade
+        and generation.degrade
+        and not {"response_format", "tools", "n"} & generation.payload.keys()
+    )
+
+
+def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if the request asks a model for what it does not do: text, embeddings, or scores of documents.
+
+    A model without a live worker, and one that an upstream serves, pass the check, because their kinds are unknown. No
+    upstream is asked for scores.
+    """
+    payload = generation.payload
+    wanted = "rank" if "query" in payload else "embed" if "input" in payload else "generate"
+    if model.live and model.forwards and wanted == "rank":
+        message = f"model {model.name!r} is served by an upstream, which is not asked to rank documents"
+        raise ApiError("unsupported_parameter", message, param="model")
+    if not model.live or model.forwards or wanted == model.purpose:
+        return
+    message = f"model {model.name!r} {_PURPOSES[model.purpose]}"
+    raise ApiError("unsupported_parameter", message, param="model")
+
+
+def _check_min_tokens(generation: GenerationRequest) -> None:
+    """Raise ApiError if the answer would have to be longer than it may be."""
+    least = generation.payload.get("min_tokens")
+    if least is not None and generation.max_tokens is not None and least > generation.max_tokens:
+        message = f"min_tokens={least} is more than max_tokens={generation.max_tokens}"
+        raise invalid_value([FieldError("min_tokens", message)])
+
+
+def _check_tools(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if the model's engine cannot call tools. A model without a live worker passes the check."""
+    if "tools" in generation.payload and model.live and not model.calls_tools and not model.forwards:
+        message = f"model {model.name!r} cannot call tools: its engine or its chat template knows none"
+        raise ApiError("unsupported_parameter", message, param="tools")
+
+
+def _check_prompts(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if an upstream would have to answer several prompts or one of token ids."""
+    if "prompts" in generation.payload and model.live and model.forwards:
+        message = f"model {model.name!r} is served by an upstream, so prompt must be one text"
+        raise ApiError("unsupported_parameter", message, param="prompt")
+
+
+def _candidates(generation: GenerationRequest, model: Model) -> int:
+    """Return how many answers the job generates. Raises ApiError if an upstream would have to generate several."""
+    candidates = candidates_in(generation.payload)
+    if candidates > 1 and model.live and model.forwards:
+        message = f"n={candidates} is not supported: model {model.name!r} is served by an upstream"
+        raise ApiError("unsupported_parameter", message, param="n")
+    return candidates
+
+
+def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int, default: int) -> int:
+    """Return how many tokens an answer may have, without a length in the request at most `default`.
+
+    The door does not know the exact length of the prompt, which only the worker can count. This function therefore
+    raises ApiError only if the request does not fit the context with any tokenizer.
+    """
+    min_prompt_tokens = cost.lower_bound(generation.payload, words=model.counts_words)
+    wanted = generation.max_tokens
+    requested = 1 if wanted is None or generation.shortens else wanted
+    if model.n_ctx is not None and min_prompt_tokens + requested > model.n_ctx:
+        raise ApiError(
+            "context_length_exceeded",
+            # LiteLLM and others recognize this error by the beginning of its message.
+            f"This model's maximum context length is {model.n_ctx} tokens, and the request to {model.name!r} has at "
+            f"least {min_prompt_tokens} prompt tokens and max_tokens={requested}",
+            param=_oversized_field(generation, min_prompt_tokens, model.n_ctx),
+        )
+    most = default if wanted is None else wanted
+    if model.n_ctx is None or (wanted is not None and not generation.shortens):
+        return most
+    # Our engine counts the prompt and shortens the answer to fit. An upstream gets a length that should fit.
+    least = prompt_tokens if model.forwards else min_prompt_tokens
+    return max(1, min(most, model.n_ctx - least))
+
+
+def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ctx: int) -> str:
+    """Return the name of the field that makes the request too long for the context."""
+    if "input" not in generation.payload and min_prompt_tokens < n_ctx:
+        return "max_tokens"
+    if "query" in generation.payload:
+        return "documents"
+    return next((name for name in ("messages", "input") if name in generation.payload), "prompt")

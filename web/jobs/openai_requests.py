@@ -1,0 +1,161 @@
+"""Builds the requests of OpenAI's routes from bodies, for the routes and for the lines of batches."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from shared.candidates import candidates_in
+from shared.jobs.tenant_policy import TenantPolicy
+from web.api.candidates import candidate_form
+from web.api.deadline import RequestDeadline
+from web.api.digests import body_digest, given_fields
+from web.api.escalation import checks_of
+from web.http.api_errors import ApiError, field_errors, invalid_value
+from web.jobs.generation import GenerationRequest
+from web.openai.chat_answers import AnswerKind
+from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
+from web.openai.embeddings_schema import EmbeddingsBody
+from web.openai.forwarded_schema import ForwardedBody, read_forwarded
+from web.openai.responses_tools import ResponsesWithTools
+from web.openai.tools_schema import ChatWithTools
+from web.runtime.context import DoorContext
+from web.runtime.model_pools import FoundRoute, Model
+
+TextBody = ChatBody | CompletionBody | ForwardedBody
+
+
+def text_request(
+    context: DoorContext, body: TextBody, kind: AnswerKind, deadline: RequestDeadline
+) -> GenerationRequest:
+    """Return the request for one answer to a chat or a prompt, without the values of headers."""
+    payload, form = body.payload(), {"forwarded": True}
+    if not isinstance(body, ForwardedBody):
+        form = _form(body, payload)
+    elif kind == "chat":
+        # Reasoning and calls of tools reach the client as they come, with the upstream's own ids.
+        payload, form = payload | {"parts": True, "sources": True}, form | {"parts": True}
+    return GenerationRequest(
+        payload=payload,
+        deadline=deadline,
+        model=body.model,
+        max_tokens=body.requested_max_tokens,
+        default_max_tokens=context.settings.default_max_tokens if kind == "chat" else COMPLETION_MAX_TOKENS,
+        shortens=True,
+        supersede_key=body.supersede_key,
+        priority=body.priority,
+        degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
+        private=body.private,
+        escalate=checks_of(body.escalate, streams=bool(body.stream), candidates=candidates_in(payload)),
+        form=form,
+    )
+
+
+def response_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
+    """Return the request for a response, without the values of headers and the conversation before it."""
+    return GenerationRequest(
+        payload=body.payload(),
+        deadline=deadline,
+        model=body.model,
+        max_tokens=body.max_output_tokens,
+        default_max_tokens=context.settings.default_max_tokens,
+        shortens=True,
+        metadata=body.metadata or {},
+        supersede_key=body.supersede_key,
+        priority=body.priority,
+        degrade=body.degrade,
+        private=body.private,
+        escalate=checks_of(body.escalate, streams=body.stream),
+        # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
+        # Idempotency-Key that is used on both routes must not find the same job.
+        body_digest=body_digest({"responses": given_fields(body)}),
+        callback_url=body.callback_url or "",
+        form=body.form(),
+        keeps_request=body.store,
+    )
+
+
+def embeddings_request(
+    context: DoorContext, body: EmbeddingsBody, policy: TenantPolicy | None, deadline: RequestDeadline
+) -> GenerationRequest:
+    """Return the request for embeddings, without the values of headers. Raises ApiError."""
+    target = context.pools.resolve_target(body.model, policy)
+    _check_dimensions(body, target)
+    return vector_request(body.payload(forwards=bool(target.forwards)), body.model, deadline)
+
+
+def vector_request(payload: dict[str, Any], model: str | None, deadline: RequestDeadline) -> GenerationRequest:
+    """Return a request that generates no tokens; but every job must have a max_tokens of at least 1."""
+    return GenerationRequest(payload=payload, deadline=deadline, model=model, max_tokens=1, default_max_tokens=1)
+
+
+def read_text_body(context: DoorContext, value: Any, kind: AnswerKind, policy: TenantPolicy | None) -> TextBody:
+    """Return the validated body of a chat or a prompt. Raises ApiError."""
+    forwarded = forwarded_of(context, value, kind, policy)
+    if forwarded is not None:
+        return forwarded
+    try:
+        return (ChatWithTools if kind == "chat" else CompletionBody).model_validate(value)
+    except ValidationError as error:
+        raise invalid_value(field_errors(error)) from None
+
+
+def read_response_body(value: Any) -> ResponsesWithTools:
+    """Return the validated body. Raises ApiError."""
+    try:
+        return ResponsesWithTools.model_validate(value)
+    except ValidationError as error:
+        raise invalid_value(field_errors(error)) from None
+
+
+def read_embeddings_body(value: Any) -> EmbeddingsBody:
+    """Return the validated body. Raises ApiError."""
+    try:
+        return EmbeddingsBody.model_validate(value)
+    except ValidationError as error:
+        raise invalid_value(field_errors(error)) from None
+
+
+def forwarded_of(
+    context: DoorContext, value: Any, kind: AnswerKind, policy: TenantPolicy | None
+) -> ForwardedBody | None:
+    """Return the body of a request if its model is served by an upstream, otherwise None.
+
+    A route with other pools too is one of upstreams only for bodies that our own engine could not serve.
+
+    A body that is not an object, or names no model that the tenant may use, counts as one for our own engine. Raises
+    ApiError and StoreUnavailable.
+    """
+    name = value.get("model") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not (name is None or isinstance(name, str)):
+        return None
+    try:
+        target = context.pools.resolve_target(name, policy)
+    except ApiError:
+        return None
+    if not target.forwards and not (
+        isinstance(target, FoundRoute) and target.may_forward and not _is_ours(value, kind)
+    ):
+        return None
+    return read_forwarded(value, chat=kind == "chat")
+
+
+def _is_ours(value: dict[str, Any], kind: AnswerKind) -> bool:
+    """Return whether our own engine could serve a body. Only then may any pool of its route take the request."""
+    try:
+        (ChatWithTools if kind == "chat" else CompletionBody).model_validate(value)
+    except (ApiError, ValidationError):
+        return False
+    return True
+
+
+def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:
+    parts = {"parts": True} if "parts" in payload else {}
+    return parts | candidate_form(body.candidates, choices=body.choices)
+
+
+def _check_dimensions(body: EmbeddingsBody, target: Model | FoundRoute) -> None:
+    """Raise ApiError if the request names more dimensions than a model, or one of the models of a route, has."""
+    for model in (target,) if isinstance(target, Model) else target.models:
+        if body.dimensions is not None and model.dimensions is not None and body.dimensions > model.dimensions:
+            message = f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions"
+            raise ApiError("unsupported_parameter", message, param="dimensions")

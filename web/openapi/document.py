@@ -1,0 +1,250 @@
+"""Add to /openapi.json what APIFlask cannot derive from the routes: parameters, response models and authentication."""
+
+from typing import Any
+
+from apiflask import APIFlask
+from pydantic.json_schema import models_json_schema
+
+from shared.jobs.states import JobState
+from web.http.api_paths import is_api_path
+from web.openapi import batch_models, list_models, message_models, response_models
+from web.openapi.texts import with_texts
+from web.request.body import MAX_ATTEMPT
+
+Parameter = dict[str, Any]
+
+_REF = "#/components/schemas/{model}"
+
+
+def _query(name: str, kind: str, description: str, **bounds: Any) -> Parameter:
+    schema = {"type": kind} | bounds
+    return {"in": "query", "name": name, "required": False, "schema": schema, "description": description}
+
+
+def _header(name: str, kind: str, description: str, **bounds: Any) -> Parameter:
+    return _query(name, kind, description, **bounds) | {"in": "header"}
+
+
+_WAIT = [
+    _query(
+        "wait_ms", "integer", "wait up to this many ms for the job to end; at most 60000", minimum=0, maximum=86_400_000
+    ),
+    _header("Prefer", "string", "wait=S: the same as wait_ms, in seconds"),
+]
+_DEADLINE_AND_ATTEMPT = [
+    _header("X-Deadline-Ms", "integer", "the deadline in ms from now; ignored if the body names one", minimum=1),
+    _header("X-Attempt", "integer", "how often this request was sent before", minimum=0, maximum=MAX_ATTEMPT),
+]
+_TENANT = _header(
+    "X-Tenant",
+    "string",
+    "the tenant; allowed only if auth is open or the API key has act_as",
+    pattern="^[A-Za-z0-9_-]{1,64}$",
+)
+
+
+def _idempotency_key(description: str) -> Parameter:
+    return _header("Idempotency-Key", "string", description, minLength=1, maxLength=256)
+
+
+_AFTER = _query("after", "string", "the id behind which the page begins", minLength=1, maxLength=100)
+_LIMIT = _query("limit", "integer", "how many items to return; at most 100 are returned", minimum=1, maximum=99_999)
+
+_PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
+    ("get", "/v1/batches"): [_LIMIT, _AFTER],
+    ("get", "/v1/files"): [
+        _LIMIT,
+        _AFTER,
+        _query("order", "string", "by creation time; the default is desc", enum=["asc", "desc"]),
+        _query("purpose", "string", "return only such files of the page", enum=["batch", "batch_output"]),
+    ],
+    ("post", "/v1/jobs"): [
+        *_WAIT,
+        *_DEADLINE_AND_ATTEMPT,
+        _idempotency_key("a later request with the same key and body returns the same job while it can be read"),
+    ],
+    ("post", "/v1/quote"): [_DEADLINE_AND_ATTEMPT[0]],
+    ("get", "/v1/jobs"): [
+        _query("status", "string", "return only jobs with this status", enum=[*JobState]),
+        _query("limit", "integer", "how many jobs to return; the default is 20", minimum=1, maximum=100),
+        _query("cursor", "string", "the `cursor` of the previous page", minLength=1, maxLength=64),
+    ],
+    ("get", "/v1/usage"): [
+        _query("by", "string", "what to list: day, tenant, key and model, comma-separated; the default is day,model"),
+        _query("from", "string", "the first day, such as 2026-11-01; the default is the first of the last day's month"),
+        _query("to", "string", "the last day, at most 30 days later; the default is today"),
+        _query("all", "integer", "1: the usage of all tenants, for operators"),
+    ],
+    ("get", "/v1/jobs/{job_id}"): _WAIT,
+    ("delete", "/v1/jobs/{job_id}"): [_query("erase", "integer", "1: remove the text of a job that has ended")],
+    ("get", "/v1/jobs/{job_id}/events"): [
+        _header("Last-Event-ID", "string", "return only the events after this one"),
+        _query("last_event_id", "string", "the same as Last-Event-ID, for clients that cannot set headers"),
+        _query("ticket", "string", "the ticket from urls.events_signed, instead of an API key"),
+    ],
+    ("post", "/v1/chat/completions"): _DEADLINE_AND_ATTEMPT,
+    ("post", "/v1/completions"): _DEADLINE_AND_ATTEMPT,
+    ("post", "/v1/messages"): _DEADLINE_AND_ATTEMPT,
+    ("post", "/v1/responses"): [
+        *_DEADLINE_AND_ATTEMPT,
+        _idempotency_key("the same as on /v1/jobs; requires background"),
+    ],
+    ("get", "/v1/responses/{response_id}"): [
+        _query("stream", "boolean", "true: stream the events of the response"),
+        _query("starting_after", "integer", "stream only the events after this sequence number", minimum=0),
+        _query("include", "string", "message.output_text.logprobs, if the response was created with logprobs"),
+    ],
+}
+
+#: The model of each route's JSON response with a 2xx status. Routes that return only events or text are not listed.
+_SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
+    ("post", "/v1/jobs"): response_models.Job,
+    ("get", "/v1/jobs"): response_models.JobPage,
+    ("get", "/v1/jobs/{job_id}"): response_models.Job,
+    ("delete", "/v1/jobs/{job_id}"): response_models.Job,
+    ("post", "/v1/quote"): response_models.Quote,
+    ("get", "/v1/queue"): response_models.OwnQueue,
+    ("get", "/v1/usage"): response_models.UsageReport,
+    ("get", "/v1/models"): list_models.ModelList,
+    ("get", "/v1/models/{name}"): list_models.Model,
+    ("post", "/v1/chat/completions"): response_models.Completion,
+    ("post", "/v1/completions"): response_models.Completion,
+    ("post", "/v1/messages"): message_models.Message,
+    ("post", "/v1/messages/count_tokens"): message_models.TokenCount,
+    ("post", "/v1/embeddings"): response_models.Embeddings,
+    ("post", "/v1/files"): batch_models.File,
+    ("get", "/v1/files"): batch_models.FileList,
+    ("get", "/v1/files/{file_id}"): batch_models.File,
+    ("delete", "/v1/files/{file_id}"): batch_models.FileDeleted,
+    ("post", "/v1/batches"): batch_models.Batch,
+    ("get", "/v1/batches"): batch_models.BatchList,
+    ("get", "/v1/batches/{batch_id}"): batch_models.Batch,
+    ("post", "/v1/batches/{batch_id}/cancel"): batch_models.Batch,
+    ("post", "/rerank"): response_models.Ranking,
+    ("post", "/v1/rerank"): response_models.Ranking,
+    ("post", "/v2/rerank"): response_models.Ranking,
+    ("post", "/v1/responses"): response_models.Response,
+    ("get", "/v1/responses/{response_id}"): response_models.Response,
+    ("get", "/v1/responses/{response_id}/input_items"): list_models.InputItemList,
+    ("post", "/v1/responses/input_tokens"): list_models.InputTokens,
+    ("post", "/v1/responses/{response_id}/cancel"): response_models.Response,
+    ("get", "/health"): response_models.Health,
+    ("get", "/health/ready"): response_models.Ready,
+}
+
+#: The routes that return server-sent events, always or on request.
+_STREAMS = {
+    ("get", "/v1/jobs/{job_id}/events"),
+    ("post", "/v1/chat/completions"),
+    ("post", "/v1/completions"),
+    ("post", "/v1/messages"),
+    ("post", "/v1/responses"),
+    ("get", "/v1/responses/{response_id}"),
+}
+
+#: The schema of one server-sent event. A stream may contain comments between the events.
+_EVENT = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
+    "required": ["data"],
+}
+
+#: The responses of all routes under /v1.
+_COMMON_RESPONSES = {
+    "400": "The request could not be parsed",
+    "401": "The API key is missing, unknown or expired",
+    "403": "The tenant is disabled, or the API key may not act as this tenant",
+    "414": "The request line is too long",
+    "421": "The Host is not one that the door serves",
+    "422": "A field, header or parameter is invalid; on OpenAI's and Anthropic's routes, which "
+    "answer 400, only an Idempotency-Key",
+    "431": "A header is too long",
+    "503": "Yield: the job was refused; retry after the hint",
+}
+#: The additional responses of all POST routes under /v1.
+_POST_RESPONSES = {
+    "400": "The body is not JSON, or it uses something that is not supported",
+    "404": "The model or the job does not exist",
+    "413": "The body is too large",
+    "415": "The body is not application/json, or it is compressed",
+    "429": "Yield because of the tenant's own rate: retry after the hint",
+}
+#: The error responses for a job that did not succeed, on the routes that return an error in this case.
+_JOB_END_RESPONSES = {
+    "409": "The job was canceled by another request",
+    "500": "The job failed",
+    "504": "The job expired",
+}
+_ROUTES_WITH_JOB_END_ERRORS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/messages",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/v1/responses",
+)
+#: The routes of Anthropic's API.
+_ANTHROPIC = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
+#: The models of an error and of a refusal, on the routes where they have more fields than elsewhere.
+_ERRORS = dict.fromkeys(_ANTHROPIC, (message_models.MessageError, message_models.MessageYield))
+_MODELS: tuple[type[response_models.ResponseModel], ...] = (
+    *response_models.ALL,
+    *message_models.ALL,
+    *batch_models.ALL,
+    *list_models.ALL,
+)
+
+
+def install(app: APIFlask) -> None:
+    """Add a processor that completes the OpenAPI description that APIFlask generates from the routes."""
+
+    @app.spec_processor
+    def complete(spec: Any) -> Any:
+        _, defined = models_json_schema([(model, "serialization") for model in _MODELS], ref_template=_REF)
+        components = spec.setdefault("components", {})
+        components.setdefault("schemas", {}).update(defined["$defs"])
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        }
+        for path, operations in spec["paths"].items():
+            for method, operation in operations.items():
+                _complete(operation, method, path)
+        components["schemas"].pop("HTTPError", None)
+        with_texts(spec)
+        return spec
+
+
+def _complete(operation: dict[str, Any], method: str, path: str) -> None:
+    if is_api_path(path):
+        operation["security"] = [{"key": []}, {"x-api-key": []}] if path in _ANTHROPIC else [{"key": []}]
+        operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
+        added = _COMMON_RESPONSES.copy()
+        added |= _POST_RESPONSES if method == "post" else {}
+        added |= _JOB_END_RESPONSES if path in _ROUTES_WITH_JOB_END_ERRORS else {}
+        operation["responses"] = {code: {"description": text} for code, text in added.items()} | operation["responses"]
+        if (method, path) == ("post", "/v1/files"):
+            form = {"multipart/form-data": {"schema": batch_models.UPLOAD_SCHEMA}}
+            operation["requestBody"] = {"required": True, "content": form}
+    elif path == "/metrics/fleet":
+        operation["security"] = [{"key": []}]
+        operation["responses"] |= {
+            "401": {"description": "The admin key is missing or wrong"},
+            "503": {"description": "The store does not answer"},
+        }
+    success_model = _SUCCESS_MODELS.get((method, path))
+    error_model, yield_model = _ERRORS.get(path, (response_models.Error, response_models.Yield))
+    for status, response in operation["responses"].items():
+        model = success_model if status.startswith("2") else error_model
+        if status in {"429", "503"}:
+            model = response_models.Ready if path == "/health/ready" else yield_model
+        response.pop("content", None)
+        if model is not None:
+            reference = {"$ref": _REF.format(model=model.__name__)}
+            response["content"] = {"application/json": {"schema": reference}}
+        if path == "/v1/files/{file_id}/content" and status == "200":
+            response["content"] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+        if (method, path) in _STREAMS and status == "200":
+            response.setdefault("content", {})["text/event-stream"] = {"schema": _EVENT}

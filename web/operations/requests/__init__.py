@@ -1,1 +1,0 @@
-"""Parsed requests, and the jobs that the door offers for them."""

@@ -1,1 +1,0 @@
-"""Sign-in at the routes: which user has sent the current request."""

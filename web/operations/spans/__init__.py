@@ -1,1 +1,0 @@
-"""The spans that the door writes."""

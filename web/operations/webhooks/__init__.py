@@ -1,1 +1,0 @@
-"""Webhooks: their fields in requests, and the duty that sends them."""

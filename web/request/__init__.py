@@ -1,0 +1,1 @@
+"""What needs Flask's request or response: the caller, its deadline, idempotency, streams, spans."""

@@ -1,0 +1,254 @@
+"""Authenticate the current Flask request: identify its tenant, or check that an operator sent it."""
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+
+from flask import Flask, Request, g, request
+from werkzeug.datastructures import Headers
+
+from shared.accounts.admin_actions import Actor
+from shared.accounts.admin_keys import ADMIN_KEY_PREFIX, FILE_KEY_NAME
+from shared.accounts.key_record import digest_of
+from web.anthropic.error_shape import follows_anthropic
+from web.http.api_errors import ApiError
+from web.http.api_paths import is_api_path
+from web.http.disconnect import watch_disconnect
+from web.jobs.callers import (
+    HEADERS,
+    Caller,
+    CredentialFields,
+    caller_of_user,
+    check_key,
+    failed_key_error,
+    identify,
+)
+from web.request.user import remove_foreign_names, signed_in_user
+from web.runtime.context import DoorContext
+from web.runtime.credentials.client_watch import ClientWatch
+from web.runtime.current import current_context
+from web.sign_in.users import User
+
+_ANTHROPIC_FIELDS = CredentialFields("X-Tenant", "as x-api-key, or as Authorization: Bearer …")
+
+
+def install(app: Flask) -> None:
+    """Authenticate every request of the API before its route runs.
+
+    The body of a request that is not authenticated is not read.
+    """
+    app.before_request(remove_foreign_names)
+
+    @app.before_request
+    def authenticate() -> None:
+        if not is_api_path(request.path) or uses_ticket() or wants_all_tenants():
+            return
+        if request.routing_exception is None:
+            current_caller()
+        else:
+            # Flask answers with 404 or 405 afterwards. The caller's rights matter only if the request has a route.
+            key = _api_key()
+            if _signed_in_user(key) is None:
+                check_key(current_context(), key, client=client_address(), fields=_credential_fields())
+
+
+def uses_ticket() -> bool:
+    """Return whether this request has a ticket instead of an API key; only the route for a job's events accepts one."""
+    return request.endpoint == "events.events" and "ticket" in request.args
+
+
+def wants_all_tenants() -> bool:
+    """Return whether this request is for the usage of all tenants, whose route requires an admin key instead."""
+    return request.endpoint == "usage.own_usage" and request.args.get("all", "0").lower() in {"1", "true", "yes"}
+
+
+def current_caller() -> Caller:
+    """Return the caller of this request, which is identified once and then kept until the request ends.
+
+    Raises ApiError (401, 403, 422, 429) and StoreUnavailable.
+    """
+    if "caller" not in g:
+        g.caller = _find_caller()
+    found: Caller = g.caller
+    return found
+
+
+def _find_caller() -> Caller:
+    context, key, tenant, fields = current_context(), _api_key(), request.headers.get("X-Tenant"), _credential_fields()
+    user = _signed_in_user(key)
+    if user is not None:
+        return caller_of_user(context, user, tenant=tenant, fields=fields)
+    return identify(context, api_key=key, tenant=tenant, client=client_address(), fields=fields)
+
+
+def _signed_in_user(key: str | None) -> User | None:
+    """Return the user who has sent this request, or None if nobody has signed in.
+
+    A browser adds what makes a proxy name its user to the requests of other sites' pages as well. Raises ApiError.
+    """
+    user = signed_in_user(key, client_address())
+    if user is not None and user.is_named_by_proxy:
+        _check_page()
+    return user
+
+
+def _check_page() -> None:
+    """Raise ApiError (403) if a page of another origin sent this request, and it is not a GET or HEAD."""
+    if request.method not in {"GET", "HEAD"} and not is_same_origin(request):
+        page = request.headers.get("Origin", "another site")
+        raise ApiError("origin_not_allowed", f"a page of {page[:80]!r} may not do this")
+
+
+def watch_client(tenant: str | None = None) -> ClientWatch:
+    """Return a watch of this request's client, for a call that waits or streams.
+
+    `tenant` is the tenant on whose behalf the call is made if the request has a ticket and no key.
+    """
+    watch = current_context().key_watch
+    if tenant is None:
+        caller = current_caller()
+        use = watch.watch(caller.key_digest, caller.tenant)
+    else:
+        use = watch.watch("", tenant)
+    return ClientWatch(watch_disconnect(request.environ), use)
+
+
+def client_address() -> str:
+    """Return the address of this request's client: the peer's, or the one that a trusted proxy reports."""
+    forwarded_for = request.headers.getlist("X-Forwarded-For")
+    return current_context().trusted_proxies.client_address(request.remote_addr or "", forwarded_for)
+
+
+def require_admin() -> None:
+    """Raise ApiError (401, 403, 429) unless the request comes from an operator. May raise StoreUnavailable.
+
+    An operator sends the admin key as a bearer key or, in a browser, as the password of Basic auth with any user name;
+    or an operator has signed in. A bearer key or token counts before what a proxy says, and that before Basic auth,
+    which some proxies add to each request. With PENSTOCK_AUTH=open, which is allowed only on loopback, every client is
+    an operator.
+    A request other than GET or HEAD is rejected if a page of another origin sent it. A browser adds the operator's
+    credentials to such requests as well, so any website could otherwise act as the operator.
+    """
+    context = current_context()
+    _check_page()
+    if context.settings.auth == "open":
+        g.acting_admin = "anyone"
+        return
+    key = bearer(request.headers)
+    g.acting_admin = _admin_name(context, key) if key else None
+    user = None if g.acting_admin else signed_in_user(key, client_address())
+    if user is not None:
+        _let_act(user)
+        return
+    if key is None and (key := _basic_password(request.headers)):
+        g.acting_admin = _admin_name(context, key)
+    if not g.acting_admin:
+        error = ApiError(
+            "admin_key_required",
+            "this route is for operators; send the admin key as a bearer key or as the password of Basic auth",
+            headers={"WWW-Authenticate": 'Basic realm="penstock"'},
+        )
+        if not key:
+            raise error
+        # Only what may be an admin key is remembered as rejected: a tenant's key is valid, though not here.
+        digest = digest_of(key) if key.startswith(ADMIN_KEY_PREFIX) else ""
+        raise failed_key_error(context, client_address(), error, digest=digest)
+
+
+def _let_act(user: User) -> None:
+    """Note that a user who has signed in acts as an operator. Raises ApiError (403) for a user without that role."""
+    if not user.is_operator:
+        advice = "PENSTOCK_SIGN_IN_ROLES makes none of their groups one"
+        raise ApiError("operator_required", f"user {user.name!r} is no operator: {advice}")
+    # No admin key has a name with a space, which distinguishes users from keys in the audit log.
+    g.acting_admin, g.acting_user = f"user {user.name}", user
+
+
+def acting_admin() -> Actor:
+    """Return the operator who sent this request, for the audit log; `require_admin` must have run before."""
+    return Actor(g.acting_admin, client_address())
+
+
+def watch_admin() -> Callable[[], bool]:
+    """Return a function that returns whether the operator who sent this request still is one, for an answer that lasts.
+
+    `require_admin` must have run before. The function raises StoreUnavailable.
+    """
+    context, name = current_context(), g.acting_admin
+    user: User | None = g.get("acting_user")
+    if user is not None:
+        return lambda: not user.has_expired(time.time())
+    if context.settings.auth == "open" or name == FILE_KEY_NAME:
+        return lambda: True
+    key = bearer(request.headers) or _basic_password(request.headers) or ""
+    return lambda: context.credentials.admin_key(key) is not None
+
+
+def _admin_name(context: DoorContext, key: str) -> str | None:
+    """Return the name of an admin key, or None if the key is unknown or has expired. Raises StoreUnavailable.
+
+    The key in the file is checked first, so that it works while the store does not answer.
+    """
+    if _keys_match(key, context.admin_key):
+        return FILE_KEY_NAME
+    if not key.startswith(ADMIN_KEY_PREFIX) or context.failed_keys.was_just_rejected(client_address(), digest_of(key)):
+        return None
+    found = context.credentials.admin_key(key)
+    return None if found is None else found.name
+
+
+def _credential_fields() -> CredentialFields:
+    return _ANTHROPIC_FIELDS if _is_anthropics() else HEADERS
+
+
+def _api_key() -> str | None:
+    """Return the API key of this request. Under the paths of Anthropic's API, the one in `x-api-key` is taken too."""
+    key = bearer(request.headers)
+    if key is None and _is_anthropics():
+        return request.headers.get("x-api-key", "").strip() or None
+    return key
+
+
+def bearer(headers: Headers) -> str | None:
+    """Return the key in an Authorization header of type Bearer, or None if there is no such header."""
+    kind, _, key = headers.get("Authorization", "").partition(" ")
+    return key.strip() or None if kind.lower() == "bearer" else None
+
+
+def _basic_password(headers: Headers) -> str | None:
+    kind, _, encoded = headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return None
+
+
+def _keys_match(given: str, expected: str) -> bool:
+    """Return whether the keys are equal; always return False if the expected key is empty.
+
+    The digests of the keys are compared in constant time, so that the time reveals neither the length of the expected
+    key nor the position of the first difference.
+    """
+    digests = [hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest() for key in (given, expected)]
+    return bool(expected) and hmac.compare_digest(*digests)
+
+
+def is_same_origin(incoming: Request) -> bool:
+    """Return whether no other origin's page sent the request, as far as the browser says; other programs say nothing.
+
+    `same-site` is not sufficient: pages of other ports and of sibling domains belong to the same site.
+    """
+    origin = incoming.headers.get("Origin")
+    if incoming.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
+        return False
+    return origin is None or origin.partition("://")[2] == incoming.host
+
+
+def _is_anthropics() -> bool:
+    """Return whether a client of Anthropic's API sent this request, whose package lists models on a shared route."""
+    is_list = request.endpoint in {"openai.models", "openai.model"}
+    return follows_anthropic(request.blueprint, request.path) or (is_list and "anthropic-version" in request.headers)

@@ -1,0 +1,77 @@
+"""Build Flask responses from jobs, refusals and errors."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flask import Response, g, request
+
+from shared.jobs.job import JobView
+from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
+from web.anthropic.error_shape import anthropic_error, follows_anthropic
+from web.api.job_json import has_ended, job_headers, job_json
+from web.api.refusals import Yield, store_unavailable_yield
+from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
+from web.runtime.context import DoorContext
+
+#: A body is written to the socket in chunks of this many characters. The socket timeout (web/server/worker.py)
+#: applies to each chunk and not to the whole body, so that a client that reads slowly can still receive a long body.
+_CHUNK_CHARS = 16_384
+#: The groups of routes that answer an invalid request with 400, as OpenAI's and Anthropic's API do, by the names of
+#: their blueprints.
+_INVALID_IS_400 = frozenset({"batches", "embeddings", "files", "openai", "responses", ANTHROPIC_ROUTES})
+
+
+def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Return a response whose body is compact JSON in UTF-8 and a newline, with a header that forbids caching."""
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":")) + "\n"
+    chunks = [text[start : start + _CHUNK_CHARS] for start in range(0, len(text), _CHUNK_CHARS)]
+    response = Response(chunks, status=status, mimetype="application/json")
+    response.headers["Cache-Control"] = "no-store"
+    response.headers.extend(headers or {})
+    return response
+
+
+def list_response(items: list[dict[str, Any]], *, has_more: bool) -> Response:
+    """Return a response with one page of a list, as OpenAI's API writes lists."""
+    first, last = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+    return json_response({"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more})
+
+
+def job_response(
+    view: JobView, *, submitted: bool = False, ticket: str | None = None, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with the job's JSON.
+
+    With `submitted`, the response has a Location header with the job's path, and its status is 202 unless the job has
+    already ended.
+    """
+    location = {"Location": f"/v1/jobs/{view.id}"} if submitted else {}
+    status = 202 if submitted and not has_ended(view) else 200
+    return json_response(job_json(view, ticket), status, job_headers(view) | location | dict(headers or {}))
+
+
+def yield_response(refusal: Yield) -> Response:
+    """Return the response for a refusal."""
+    return _failure_response(refusal.body, refusal.status, refusal.headers)
+
+
+def problem_response(problem: ApiError) -> Response:
+    """Return the response for an error, with the status that it has on the route of the current request."""
+    error = error_response(problem)
+    status = OPENAI_STATUS.get(problem.code, error.status) if request.blueprint in _INVALID_IS_400 else error.status
+    return _failure_response(error.body, status, error.headers)
+
+
+def _failure_response(body: dict[str, Any], status: int, headers: Mapping[str, str]) -> Response:
+    if follows_anthropic(request.blueprint, request.path):
+        body = anthropic_error(body, status, g.request_id)
+        # The header in which Anthropic's clients look for the request's id.
+        headers = {**headers, "request-id": g.request_id}
+    return json_response(body, status, headers)
+
+
+def store_away_response(context: DoorContext) -> Response:
+    """Return the refusal to send while the store does not answer, and count it in the metrics."""
+    context.metrics.refused_without_store.inc()
+    return yield_response(store_unavailable_yield())

@@ -1,0 +1,1 @@
+"""The HTTP server's process: gunicorn's worker and parser with our bounds, and gevent's patches."""

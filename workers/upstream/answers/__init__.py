@@ -1,1 +1,0 @@
-"""How an upstream's answer is written down."""
