@@ -1,7 +1,7 @@
 """The number of the format in which this version keeps its data in the store, and the formats it works together with.
 
-docs/upgrade.md says when to raise which of these numbers. shared/lua/lib/base/schema.lua has NUMBER too; a test compares the
-two. A store without a number was written before there were numbers, and has format 1.
+docs/upgrade.md says when to raise which of these numbers. shared/lua/lib/base/schema.lua has NUMBER too; a test
+compares the two. A store without a number was written before there were numbers, and has format 1.
 """
 
 import re

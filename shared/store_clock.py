@@ -1,4 +1,4 @@
-"""Computes the store's time in Python code, by the rules of shared/lua/lib/base/clock.lua but without storing a mark."""
+"""Computes the store's time in Python code, as shared/lua/lib/base/clock.lua does but without storing a mark."""
 
 import re
 from dataclasses import dataclass

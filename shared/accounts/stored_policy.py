@@ -12,7 +12,8 @@ from shared.store.decode import text
 def parse_policy(tenant: str, fields: Mapping[Any, Any]) -> tuple[TenantPolicy | None, tuple[str, ...]]:
     """Return the policy (None if the tenant has no policy), and a sentence about each field that is not valid.
 
-    The scripts count such fields as missing too (shared/lua/lib/admission/verdict.lua), and the tenant must not be shut out.
+    The scripts count such fields as missing too (shared/lua/lib/admission/verdict.lua), and the tenant must not be shut
+    out.
     """
     values, problems = _read(f"tenant {tenant!r}", fields, FIELDS)
     if values is None:

@@ -1,7 +1,7 @@
 """Reads the usage of each day: the jobs that ended, their tokens and what these cost, by tenant, API key and model.
 
-shared/lua/lib/ledgers/usage.lua writes it, and describes the fields. Days are in UTC by the store's clock, and a job counts on
-the day on which it ended.
+shared/lua/lib/ledgers/usage.lua writes it, and describes the fields. Days are in UTC by the store's clock, and a job
+counts on the day on which it ended.
 """
 
 import re
@@ -35,7 +35,7 @@ _SCAN_COUNT = 1_000
 
 @dataclass(frozen=True)
 class Amounts:
-    """The amounts of some usage. The fields are those of AMOUNTS in shared/lua/lib/ledgers/usage.lua, in the same order."""
+    """The amounts of some usage: the fields of AMOUNTS in shared/lua/lib/ledgers/usage.lua, in the same order."""
 
     #: How many jobs ended, by outcome.
     succeeded: int = 0

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from shared.audit.snapshot import StoreSnapshot
 from shared.store.decode import is_integer
 
-#: The tokens reserved for one job in the budget of an owner, and those for all jobs (shared/lua/lib/ledgers/budget.lua).
+#: The tokens reserved for one job in the budget of an owner, and those for all jobs
+#: (shared/lua/lib/ledgers/budget.lua).
 _HOLD = re.compile(r"(@?[\w-]+) [0-9]+ [0-9]+ ([0-9]+)", re.ASCII)
 _RESERVED = re.compile(r"[0-9-]{10} [0-9]+ [0-9]+ ([0-9]+)")
 

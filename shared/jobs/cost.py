@@ -1,9 +1,9 @@
 """Estimates the number of prompt tokens of a request; the door needs estimates because it has no tokenizer.
 
-The store computes a job's cost from the estimate (shared/lua/lib/admission/verdict.lua). The worker counts the tokens exactly
-before the job takes a slot, and when the worker settles the job, the store charges the tenant for the exact counts. An
-estimate therefore only has to be right on average. The door does not use the estimate to decide whether a request is
-too long for the context; it uses `lower_bound`, the smallest count that any tokenizer could return.
+The store computes a job's cost from the estimate (shared/lua/lib/admission/verdict.lua). The worker counts the tokens
+exactly before the job takes a slot, and when the worker settles the job, the store charges the tenant for the exact
+counts. An estimate therefore only has to be right on average. The door does not use the estimate to decide whether a
+request is too long for the context; it uses `lower_bound`, the smallest count that any tokenizer could return.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,7 @@
 """Routes: a name that clients use like a model's, and the pools that it stands for, in order and with conditions.
 
-The script admit chooses the pool (shared/lua/lib/admission/routes.lua). A route is stored as JSON, which this module writes,
-reads and validates.
+The script admit chooses the pool (shared/lua/lib/admission/routes.lua). A route is stored as JSON, which this module
+writes, reads and validates.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Declares the fleet metrics, which are read from the store, so every door process exports the same values.
 
-The scripts count them in fields of one hash (shared/lua/lib/ledgers/stats.lua). To add a fleet metric: add a row to this file,
-write its field in a script, and regenerate docs/metrics.md (`make docs`).
+The scripts count them in fields of one hash (shared/lua/lib/ledgers/stats.lua). To add a fleet metric: add a row to
+this file, write its field in a script, and regenerate docs/metrics.md (`make docs`).
 """
 
 from shared.metrics.spec import MetricSpec

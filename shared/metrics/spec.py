@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-#: The upper bounds of the buckets of every histogram, in ms; a test compares them with shared/lua/lib/ledgers/stats.lua.
+#: The upper bounds of the buckets of every histogram, in ms; a test compares them with
+#: shared/lua/lib/ledgers/stats.lua.
 BUCKETS_MS = (
     5,
     10,

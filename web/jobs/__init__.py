@@ -1,1 +1,1 @@
-"""What clients can do with jobs, for HTTP and the gate alike: admit, wait, follow, cancel. It knows no Flask."""
+"""The actions that HTTP routes and the gate offer on jobs: admit, wait, follow, cancel. No module here uses Flask."""

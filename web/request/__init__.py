@@ -1,1 +1,1 @@
-"""What needs Flask's request or response: the caller, its deadline, idempotency, streams, spans."""
+"""Modules that use Flask's request or response: caller, deadline, idempotency, streams, spans."""

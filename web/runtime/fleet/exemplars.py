@@ -11,8 +11,8 @@ from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 from web.runtime.fleet.metrics import in_turns
 
-#: The text that observe in shared/lua/lib/ledgers/stats.lua writes: the job's id, its time in µs, and when it was observed, in
-#: ms.
+#: The text that observe in shared/lua/lib/ledgers/stats.lua writes: the job's id, its time in µs, and when it was
+#: observed, in ms.
 _STORED = re.compile(r"([\w-]{1,64}) (\d{1,15}) (\d{1,15})\Z", re.ASCII)
 
 
