@@ -258,6 +258,15 @@ def test_a_request_that_certainly_exceeds_the_context_is_400_at_the_door(client:
     admitted_job(submit(client, prompt="a" * 1_000, max_tokens=90))
 
 
+def test_a_prompt_that_seems_too_long_for_the_context_is_admitted_as_one_that_fills_it(
+    client: FlaskClient, store: Store
+) -> None:
+    # The whole prompt would take ten minutes. The worker refuses it as soon as it has counted its tokens.
+    serve(store, facts={"n_ctx": 100, "engine": "llama", "mu_wtps": 10, "prefill_tps": 10, "tpot_ms": 100})
+    admitted_job(submit(client, prompt="a " * 10_000, max_tokens=1, deadline_ms=60_000))
+    assert store.jobs("default").jobs[0].prompt_tokens == 100
+
+
 def test_an_answer_without_max_tokens_is_limited_to_the_context(client: FlaskClient, store: Store) -> None:
     serve(store, "w1", facts={"n_ctx": 100, "counts_words": True})
     job = admitted_job(client.post("/v1/jobs", json={"prompt": "one two three"}))

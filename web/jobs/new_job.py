@@ -30,7 +30,9 @@ _PURPOSES = {
 def make_job(context: DoorContext, caller: Caller, generation: GenerationRequest, target: Model | FoundRoute) -> NewJob:
     """Return the job for a request to a model or a route. Raises ApiError if no pool can run the request."""
     if isinstance(target, Model):
-        return _job_in_pool(context, caller, generation, target)
+        job = _job_in_pool(context, caller, generation, target)
+        # In a route, a prompt that seems too long for one pool must not seem cheap there.
+        return replace(job, prompt_tokens=target.computed(generation.payload))
     pools, problems = [], []
     for model in target.models:
         try:

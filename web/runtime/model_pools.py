@@ -74,6 +74,16 @@ class Model:
             weights=self.prompt_weights,
         )
 
+    def computed(self, payload: Mapping[str, object]) -> int:
+        """Estimate the number of prompt tokens that the model computes: each input at most fills the context.
+
+        The worker refuses a longer one before it computes anything, or cuts it.
+        """
+        tokens, inputs = self.estimate(payload), payload.get("input")
+        if self.n_ctx is None:
+            return tokens
+        return min(tokens, self.n_ctx * (len(inputs) if isinstance(inputs, list) else 1))
+
 
 @dataclass(frozen=True)
 class FoundRoute:

@@ -8,9 +8,11 @@ from pydantic import BaseModel
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import UsageLimits
 
 model = OpenAIChatModel(MODEL, provider=OpenAIProvider(base_url=BASE_URL, api_key=KEY))
 SETTINGS = {"max_tokens": 300, "temperature": 0}
+LIMITS = UsageLimits(request_limit=8)
 
 
 class Trip(BaseModel):
@@ -47,7 +49,7 @@ def _function() -> None:
         calls.append(city)
         return "sunny"
 
-    assert agent.run_sync("a trip where it is sunny").output.city in CITIES
+    assert agent.run_sync("a trip where it is sunny", usage_limits=LIMITS).output.city in CITIES
     assert all(city in CITIES for city in calls)
 
 

@@ -49,6 +49,31 @@ def test_prompt_tokens_are_estimated_with_the_weights_that_any_worker_of_the_mod
     assert model.estimate(forwarded) == cost.estimate(forwarded)
 
 
+@pytest.mark.parametrize(
+    ("payload", "tokens"),
+    [
+        ({"prompt": "a" * 4_000}, 512),
+        ({"prompt": "a" * 400}, 200),
+        ({"messages": [{"role": "user", "content": "a" * 4_000}]}, 512),
+        ({"prompts": ["a" * 1_000, "b" * 1_000]}, 512),
+        ({"input": ["a" * 4_000, "b" * 4_000]}, 1_024),
+        ({"input": ["a" * 4_000, "b" * 100], "query": "c"}, 1_024),
+    ],
+)
+def test_each_input_of_a_model_computes_at_most_the_tokens_that_its_context_holds(payload, tokens) -> None:
+    directory = read_directory(
+        a_snapshot(
+            a_worker("m", engine="llama", tokens_per_byte="0.5", n_ctx="512"),
+            a_worker("endless", engine="llama", tokens_per_byte="0.5"),
+        )
+    )
+    model, endless = directory.find("m"), directory.find("endless")
+    assert model is not None
+    assert endless is not None
+    assert model.computed(payload) == tokens
+    assert endless.computed(payload) == endless.estimate(payload) == model.estimate(payload)
+
+
 def test_a_model_s_context_size_is_the_largest_of_its_workers() -> None:
     directory = read_directory(
         a_snapshot(a_worker("m", n_ctx="512"), a_worker("m", n_ctx="2048"), a_worker("m", n_ctx="junk"))
