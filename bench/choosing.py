@@ -41,34 +41,33 @@ def ways(rows: int, threads: list[int], seed: int) -> dict[str, float]:
     from workers.engine.llama.logprobs import Logprobs  # noqa: PLC0415 - see above
 
     logits = np.random.default_rng(seed).normal(0, 3, (rows, _VOCABULARY)).astype(np.float32)
-    addresses = (logits.ctypes.data + 4 * _VOCABULARY * np.arange(rows)).tolist()
 
     def asked(**eighth: Any) -> list[Row]:
         found = []
-        for at, address in enumerate(addresses):
+        for at in range(rows):
             sampling = Sampling(**(eighth if at % 8 == 0 else {}))
             adjustments = Adjustments(sampling, frozenset())
             for token in range(64):
                 adjustments.accept(token * 7)
-            found.append(Row(address, Choice(sampling, adjustments, at), 9))
+            found.append(Row(at, Choice(sampling, adjustments, at), 9))
         return found
 
     plain, penalized = asked(), asked(repeat_penalty=1.1, logit_bias=((5, 1.0),))
-    chooser = {count: Chooser(_VOCABULARY, Finder(count, load_library())) for count in threads}
+    chooser = {count: Chooser(Finder(count, load_library())) for count in threads}
     found = {"read once (argmax)": _ms(lambda: logits.argmax(axis=1))}
     for count in threads:
-        found[f"C, {count} threads"] = _ms(lambda count=count: chooser[count].choose(plain))  # type: ignore[misc]
+        found[f"C, {count} threads"] = _ms(lambda count=count: chooser[count].choose(logits, plain))  # type: ignore[misc]
     first = chooser[threads[0]]
-    found["C, a penalty and a bias in one row of eight"] = _ms(lambda: first.choose(penalized))
+    found["C, a penalty and a bias in one row of eight"] = _ms(lambda: first.choose(logits, penalized))
 
     def with_logprobs() -> None:
-        tokens = first.choose(plain)
+        tokens = first.choose(logits, plain)
         for at in range(0, rows, 8):
             Logprobs(5, lambda _: b"", lambda _: b"").add(logits[at], int(tokens[at]))  # type: ignore[arg-type]
 
     found["C, logprobs in one row of eight"] = _ms(with_logprobs)
-    slow = Chooser(_VOCABULARY, Finder(1, None))
-    found["NumPy"] = _ms(lambda: slow.choose(plain))
+    slow = Chooser(Finder(1, None))
+    found["NumPy"] = _ms(lambda: slow.choose(logits, plain))
     with _chain() as sample:
         found["llama.cpp's chain"] = _ms(lambda: [sample(row) for row in logits])
     return found

@@ -63,8 +63,9 @@ class Ceiling:
                     took += self._decode()
                     room = self._chunk
         for step in range(load.answer_tokens - 1):
-            for slot in range(load.clients):
-                self._batch.add_token(step % self._backend.n_vocab, load.prompt_tokens + step, slot)
+            slots = list(range(load.clients))
+            token, position = step % self._backend.n_vocab, load.prompt_tokens + step
+            self._batch.add_tokens([token] * load.clients, [position] * load.clients, slots)
             took += self._decode()
         return took
 

@@ -1,8 +1,6 @@
 """Changes the logits of one row as its job asks: biases, penalties, and tokens that must not be chosen."""
 
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,9 @@ from workers.engine.sampling import Sampling
 PENALTY_LAST_N = 64
 
 _Tokens = np.ndarray[Any, np.dtype[np.int64]]
+
+#: Logits of a row, the tokens whose logits were changed, and the logits that they had.
+Change = tuple[Floats, _Tokens, Floats]
 
 
 class Adjustments:
@@ -30,31 +31,24 @@ class Adjustments:
         # llama.cpp adds each bias of a token in turn.
         self._biased = np.array([token for token, _ in sampling.logit_bias], np.int64)
         self._biases = np.array([bias for _, bias in sampling.logit_bias], np.float32)
+        #: Whether the logits are never changed, as with most jobs.
+        self.is_none = not (sampling.min_tokens or len(self._never) or len(self._biased) or self.penalizes)
 
     def accept(self, token: int) -> None:
         """Note the next token of the answer."""
         if self.penalizes:
             self._recent.append(token)
 
-    def any_at(self, position: int) -> bool:
-        """Return whether the logits of the token at this position of the answer are changed."""
-        return len(self._masked(position)) > 0 or len(self._biased) > 0 or bool(self._recent)
-
-    @contextmanager
-    def applied(self, logits: Floats, position: int) -> Iterator[None]:
-        """Change the logits in place, and restore them at the end: log probabilities are those of the model itself.
+    def apply(self, logits: Floats, position: int) -> Change:
+        """Change the logits of the token at this position of the answer in place, and return what `undo` needs.
 
         Biases come first, then penalties, as in llama.cpp's chain in `llama_cpp.Llama`.
         """
-        masked = self._masked(position)
+        masked = self._early if position < self._sampling.min_tokens else self._never
         if not len(self._biased) and not self._recent:
-            kept = logits[masked]
+            change = logits, masked, logits[masked]
             logits[masked] = -np.inf
-            try:
-                yield
-            finally:
-                logits[masked] = kept
-            return
+            return change
         counts = Counter(self._recent)
         recent = np.fromiter(counts, np.int64, len(counts))
         changed = np.concatenate([self._biased, recent, masked])
@@ -63,10 +57,7 @@ class Adjustments:
         if len(recent):
             logits[recent] = self._penalized(logits[recent], np.fromiter(counts.values(), np.float32, len(counts)))
         logits[masked] = -np.inf
-        try:
-            yield
-        finally:
-            logits[changed] = kept
+        return logits, changed, kept
 
     def _penalized(self, logits: Floats, counts: Floats) -> Floats:
         """Return the logits of tokens that occur in the last tokens `counts` times."""
@@ -78,5 +69,8 @@ class Adjustments:
         penalized: Floats = scaled - penalties
         return penalized
 
-    def _masked(self, position: int) -> _Tokens:
-        return self._early if position < self._sampling.min_tokens else self._never
+
+def undo(changes: list[Change]) -> None:
+    """Restore the logits of rows, because log probabilities are those of the model itself."""
+    for logits, tokens, kept in changes:
+        logits[tokens] = kept

@@ -1,16 +1,15 @@
 """Chooses the tokens of all rows of a step at once, each as if its row were alone."""
 
 import math
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from workers.engine.choosing.adjusted import Adjustments
+from workers.engine.choosing.adjusted import Adjustments, undo
 from workers.engine.choosing.draw import Doubles, Rules, chances_at, draw
-from workers.engine.choosing.largest import MAX_K, MAX_ROW, Finder, Floats, floats_at, largest_in
+from workers.engine.choosing.largest import MAX_K, MAX_ROW, Finder, Floats, largest_in
 from workers.engine.sampling import Sampling, is_greedy
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
@@ -33,65 +32,74 @@ class Choice:
         """How many of the likeliest tokens the draw needs; 0 if it needs all."""
         return 1 if is_greedy(self.sampling) else self.sampling.top_k
 
+    @cached_property
+    def rules(self) -> tuple[float, float, float]:
+        """The restrictions of the draw, in the order of the fields of `Rules`."""
+        return self.sampling.top_p, float(_log(self.sampling.min_p)), self.sampling.temperature
 
-@dataclass(frozen=True)
-class Row:
-    """The logits at `address`, from which the token at `position` of an answer is chosen."""
 
-    address: int
+class Row(NamedTuple):
+    """One row of a step's logits, by its number, and what is chosen from it: the token at `position` of an answer."""
+
+    number: int
     choice: Choice
     position: int
 
 
 class Chooser:
-    """Chooses tokens of a vocabulary of `n_vocab` tokens. Used by one thread."""
+    """Chooses tokens from rows of logits, which it changes and restores. Used by one thread."""
 
-    def __init__(self, n_vocab: int, finder: Finder) -> None:
-        self._n_vocab, self._finder = n_vocab, finder
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
 
-    def choose(self, rows: list[Row]) -> list[int | NothingToChoose]:
+    def choose(self, logits: Floats, rows: list[Row]) -> list[int | NothingToChoose]:
         """Return the token of each row, or an error for a row without a number."""
-        chosen: dict[int, int | NothingToChoose] = {}
-        for at, row in enumerate(rows):
-            if not 0 < row.choice.k <= MAX_K or self._n_vocab > MAX_ROW:
-                chosen[at] = self._from_all(row)
-        together = [at for at in range(len(rows)) if at not in chosen]
-        if together:
-            chosen |= zip(together, self._from_largest([rows[at] for at in together]), strict=True)
-        return [chosen[at] for at in range(len(rows))]
+        most = MAX_K if logits.shape[1] <= MAX_ROW else 0
+        together = [row for row in rows if 0 < row.choice.k <= most]
+        if len(together) == len(rows):
+            return self._from_largest(logits, rows)
+        chosen = iter(self._from_largest(logits, together) if together else ())
+        return [next(chosen) if 0 < row.choice.k <= most else self._from_all(logits, row) for row in rows]
 
-    def choose_among(self, row: Row, tokens: Tokens) -> int:
+    def choose_among(self, logits: Floats, row: Row, tokens: Tokens) -> int:
         """Return one of the tokens `tokens`, which are in ascending order.
 
         If all of them are impossible, the answer has to end, and the first of them is returned.
         """
-        logits = floats_at(row.address, self._n_vocab)
-        with row.choice.adjustments.applied(logits, row.position):
-            place = _place_in(logits[tokens], row)
-        return int(tokens[place or 0])
+        return int(tokens[self._place(logits, row, tokens) or 0])
 
-    def _from_all(self, row: Row) -> int | NothingToChoose:
-        logits = floats_at(row.address, self._n_vocab)
-        with row.choice.adjustments.applied(logits, row.position):
-            place = _place_in(logits, row)
+    def _from_all(self, logits: Floats, row: Row) -> int | NothingToChoose:
+        place = self._place(logits, row)
         return _nothing() if place is None else place
 
-    def _from_largest(self, rows: list[Row]) -> list[int | NothingToChoose]:
-        n, count = self._n_vocab, len(rows)
-        addresses = np.fromiter((row.address for row in rows), np.uint64, count)
-        ks = np.fromiter((min(row.choice.k, n) for row in rows), np.int32, count)
-        with ExitStack() as changes:
-            for row in rows:
-                if row.choice.adjustments.any_at(row.position):
-                    logits = floats_at(row.address, n)
-                    changes.enter_context(row.choice.adjustments.applied(logits, row.position))
-            found = self._finder.find(addresses, ks, n)
-        places = np.zeros(count, np.int64)
-        drawn = [at for at, row in enumerate(rows) if row.choice.k > 1 and found.counts[at]]
+    @staticmethod
+    def _place(logits: Floats, row: Row, tokens: Tokens | slice = np.s_[:]) -> int | None:
+        own = logits[row.number]
+        change = row.choice.adjustments.apply(own, row.position)
+        try:
+            return _place_in(own[tokens], row)
+        finally:
+            undo([change])
+
+    def _from_largest(self, logits: Floats, rows: list[Row]) -> list[int | NothingToChoose]:
+        n, changes = logits.shape[1], []
+        ks = np.minimum(np.array([row.choice.k for row in rows], np.int32), np.int32(n))
+        numbers = np.array([row.number for row in rows], np.uint64)
+        try:
+            for number, choice, position in rows:
+                if not choice.adjustments.is_none:
+                    changes.append(choice.adjustments.apply(logits[number], position))
+            found = self._finder.find(np.uint64(logits.ctypes.data) + numbers * np.uint64(logits.strides[0]), ks, n)
+        finally:
+            undo(changes)
+        counts = found.counts.tolist()
+        drawn = [at for at, row in enumerate(rows) if row.choice.k > 1 and counts[at]]
+        tokens = found.ids[:, 0].tolist()
         if drawn:
-            places[drawn] = draw(found.values[drawn], *_rules([rows[at] for at in drawn]))
-        tokens = found.ids[np.arange(count), places].tolist()
-        return [token if some else _nothing() for token, some in zip(tokens, found.counts.tolist(), strict=True)]
+            places = draw(found.values[drawn], *_rules([rows[at] for at in drawn]))
+            for at, token in zip(drawn, found.ids[drawn, places].tolist(), strict=True):
+                tokens[at] = token
+        return [token if count else _nothing() for token, count in zip(tokens, counts, strict=True)]
 
     def close(self) -> None:
         """End the threads."""
@@ -139,15 +147,10 @@ def _likeliest(logits: Floats, k: int, sampling: Sampling) -> tuple[Tokens, Doub
 
 
 def _rules(rows: list[Row]) -> tuple[Rules, Doubles]:
-    samplings = [row.choice.sampling for row in rows]
-    count = len(rows)
-    rules = Rules(
-        np.fromiter((sampling.top_p for sampling in samplings), np.float64, count),
-        np.fromiter((_log(sampling.min_p) for sampling in samplings), np.float32, count),
-        np.fromiter((sampling.temperature for sampling in samplings), np.float64, count),
-    )
-    seeds = np.fromiter((row.choice.seed for row in rows), np.uint64, count)
-    return rules, chances_at(seeds, np.fromiter((row.position for row in rows), np.uint64, count))
+    top_p, log_min_p, temperature = np.array([row.choice.rules for row in rows], np.float64).T
+    seeds = np.array([row.choice.seed for row in rows], np.uint64)
+    positions = np.array([row.position for row in rows], np.uint64)
+    return Rules(top_p, log_min_p.astype(np.float32), temperature), chances_at(seeds, positions)
 
 
 def _log(share: float) -> np.float32:

@@ -1,13 +1,14 @@
 /* Finds the largest numbers of rows, in order. workers/engine/choosing/largest.py calls it without the interpreter's
  * lock, and has the same function in NumPy.
  *
- * A row is read once to find the maximum of each block of 256 numbers. The k-th largest maximum bounds the k-th largest
- * number from below, so only the blocks whose maximum is at least as large are read again. */
+ * A row is read once to find the maximum of each block. The k-th largest maximum bounds the k-th largest number from
+ * below, so only the blocks whose maximum is at least as large are read again. A block has 256 numbers, or fewer if the
+ * row would otherwise have too few blocks for a close bound. */
 
 #include <math.h>
 #include <stdint.h>
 
-enum { BLOCK = 256, LANES = 32, MAX_K = 128, MAX_BLOCKS = 16384 };
+enum { MAX_BLOCK = 256, LANES = 32, MAX_K = 128, MAX_BLOCKS = 16384, BLOCKS_FOR_EACH = 4 };
 
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
 #define FOR_EACH_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -57,16 +58,16 @@ static inline int add(entry *heap, int n, int k, entry new) {
 
 /* The maximum of each block; NaN is passed over, and -inf is the maximum of nothing. */
 FOR_EACH_PROCESSOR
-static void block_maxima(const float *x, int blocks, float *maxima) {
+static void block_maxima(const float *x, int block, int blocks, float *maxima) {
     for (int b = 0; b < blocks; b++) {
-        const float *p = x + (long)b * BLOCK;
+        const float *p = x + (long)b * block;
         float m[LANES];
         for (int j = 0; j < LANES; j++) m[j] = -INFINITY;
-        for (int i = 0; i < BLOCK; i += LANES)
+        for (int i = 0; i < block; i += LANES)
             for (int j = 0; j < LANES; j++) m[j] = p[i + j] > m[j] ? p[i + j] : m[j];
-        float most = m[0];
-        for (int j = 1; j < LANES; j++) most = m[j] > most ? m[j] : most;
-        maxima[b] = most;
+        for (int half = LANES / 2; half; half /= 2)
+            for (int j = 0; j < half; j++) m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
+        maxima[b] = m[0];
     }
 }
 
@@ -85,11 +86,13 @@ static int find_chunks(const float *x, int chunks, float bound, int *found) {
 
 static int one_row(const float *x, int n, int k, int32_t *ids, float *values) {
     float maxima[MAX_BLOCKS];
-    int whole = n / BLOCK, blocks = (n + BLOCK - 1) / BLOCK;
-    block_maxima(x, whole, maxima);
+    int block = MAX_BLOCK;
+    while (block > LANES && n / block < BLOCKS_FOR_EACH * k) block /= 2;
+    int whole = n / block, blocks = (n + block - 1) / block;
+    block_maxima(x, block, whole, maxima);
     if (blocks > whole) {
         float most = -INFINITY;
-        for (int i = whole * BLOCK; i < n; i++) most = x[i] > most ? x[i] : most;
+        for (int i = whole * block; i < n; i++) most = x[i] > most ? x[i] : most;
         maxima[whole] = most;
     }
     entry heap[MAX_K];
@@ -99,7 +102,7 @@ static int one_row(const float *x, int n, int k, int32_t *ids, float *values) {
     count = 0;
     for (int b = 0; b < blocks; b++) {
         if (!(maxima[b] >= bound)) continue;
-        int chunks[BLOCK / LANES + 1], begin = b * BLOCK, length = n - begin < BLOCK ? n - begin : BLOCK;
+        int chunks[MAX_BLOCK / LANES + 1], begin = b * block, length = n - begin < block ? n - begin : block;
         int some = find_chunks(x + begin, length / LANES, bound, chunks);
         if (length % LANES) chunks[some++] = length / LANES;
         for (int c = 0; c < some; c++) {

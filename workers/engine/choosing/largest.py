@@ -19,7 +19,7 @@ Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 #: The most numbers of a row that can be found, and the longest row.
 MAX_K, MAX_ROW = 128, 1 << 22
-#: The bound of the NumPy way, like that of largest.c, is found in blocks of this length.
+#: The bound of the NumPy way is found in blocks of this length.
 _BLOCK = 256
 #: A thread gets at least this many numbers: handing it work takes about 30 µs, in which one thread reads this many.
 _LEAST_WORK = 1 << 18
@@ -53,7 +53,7 @@ class Finder:
         )
         if self._library is None:
             for row in range(count):
-                self._in_numpy(floats_at(int(addresses[row]), n), int(ks[row]), found, row)
+                self._in_numpy(rows_at(int(addresses[row]), 1, n)[0], int(ks[row]), found, row)
             return found
         parts = min(self._threads, count, 1 + count * n // _LEAST_WORK)
         ends = [count * part // parts for part in range(parts + 1)]
@@ -97,10 +97,10 @@ def largest_in(row: Floats, k: int) -> np.ndarray[Any, np.dtype[np.intp]]:
     return candidates[np.argsort(-row[candidates], kind="stable")[:k]]
 
 
-def floats_at(address: int, n: int) -> Floats:
-    """Return a view of `n` floats in memory that another library owns."""
-    numbers: Any = (ctypes.c_float * n).from_address(address)
-    floats: Floats = np.frombuffer(numbers, np.float32)
+def rows_at(address: int, rows: int, n: int) -> Floats:
+    """Return a view of rows of `n` floats each in memory that another library owns."""
+    numbers: Any = (ctypes.c_float * (rows * n)).from_address(address)
+    floats: Floats = np.frombuffer(numbers, np.float32).reshape(rows, n)
     return floats
 
 

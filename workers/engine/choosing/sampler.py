@@ -4,6 +4,7 @@ import secrets
 
 from workers.engine.choosing.adjusted import Adjustments
 from workers.engine.choosing.chooser import Choice, Chooser, NothingToChoose, Row
+from workers.engine.choosing.largest import Floats
 from workers.engine.sampling import Sampling
 from workers.engine.structured.matcher import GrammarStuck, Matcher
 
@@ -18,7 +19,7 @@ class Sampler:
     """
 
     def __init__(self, sampling: Sampling, grammar: Matcher | None, end_tokens: frozenset[int]) -> None:
-        self._grammar = grammar
+        self.grammar = grammar
         #: The tokens that end the answer: the vocabulary's own, and those of the job.
         self._ends = end_tokens | frozenset(sampling.stop_token_ids)
         self._adjustments = Adjustments(sampling, end_tokens)
@@ -29,12 +30,12 @@ class Sampler:
     @property
     def ended(self) -> bool:
         """Whether the grammar allows nothing more, because the answer is complete."""
-        return self._grammar is not None and self._grammar.ended
+        return self.grammar is not None and self.grammar.ended
 
     @property
     def grammar_cpu_s(self) -> float:
         """CPU time that the grammar has taken so far."""
-        return 0.0 if self._grammar is None else self._grammar.cpu_s
+        return 0.0 if self.grammar is None else self.grammar.cpu_s
 
     def ends_at(self, token: int) -> bool:
         """Return whether this token ends the answer."""
@@ -43,32 +44,32 @@ class Sampler:
     def accept(self, token: int) -> None:
         """Go on after a token that an earlier attempt sampled. Raises GrammarSlow."""
         self._position += 1
-        if self._grammar is not None:
-            self._grammar.accept(token)
+        if self.grammar is not None:
+            self.grammar.accept(token)
         self._adjustments.accept(token)
 
-    def row(self, address: int, drafts: int = 0) -> Row | None:
-        """Return what to choose from the logits at `address`, if the next `drafts` tokens are the drafted ones.
+    def row(self, number: int, drafts: int = 0) -> Row | None:
+        """Return what to choose from the row with this number, if the next `drafts` tokens are the drafted ones.
 
         None if it depends on these tokens.
         """
         if drafts and self._adjustments.penalizes:
             return None
-        return Row(address, self._choice, self._position + drafts)
+        return Row(number, self._choice, self._position + drafts)
 
-    def sample(self, chooser: Chooser, address: int, chosen: int | NothingToChoose | None) -> int:
+    def sample(self, chooser: Chooser, logits: Floats, number: int, chosen: int | NothingToChoose | None) -> int:
         """Return and accept the next token. `chosen` was chosen from its `row`; None if it was not yet.
 
         Raises NothingToChoose, GrammarStuck or GrammarSlow.
         """
-        row = Row(address, self._choice, self._position)
         if chosen is None:
-            (chosen,) = chooser.choose([row])
+            (chosen,) = chooser.choose(logits, [Row(number, self._choice, self._position)])
         if isinstance(chosen, NothingToChoose):
             raise chosen
-        if self._grammar is not None and not self._grammar.allows(chosen):
-            chosen = chooser.choose_among(row, self._grammar.allowed())
-            if not self._grammar.allows(chosen):
+        if self.grammar is not None and not self.grammar.allows(chosen):
+            row = Row(number, self._choice, self._position)
+            chosen = chooser.choose_among(logits, row, self.grammar.allowed())
+            if not self.grammar.allows(chosen):
                 raise GrammarStuck("the sampler chose a token that the grammar forbids")
         self.accept(chosen)
         return chosen

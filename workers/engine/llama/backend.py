@@ -5,7 +5,6 @@ Logits are computed only for rows that are sampled. The tokens of all rows of a 
 """
 
 import ctypes
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -23,7 +22,7 @@ from workers.engine.chat.answer_form import Form
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
 from workers.engine.choosing.chooser import Chooser, NothingToChoose, Row
-from workers.engine.choosing.largest import Finder, floats_at, load_library
+from workers.engine.choosing.largest import Finder, load_library, rows_at
 from workers.engine.choosing.sampler import Sampler
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
@@ -93,12 +92,12 @@ class LlamaBackend:
         self.facts = replace(facts, calls_tools=not self._no_tools_reason, prompt_weights=self._prompt_maker.weights())
         self._grammars = GrammarCompiler(self._vocab.table(), limits)
         self._batch = Batch(llama_cpp, llama_cpp.llama_n_batch(ctx))
-        self._chooser = Chooser(self.n_vocab, Finder(choosing_threads, load_library()))
+        self._chooser = Chooser(Finder(choosing_threads, load_library()))
         #: The rows of the last step in their order in the batch, and what was chosen from them, by `BatchRow.index`.
         self._step: list[BatchRow] = []
         self._chosen: dict[int, int | NothingToChoose] | None = None
-        #: Where the logits of the last step begin.
-        self._logits_at = 0
+        #: The logits of the last step: a row for each output, in the order of the batch.
+        self._logits = np.empty((0, self.n_vocab), np.float32)
         self._prompts: dict[int, Tokens] = {}
         self._samplers: dict[int, Sampler] = {}
         #: Slot → the logprobs of its job, for jobs that requested them.
@@ -192,21 +191,12 @@ class LlamaBackend:
 
     def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Compute all rows with one llama_decode. If it fails, restore the sequences and raise DecodeFailed."""
-        if any(row.slot in self._damaged for row in rows):
+        if self._damaged and any(row.slot in self._damaged for row in rows):
             raise DecodeFailed("the sequence could not be restored after a step had failed")
-        batch = self._batch
-        batch.clear()
         # Sort by slot: with a split cache, llama.cpp computes adjacent slots together and all others one by one.
-        self._step, self._chosen, first, outputs = sorted(rows, key=attrgetter("slot")), None, -1, 0
-        for row in self._step:
-            if row.token >= 0:
-                last = batch.add_token(row.token, row.start, row.slot)
-            else:
-                tokens = self._prompts[row.slot][row.start : row.start + row.n]
-                last = batch.add_prompt(tokens, row.start, row.slot, last_logits=row.samples)
-            if row.token >= 0 or row.samples:
-                first = last if first < 0 else first
-                row.index, outputs = outputs, outputs + 1
+        self._step, self._chosen = sorted(rows, key=attrgetter("slot")), None
+        first, outputs = self._fill_batch(self._step)
+        batch = self._batch
         code = llama_cpp.llama_decode(self._ctx, batch.filled())
         if code != 0:
             for row in rows:
@@ -219,8 +209,31 @@ class LlamaBackend:
         if outputs:
             # The logits of all outputs follow one another in the order of the batch.
             logits = llama_cpp.llama_get_logits_ith(self._ctx, first)
-            self._logits_at = ctypes.addressof(logits.contents)
+            self._logits = rows_at(ctypes.addressof(logits.contents), outputs, self.n_vocab)
         return rows
+
+    def _fill_batch(self, rows: list[BatchRow]) -> tuple[int, int]:
+        """Fill the batch and number the outputs. Return where in the batch the first one is, and how many there are."""
+        batch = self._batch
+        batch.clear()
+        answers = [row for row in rows if row.token >= 0]
+        for at, row in enumerate(answers):
+            row.index = at
+        batch.add_tokens(
+            [row.token for row in answers], [row.start for row in answers], [row.slot for row in answers]
+        )
+        first, outputs = 0, len(answers)
+        if len(answers) == len(rows):
+            return first, outputs
+        for row in rows:
+            if row.token >= 0:
+                continue
+            tokens = self._prompts[row.slot][row.start : row.start + row.n]
+            last = batch.add_prompt(tokens, row.start, row.slot, last_logits=row.samples)
+            if row.samples:
+                first = first if outputs else last
+                row.index, outputs = outputs, outputs + 1
+        return first, outputs
 
     def sample(self, row: BatchRow, known: int | None = None) -> int:
         """Return the token that follows a computed row, or END. Raises GrammarStuck or GrammarSlow.
@@ -231,37 +244,31 @@ class LlamaBackend:
         if sampler.ended:
             return END
         if known is None:
-            token = sampler.sample(self._chooser, self._address(row), self._chosen_from(row))
+            if self._chosen is None:
+                self._chosen = self._choose()
+            token = sampler.sample(self._chooser, self._logits, row.index, self._chosen.get(row.index))
         else:
             sampler.accept(token := known)
         if sampler.ends_at(token):
             return END
         if row.slot in self._logprobs:
-            self._logprobs[row.slot].add(floats_at(self._address(row), self.n_vocab), token)
+            self._logprobs[row.slot].add(self._logits[row.index], token)
         return token
 
-    def _address(self, row: BatchRow) -> int:
-        """Return where the logits of a row of the last step are."""
-        return self._logits_at + 4 * self.n_vocab * row.index
-
-    def _chosen_from(self, row: BatchRow) -> int | NothingToChoose | None:
-        """Return what was chosen from the row, together with all rows of the step; None if it depends on drafts."""
-        if self._chosen is None:
-            asked: dict[int, Row] = {}
-            drafts: Counter[int] = Counter()
-            for each in self._step:
-                sampler = self._samplers.get(each.slot)
-                if sampler is None or not each.samples:
-                    continue
-                one = sampler.row(self._address(each), drafts[each.slot])
-                drafts[each.slot] += 1
-                if one is not None:
-                    asked[each.index] = one
-            try:
-                self._chosen = dict(zip(asked, self._chooser.choose(list(asked.values())), strict=True))
-            except Exception:  # noqa: BLE001 - each row is then chosen by itself, so that only the faulty one fails
-                self._chosen = {}
-        return self._chosen.get(row.index)
+    def _choose(self) -> dict[int, int | NothingToChoose]:
+        """Return what is chosen from each row of the step, by its index. Rows that depend on drafts are left out."""
+        asked: list[Row] = []
+        drafts = 0
+        for each in self._step:
+            # The rows of drafts follow that of the last token.
+            drafts = drafts + 1 if each.is_draft else 0
+            sampler = self._samplers.get(each.slot)
+            if sampler is not None and each.samples and (row := sampler.row(each.index, drafts)) is not None:
+                asked.append(row)
+        try:
+            return dict(zip([row.number for row in asked], self._chooser.choose(self._logits, asked), strict=True))
+        except Exception:  # noqa: BLE001 - each row is then chosen by itself, so that only the faulty one fails
+            return {}
 
     def grammar_cpu_s(self, slot: int) -> float:
         """Return the CPU time that the grammar of the slot's sequence has taken so far."""

@@ -39,12 +39,12 @@ class Batch:
         """Empty the batch for the next step."""
         self.n_tokens = 0
 
-    def add_token(self, token: int, pos: int, slot: int) -> int:
-        """Add one token of a decoding sequence and request its logits. Return its index in the batch."""
-        at = self.n_tokens
-        self._token[at], self._pos[at], self._seq[at], self._logits[at] = token, pos, slot, 1
-        self.n_tokens = at + 1
-        return at
+    def add_tokens(self, tokens: list[int], positions: list[int], slots: list[int]) -> None:
+        """Add one token of each of several decoding sequences, and request their logits."""
+        at, end = self.n_tokens, self.n_tokens + len(tokens)
+        self._token[at:end], self._pos[at:end], self._seq[at:end] = tokens, positions, slots
+        self._logits[at:end] = 1
+        self.n_tokens = end
 
     def add_prompt(self, tokens: _Tokens, pos: int, slot: int, *, last_logits: bool, all_logits: bool = False) -> int:
         """Add a chunk of a prompt, and return the index of the chunk's last token in the batch.

@@ -12,7 +12,7 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from tests.support.driven import Driven
-from workers.engine.choosing.adjusted import PENALTY_LAST_N, Adjustments
+from workers.engine.choosing.adjusted import PENALTY_LAST_N, Adjustments, undo
 from workers.engine.choosing.chooser import Choice, Chooser, NothingToChoose, Row, _likeliest, _rules
 from workers.engine.choosing.draw import weights_of
 from workers.engine.choosing.largest import MAX_K, Finder, load_library
@@ -79,16 +79,17 @@ def ours(logits, choice, position=0):
     """Return the probability of each token that can be chosen."""
     row = np.array(logits, np.float32)
     k, sampling = choice.k, choice.sampling
-    with choice.adjustments.applied(row, position):
-        if 0 < k <= MAX_K:
-            ids, values, counts = Finder(1, load_library()).find(
-                addresses(row[None]), np.array([min(k, len(row))], np.int32), len(row)
-            )
-            places, total = ids[0, : counts[0]], None
-            values = values[:, : counts[0]]
-        else:
-            places, total = _likeliest(row, k, sampling)
-            values = row[places][None]
+    change = choice.adjustments.apply(row, position)
+    if 0 < k <= MAX_K:
+        ids, values, counts = Finder(1, load_library()).find(
+            addresses(row[None]), np.array([min(k, len(row))], np.int32), len(row)
+        )
+        places, total = ids[0, : counts[0]], None
+        values = values[:, : counts[0]]
+    else:
+        places, total = _likeliest(row, k, sampling)
+        values = row[places][None]
+    undo([change])
     if not len(places):
         return {}
     if is_greedy(sampling):
@@ -197,33 +198,32 @@ def test_what_is_chosen_from_a_row_does_not_depend_on_the_other_rows_of_a_step(s
         a_choice(some_sampling(dice, n), [dice.randrange(n) for _ in range(dice.choice([0, 9]))])
         for _ in range(len(logits) // 2)
     ]
-    before, at = logits.copy(), addresses(logits)
-    alone = Chooser(n, Finder(1, load_library()))
-    together = Chooser(n, Finder(scene % 3 + 1, load_library() if scene % 4 else None))
+    before = logits.copy()
+    alone = Chooser(Finder(1, load_library()))
+    together = Chooser(Finder(scene % 3 + 1, load_library() if scene % 4 else None))
     among = np.array(sorted(dice.sample(range(n), n // 2 + 1)))
     expected = {}
     with contextlib.closing(alone), contextlib.closing(together):
         for _ in range(100):
             picked = [(i, dice.randrange(8)) for i in dice.sample(range(len(logits)), dice.randint(1, 32))]
             # An answer with drafts has several rows.
-            rows = [Row(int(at[i]), choices[i // 2], position) for i, position in picked]
-            for key, row, token in zip(picked, rows, together.choose(rows), strict=True):
+            rows = [Row(i, choices[i // 2], position) for i, position in picked]
+            for key, row, token in zip(picked, rows, together.choose(logits, rows), strict=True):
                 if key not in expected:
-                    expected[key] = str(alone.choose([row])[0]), alone.choose_among(row, among)
+                    expected[key] = str(alone.choose(logits, [row])[0]), alone.choose_among(logits, row, among)
                 assert str(token) == expected[key][0]
             # The row's grammar forbids that token.
-            assert together.choose_among(row, among) == expected[key][1]
+            assert together.choose_among(logits, row, among) == expected[key][1]
     np.testing.assert_array_equal(logits, before)
 
 
 def test_the_chosen_tokens_are_spread_like_their_probabilities():
-    (logits,) = some_logits(np.random.default_rng(3), "random", 500, 1)
+    logits = some_logits(np.random.default_rng(3), "random", 500, 1)
     sampling = Sampling(seed=11, temperature=1.5)
     choice = a_choice(sampling)
-    chooser = Chooser(500, Finder(1, load_library()))
-    rows = [Row(int(addresses(logits[None])[0]), choice, position) for position in range(20_000)]
-    tokens = np.array(chooser.choose(rows))
-    expected = ours(logits, choice)
+    chooser = Chooser(Finder(1, load_library()))
+    tokens = np.array(chooser.choose(logits, [Row(0, choice, position) for position in range(20_000)]))
+    expected = ours(logits[0], choice)
     assert set(tokens.tolist()) <= set(expected)
     for token, share in expected.items():
         # Five standard deviations.
@@ -234,8 +234,8 @@ def test_the_chosen_tokens_are_spread_like_their_probabilities():
 @pytest.mark.parametrize("top_k", [0, 1, 40])
 def test_from_logits_without_a_number_nothing_is_chosen(value, top_k):
     logits = np.full((1, 300), value, np.float32)
-    row = Row(int(addresses(logits)[0]), a_choice(Sampling(top_k=top_k, seed=1)), 0)
-    (chosen,) = Chooser(300, Finder(1, load_library())).choose([row])
+    row = Row(0, a_choice(Sampling(top_k=top_k, seed=1)), 0)
+    (chosen,) = Chooser(Finder(1, load_library())).choose(logits, [row])
     assert isinstance(chosen, NothingToChoose)
 
 
@@ -243,8 +243,8 @@ def test_from_logits_without_a_number_nothing_is_chosen(value, top_k):
 def test_an_infinite_logit_is_chosen(top_k):
     logits = np.zeros((1, 300), np.float32)
     logits[0, 77] = INF
-    row = Row(int(addresses(logits)[0]), a_choice(Sampling(top_k=top_k, seed=1)), 0)
-    assert Chooser(300, Finder(1, load_library())).choose([row]) == [77]
+    row = Row(0, a_choice(Sampling(top_k=top_k, seed=1)), 0)
+    assert Chooser(Finder(1, load_library())).choose(logits, [row]) == [77]
 
 
 def a_spec(key, payload):
@@ -280,7 +280,7 @@ def test_a_row_without_a_number_fails_its_job_alone(backend, monkeypatch, payloa
 def test_without_the_library_answers_are_the_same(backend, monkeypatch):
     texts = []
     for library in (load_library(), None):
-        monkeypatch.setattr(backend, "_chooser", Chooser(backend.n_vocab, Finder(2, library)))
+        monkeypatch.setattr(backend, "_chooser", Chooser(Finder(2, library)))
         with contextlib.closing(Driven(backend)) as driven:
             for i in range(12):
                 fields = [{}, {"temperature": 0}, {"repeat_penalty": 1.3}, {"top_k": 0}][i % 4]
@@ -291,14 +291,14 @@ def test_without_the_library_answers_are_the_same(backend, monkeypatch):
 
 
 def test_a_fault_in_the_choice_of_one_row_fails_its_job_alone(backend, monkeypatch):
-    applies = Adjustments.applied
+    apply = Adjustments.apply
 
     def fail_if_biased(self, logits, position):
         if len(self._biased):
             raise MemoryError("no room for the biases")
-        return applies(self, logits, position)
+        return apply(self, logits, position)
 
-    monkeypatch.setattr(Adjustments, "applied", fail_if_biased)
+    monkeypatch.setattr(Adjustments, "apply", fail_if_biased)
     with contextlib.closing(Driven(backend)) as driven:
         for key, fields in {"a": {}, "faulty": {"logit_bias": {"300": 1.0}}, "b": {"temperature": 0}}.items():
             driven.submit(key, {"prompt": "dibo", "seed": 1, "max_tokens": 6, **fields})
