@@ -27,7 +27,7 @@ class Lockstep(SimBackend):
         #: Called in the middle of each call, with its rows.
         self.during_call: Callable[[list[BatchRow]], None] = lambda _rows: None
 
-    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
+    def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:
         """Compute all rows, and advance the clock by the time that they take."""
         self.calls.append(rows)
         self.during_call(rows)

@@ -1,6 +1,6 @@
 """The interface between the engine's loop and a model: the protocol that the llama and sim backends implement."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -153,6 +153,8 @@ class Backend(Protocol):
     rewinds: bool
     #: Whether a step is faster when its slots have consecutive numbers.
     compact: bool
+    #: Whether a device computes a step while the engine's thread can do something else.
+    computes_apart: bool
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
@@ -174,8 +176,10 @@ class Backend(Protocol):
         """
         ...
 
-    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
+    def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:
         """Compute the rows and return those that were computed. Raises an exception if the model fails.
+
+        If a device computes them apart, `meanwhile` is called while it does. It does not raise.
 
         The sequences are then as they were before. One that cannot be restored makes each later call fail.
         The backend may compute only some tokens of a row of prompt tokens. It then updates the row's `n` and `samples`.

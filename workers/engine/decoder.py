@@ -14,7 +14,7 @@ class Decoder:
     """Calls the backend and counts the computed tokens. Used by the engine's thread only.
 
     `running` has the sequence of each slot in use. `fail` is called with a sequence whose row cannot be computed, and
-    `on_time` with the duration of each call in seconds.
+    `on_time` with the duration of each call in seconds. While a device computes, `meanwhile` is called.
     """
 
     def __init__(
@@ -27,9 +27,10 @@ class Decoder:
         *,
         on_time: Callable[[float], None],
         fail: Callable[[Sequence, Exception], None],
+        meanwhile: Callable[[], None],
     ) -> None:
         self._backend, self._running, self._stats, self._fit, self._clock = backend, running, stats, fit, clock
-        self._on_time, self._fail = on_time, fail
+        self._on_time, self._fail, self._meanwhile = on_time, fail, meanwhile
 
     def compute(self, rows: list[BatchRow], sample: Callable[[list[BatchRow]], None]) -> None:
         """Compute the rows, and call `sample` with those that were computed while their logits are valid.
@@ -41,7 +42,7 @@ class Decoder:
             return
         began = self._clock.monotonic()
         try:
-            done = self._backend.decode(rows)
+            done = self._backend.decode(rows, self._meanwhile)
         except Exception as fault:  # noqa: BLE001 - _compute_apart finds the sequence that caused the error
             self._compute_apart(rows, fault, sample)
             return
@@ -50,7 +51,7 @@ class Decoder:
         self._on_time(took_s)
         pieces = [row for row in done if row.token < 0]
         reads = sum(attention_reads(row.n, self._cells_read(row)) for row in pieces)
-        drafts, prompt_tokens = sum(row.is_draft for row in done), sum(row.n for row in pieces)
+        drafts, prompt_tokens = sum([row.is_draft for row in done]), sum([row.n for row in pieces])
         self._fit.observe(len(done) - len(pieces) - drafts, prompt_tokens, took_s * 1000, reads, drafts)
         self._count(done)
         sample(done)
@@ -82,11 +83,11 @@ class Decoder:
             if row.is_draft:
                 sequence.n_drafted += 1
                 continue
-            again = sequence.computed_before(row.n)
             # After a pause, the last token of the answer is read with the prompt, although it is a generated one.
-            of_prompt = min(row.n, sequence.job.prompt_tokens - sequence.n_past)
-            sequence.note_step(row.n, now)
-            self._stats.recomputed_tokens += again
-            sequence.recomputed += again
-            if row.token < 0:
-                self._stats.prompt_tokens += max(0, of_prompt - again)
+            of_prompt = min(row.n, sequence.job.prompt_tokens - sequence.n_past) if row.token < 0 else 0
+            again = sequence.note_step(row.n, now)
+            if again:
+                self._stats.recomputed_tokens += again
+                sequence.recomputed += again
+            if of_prompt > again:
+                self._stats.prompt_tokens += of_prompt - again

@@ -14,6 +14,7 @@ from workers.engine.planner import BatchPlan, PlanLimits, plan, sort_by_stage, s
 from workers.engine.running.drafter import Drafter
 from workers.engine.running.job import EngineJob
 from workers.engine.running.slot_queue import SlotQueue
+from workers.engine.running.text_events import TextEvents
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slot_table import SlotTable
 from workers.engine.stats import EngineSettings, EngineStats
@@ -47,12 +48,20 @@ class Engine:
         # The attributes below are used by the engine's thread only.
         self._table = SlotTable(backend, self.stats.ways, reuse=settings.reuse, paused_bytes=settings.paused_bytes)
         self._running = self._table.running
-        self._decoder = Decoder(
-            backend, self._running, self.stats, self._fit, self._clock, on_time=self._share.earn, fail=self._fail
-        )
         self._by_key: dict[str, EngineJob] = {}
+        self._texts = TextEvents(backend, self._by_key, emit, settings.resume_tokens)
+        self._decoder = Decoder(
+            backend,
+            self._running,
+            self.stats,
+            self._fit,
+            self._clock,
+            on_time=self._share.earn,
+            fail=self._fail,
+            meanwhile=self._texts.tell_all,
+        )
         self._queue = SlotQueue(
-            self._table, backend, self.stats, self._clock, self._by_key, leave=self._count_grammar, fail=self._fail
+            self._table, backend, self.stats, self._clock, self._by_key, leave=self._leave, fail=self._fail
         )
         self._drafter = Drafter(self._table, backend, self.stats, settings, self._fit, lose=self._queue.recompute)
         #: No job expires before this time, so deadlines are not checked until then.
@@ -107,6 +116,8 @@ class Engine:
     def step(self) -> bool:
         """Run one step and return whether there was anything to do. Called on the engine's thread only."""
         took_in = self._take_in()
+        for sequence, fault in self._texts.take_faulty():
+            self._fail(sequence, fault)
         self._end_expired()
         self._queue.fill()
         self._queue.lend()
@@ -207,7 +218,7 @@ class Engine:
 
     def _plan(self) -> BatchPlan:
         self._update_soon_tokens()
-        others = taking_part(self._running, self._share.sits_out)
+        others = taking_part(self._running, self._share.sits_out) if self._share.has_spenders else self._running
         self._share.begin_step(charges=bool(others))
         part, split = others or self._running, self._limits.split
         decoding, prompts, ending = sort_by_stage(part, self._running, self._soon_tokens, split=split)
@@ -227,36 +238,52 @@ class Engine:
         for row in done:
             # The failure of a candidate ends those of the same job.
             sequence = self._running.get(row.slot)
-            if sequence is None or not row.samples or not self._drafter.takes(sequence, row):
+            if sequence is None or not row.samples or (row.is_draft and not self._drafter.takes(sequence, row)):
                 continue
-            known = sequence.next_known()
+            known = sequence.next_known() if sequence.known else None
             try:
                 token = END if known == END else self.backend.sample(row, known)
-                text = "" if token == END else sequence.read(token, self.backend.piece)
+                is_last = token == END or sequence.tokens_left <= 1
+                waits = self._texts.may_wait(sequence, is_last=is_last)
+                text = "" if waits else self._read(sequence, token)
             except Exception as fault:  # noqa: BLE001 - an error in one sequence's sampler must not end the others
                 self._fail(sequence, fault)
                 continue
-            self._count_grammar(sequence)
-            self._report(sequence, token, "" if known is not None else text, now)
+            if sequence.job.grammar is not None:
+                self._count_grammar(sequence)
+            job, sequence.state = self._by_key[sequence.key], SequenceState.DECODE
+            job.times.note_token(now)
+            if token != END:
+                sequence.add(token)
+                self.stats.completion_tokens += 1
+            if waits:
+                self._texts.add(sequence)
+            else:
+                self._report(job, sequence, "" if known is not None else text, ended=token == END)
         self._drafter.settle(done)
+
+    def _read(self, sequence: Sequence, token: int) -> str:
+        """Add the token to the answer's text, after those that have waited."""
+        text = sequence.read_unread(self.backend.piece)
+        return text if token == END else text + sequence.read(token, self.backend.piece)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Finish what depends on the slot of a sequence, which is about to lose it."""
+        self._texts.tell(sequence)
+        self._count_grammar(sequence)
 
     def _count_grammar(self, sequence: Sequence) -> None:
         if cpu_s := self.backend.grammar_cpu_s(sequence.slot):
             self._share.spend(sequence.job.spec.tenant, sequence.note_grammar(cpu_s))
 
-    def _report(self, sequence: Sequence, token: int, text: str, now: float) -> None:
-        job, sequence.state = self._by_key[sequence.key], SequenceState.DECODE
-        job.times.note_token(now)
-        if token != END:
-            sequence.add(token)
-            self.stats.completion_tokens += 1
-        reason, tells_end = sequence.completed_by(ended=token == END), False
+    def _report(self, job: EngineJob, sequence: Sequence, text: str, *, ended: bool) -> None:
+        """Emit the newest text of an answer, and end the answer if it is complete."""
+        reason, tells_end = sequence.completed_by(ended=ended), False
         if reason is not None and job.has_candidates:
             extra = self.backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
             text += job.end_candidate(sequence, reason, extra)
             tells_end = sequence.unreported > 0
-        if text or tells_end or sequence.unreported * len(job.in_slots) >= self.settings.resume_tokens:
-            self._emit(job.text_event(sequence, text))
+        self._texts.report(job, sequence, text, tells_end=tells_end)
         if reason is not None:
             self._complete(job, sequence, reason)
 
@@ -286,6 +313,7 @@ class Engine:
 
     def _close(self, job: EngineJob, sequence: Sequence, outcome: str) -> None:
         """End a sequence that is not complete, or is the only one of its job."""
+        self._texts.tell(sequence)
         cells = self._table.cells_of(sequence)
         sequence.keep_known(self.backend.piece)
         # A job that goes on elsewhere holds back the same text again.

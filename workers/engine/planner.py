@@ -124,7 +124,7 @@ def sort_by_stage(
     for slot, sequence in taking_part.items():
         if sequence.state is SequenceState.DECODE:
             decoding.append(slot)
-            if sequence.tokens_left <= soon_tokens:
+            if sequence.job.max_tokens - len(sequence.answer) <= soon_tokens:
                 ending.add(sequence.key)
         else:
             cells = attended_cells(sequence, running, split=split)
@@ -195,10 +195,11 @@ def split_into_calls(batch: BatchPlan, running: Mapping[int, Sequence], *, split
     """
     answers = []
     for slot in batch.decode:
-        start = running[slot].n_past
-        answers.append(BatchRow(slot, start, 1, running[slot].last_token, samples=True))
-        drafts = enumerate(batch.drafts.get(slot, ()), start + 1)
-        answers += [BatchRow(slot, at, 1, token, samples=True, is_draft=True) for at, token in drafts]
+        sequence = running[slot]
+        answers.append(BatchRow(slot, sequence.n_past, 1, sequence.answer[-1], samples=True))
+        if slot in batch.drafts:
+            drafts = enumerate(batch.drafts[slot], sequence.n_past + 1)
+            answers += [BatchRow(slot, at, 1, token, samples=True, is_draft=True) for at, token in drafts]
     prompts = [
         BatchRow(slot, running[slot].n_past, n, -1, samples=n == running[slot].prompt_left) for slot, n in batch.prompts
     ]

@@ -94,15 +94,17 @@ class Sequence(GrowingAnswer):
         if self.end is not None:
             self.state = SequenceState.ENDED
 
-    def computed_before(self, n: int) -> int:
-        """Return how many of the next `n` tokens were computed already, before a pause or by an earlier attempt."""
-        return max(0, min(self.n_past + n, self.n_computed) - self.n_past)
+    def note_step(self, n: int, now_s: float) -> int:
+        """Record that a step computed `n` tokens of this sequence and ended at `now_s`.
 
-    def note_step(self, n: int, now_s: float) -> None:
-        """Record that a step computed `n` tokens of this sequence and ended at `now_s`."""
-        self.n_past += n
-        self.n_computed = max(self.n_computed, self.n_past)
+        Return how many of them were computed already, before a pause or by an earlier attempt.
+        """
+        before, computed = self.n_past, self.n_computed
+        self.n_past = past = before + n
         self.last_step_tokens, self.last_step_end_s = n, now_s
+        if past >= computed:
+            self.n_computed = past
+        return min(past, computed) - before if computed > before else 0
 
     def accept_draft(self) -> None:
         """Record that the token in the first drafted cell is the one that was sampled."""

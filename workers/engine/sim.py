@@ -30,7 +30,7 @@ class SimBackend:
     Each word of the prompt counts as one token. An empty prompt counts as one token, too.
     """
 
-    lockstep = reuses = compact = False
+    lockstep = reuses = compact = computes_apart = False
     rewinds = True
 
     def __init__(
@@ -78,7 +78,7 @@ class SimBackend:
         """Start the slot's schedule at the current time."""
         self._done_s[slot] = self._clock.monotonic()
 
-    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
+    def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:  # noqa: ARG002 - the Protocol
         """Sleep until the first row is due, but at most 10 ms. Return the rows that are due by then."""
         now = self._clock.monotonic()
         due = {row.slot: self._due_s(row, now) for row in rows}

@@ -30,6 +30,8 @@ class GrowingAnswer:
     _texts: list[str] = field(default_factory=list)
     #: The answer's tokens. The model has not computed the last one yet: it is the input of the next step.
     answer: list[int] = field(default_factory=list)
+    #: How many of the newest tokens the text does not have yet, because they are read during the next step.
+    unread: int = 0
     #: How the candidate ended; None if it is not complete, or the job's only answer.
     end: CandidateEnd | None = None
     #: Number of the answer's words that Text events have carried, in any attempt: its tokens, and its end.
@@ -57,8 +59,9 @@ class GrowingAnswer:
 
     def take_unreported(self) -> tuple[int, ...]:
         """Return the newest words, which an event carries now."""
-        tokens = self.answer[self.n_reported :] if self.n_reported < len(self.answer) else []
-        words = [token_word(self.index, token) for token in tokens]
+        words = self.answer[self.n_reported :] if self.n_reported < len(self.answer) else []
+        if self.index:
+            words = [token_word(self.index, token) for token in words]
         if self.end is not None and self.unreported > 0:
             words.append(end_word(self.index, self.end))
         self.n_reported += len(words)
@@ -85,6 +88,13 @@ class GrowingAnswer:
         text = self._keep(self.reader.feed(self.job.form.text(self.detokenizer, token, piece(token))))
         self.reasoning_tokens += self.reader.reasons
         return text
+
+    def read_unread(self, piece: Callable[[int], bytes]) -> str:
+        """Add the tokens to the text that were not read yet; return the new text of the answer."""
+        if not self.unread:
+            return ""
+        tokens, self.unread = self.answer[-self.unread :], 0
+        return "".join([self.read(token, piece) for token in tokens])
 
     def finish_text(self) -> str:
         """End the answer's text. Return the text that was held back."""

@@ -50,16 +50,14 @@ def weights_of(values: Floats, rules: Rules, total: Doubles | None = None) -> Do
     largest logit) of all tokens of each row, if the row has only a part of them.
     """
     largest = values[:, :1]
-    with np.errstate(invalid="ignore"):
-        relative = values.astype(np.float64) - largest
-    # Only infinite logits are as large as an infinite one.
-    relative[values == largest] = 0.0
+    # Only infinite logits are as large as an infinite one, and the difference of two of them is not a number.
+    relative = np.zeros(values.shape)
+    np.subtract(values, largest, out=relative, where=values != largest, dtype=np.float64)
     sums = np.cumsum(np.exp(relative), axis=1)
-    before = np.zeros_like(sums)
-    before[:, 1:] = sums[:, :-1]
     # llama.cpp adds tokens until their share is reached.
     share = (sums[:, -1] if total is None else total) * np.where(rules.top_p < 1, rules.top_p, np.inf)
-    kept = (before < share[:, None]) & (values >= largest + rules.log_min_p[:, None]) & (values > -np.inf)
+    kept = values >= largest + rules.log_min_p[:, None]
+    kept[:, 1:] &= sums[:, :-1] < share[:, None]
     kept[:, 0] = True
     weights: Doubles = np.where(kept, np.exp(relative / rules.temperature[:, None]), 0.0)
     return weights

@@ -79,6 +79,7 @@ class LlamaBackend:
         self.reuses = not recurrent and llama_cpp.llama_model_n_swa(model) == 0
         self.rewinds = self.reuses
         self.compact = not shape.shared
+        self.computes_apart = facts.layers_offloaded > 0
         self._memory = llama_cpp.llama_get_memory(ctx)
         self._vocab = Vocabulary(llama_cpp, model)
         self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
@@ -189,7 +190,7 @@ class LlamaBackend:
         self.clear_slot(slot)
         return 0
 
-    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
+    def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:
         """Compute all rows with one llama_decode. If it fails, restore the sequences and raise DecodeFailed."""
         if self._damaged and any(row.slot in self._damaged for row in rows):
             raise DecodeFailed("the sequence could not be restored after a step had failed")
@@ -205,6 +206,8 @@ class LlamaBackend:
                     self._damaged.add(row.slot)
             raise DecodeFailed(f"llama_decode returned {code} for {batch.n_tokens} tokens: {_LOG.errors()}")
         # On a GPU, llama_decode only hands the work to the device. All times would be those of handing it over.
+        if self.computes_apart and meanwhile is not None:
+            meanwhile()
         llama_cpp.llama_synchronize(self._ctx)
         if outputs:
             # The logits of all outputs follow one another in the order of the batch.
@@ -219,9 +222,7 @@ class LlamaBackend:
         answers = [row for row in rows if row.token >= 0]
         for at, row in enumerate(answers):
             row.index = at
-        batch.add_tokens(
-            [row.token for row in answers], [row.start for row in answers], [row.slot for row in answers]
-        )
+        batch.add_tokens([row.token for row in answers], [row.start for row in answers], [row.slot for row in answers])
         first, outputs = 0, len(answers)
         if len(answers) == len(rows):
             return first, outputs

@@ -9,7 +9,7 @@ the step, the model keeps no state of the inputs.
 
 import base64
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,7 +48,7 @@ class _OpenJob:
 class EmbeddingBackend:
     """An embedding model and its context, which `new_embedding_context` created. `close` frees both."""
 
-    lockstep = reuses = rewinds = compact = False
+    lockstep = reuses = rewinds = compact = computes_apart = False
 
     def __init__(self, libs: Libraries, model: int, ctx: int, facts: Facts) -> None:
         self._libs, self._model, self._ctx = libs, model, ctx
@@ -125,7 +125,7 @@ class EmbeddingBackend:
         """Return 0: every input is computed whole, so no prefix is ever reused."""
         return 0
 
-    def decode(self, rows: list[BatchRow]) -> list[BatchRow]:
+    def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:  # noqa: ARG002 - the Protocol
         """Compute as many of the rows' next inputs as fit into one llama_decode. Raises DecodeFailed.
 
         Return the rows of the jobs for which at least one input was computed.

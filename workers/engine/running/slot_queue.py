@@ -101,8 +101,8 @@ class SlotQueue:
 
     def take_slot(self, sequence: Sequence) -> None:
         """Take the slot from a sequence that continues later."""
-        sequence.extra = self._backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
         self._leave(sequence)
+        sequence.extra = self._backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
         self._table.pause(sequence)
         sequence.state = SequenceState.PAUSED
         self._stats.pauses += 1

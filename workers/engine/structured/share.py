@@ -26,6 +26,11 @@ class GrammarShare:
         #: Whether anybody is charged in the current step: it has sequences other than those of tenants in debt.
         self._charges = True
 
+    @property
+    def has_spenders(self) -> bool:
+        """Whether some tenant has less than it may save up, so that it may have to sit out steps."""
+        return bool(self._credit_s)
+
     def begin_step(self, *, charges: bool) -> None:
         """Begin a step. `charges` is False if only tenants in debt have sequences in it."""
         self._charges = charges

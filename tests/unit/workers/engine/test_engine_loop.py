@@ -203,10 +203,10 @@ class _Faulty(SimBackend):
         if self.words[slot] == "open":
             raise RuntimeError("no sampler for this one")
 
-    def decode(self, rows):
+    def decode(self, rows, meanwhile=None):
         if any(self.words[row.slot] == "decode" and row.token >= 0 for row in rows):
             raise RuntimeError("the model gave up")
-        return super().decode(rows)
+        return super().decode(rows, meanwhile)
 
     def sample(self, row, known=None):
         if self.words[row.slot] == "sample":

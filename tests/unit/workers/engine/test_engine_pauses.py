@@ -19,7 +19,12 @@ def test_a_paused_job_takes_no_part_in_a_step_but_keeps_its_cells_in_a_shared_ca
         pytest.skip("a split cache has no cells for paused jobs")
     slots = backend.slots
     computed, decode = [], backend.decode
-    monkeypatch.setattr(backend, "decode", lambda rows: (computed.append([row.slot for row in rows]), decode(rows))[1])
+
+    def record(rows, meanwhile=None):
+        computed.append([row.slot for row in rows])
+        return decode(rows, meanwhile)
+
+    monkeypatch.setattr(backend, "decode", record)
     with contextlib.closing(Driven(backend)) as driven:
         for i in range(3 * slots):
             driven.submit(str(i), {"prompt": f"{i} dibo", "max_tokens": 40, "temperature": 0})

@@ -108,18 +108,18 @@ def clear_answers(backend) -> dict[tuple[str, int], Ended]:
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10**6), chunk=st.sampled_from([1, 7, 512]), reuse=st.booleans())
+@given(seed=st.integers(0, 10**6), chunk=st.sampled_from([1, 7, 512]), reuse=st.booleans(), apart=st.booleans())
 def test_pauses_cancels_deadlines_and_failed_steps_lose_no_cell_and_change_no_text(
-    backend, clear_answers, monkeypatch, seed, chunk, reuse
+    backend, clear_answers, monkeypatch, seed, chunk, reuse, apart
 ):
     dice, clock = random.Random(seed), ManualClock()
     decode = backend.decode
 
-    def sometimes_failing(rows):
+    def sometimes_failing(rows, meanwhile=None):
         clock.advance(0.01)
         if dice.random() < 0.02:
             raise DecodeFailed("planned")
-        return decode(rows)
+        return decode(rows, meanwhile)
 
     asked = dice.choices(list(clear_answers), k=30)
     with (
@@ -127,6 +127,7 @@ def test_pauses_cancels_deadlines_and_failed_steps_lose_no_cell_and_change_no_te
         contextlib.closing(Driven(backend, clock, prefill_chunk=chunk, reuse=reuse)) as d,
     ):
         patch.setattr(backend, "decode", sometimes_failing)
+        patch.setattr(backend, "computes_apart", apart)
         for i, (prompt, n) in enumerate(asked):
             late_s = dice.choice([1e9, 1e9, 1e9, 0.05, 0.5])
             payload = {"prompt": prompt, "max_tokens": n, "temperature": 0}

@@ -270,12 +270,13 @@ class RandomUse:
 def test_free_kept_and_used_cells_are_all_cells_whatever_interrupts_the_candidates(backend, monkeypatch, seed):
     dice, decode, singles = random.Random(seed), backend.decode, _single_texts(backend, 16)
 
-    def decode_or_fail(rows):
+    def decode_or_fail(rows, meanwhile=None):
         if len(rows) > 1 and dice.random() < 0.1:
             raise DecodeFailed("at random")
-        return decode(rows)
+        return decode(rows, meanwhile)
 
     monkeypatch.setattr(backend, "decode", decode_or_fail)
+    monkeypatch.setattr(backend, "computes_apart", seed % 2 == 0)
     with contextlib.closing(Driven(backend, paused_bytes=dice.choice([0, 1 << 20, 1 << 30]))) as driven:
         use = RandomUse(driven, dice)
         for turn in range(160):
