@@ -32,7 +32,7 @@ class Ceiling:
         self._ctx: Any = self._backend._ctx  # noqa: SLF001 - the ceiling uses the context below the engine
         self._memory = lib.llama_get_memory(self._ctx)
         self._batch = Batch(lib, lib.llama_n_batch(self._ctx))
-        self._chunk = settings.prefill_chunk
+        self._chunk = self.facts.prefill_chunk
 
     def count(self, text: str) -> int:
         """Return the number of tokens of a prompt, including the BOS token."""

@@ -66,7 +66,16 @@ ROWS: tuple[Setting, ...] = (
         "for an upstream",
         auto=True,
     ),
-    int_row("prefill_chunk", 512, "tokens", 16, 65_536, "maximum number of prompt tokens in one step"),
+    int_row(
+        "prefill_chunk",
+        AUTO,
+        "tokens",
+        16,
+        65_536,
+        "maximum number of prompt tokens in one step; auto: 512 to about 2,000 on a GPU, as the calibration finds, and "
+        "512 on a CPU",
+        auto=True,
+    ),
     int_row(
         "step_target_ms",
         AUTO,

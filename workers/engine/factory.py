@@ -12,7 +12,7 @@ from workers.engine.backend import DecodeFailed
 from workers.engine.events import Event
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
-from workers.engine.sizing import FEWEST_MEASURED_SLOTS, engine_settings, sizes_of
+from workers.engine.sizing import FEWEST_MEASURED_SLOTS, chunk_of, engine_settings, sizes_of, step_target_ms_of
 
 #: Context length of the sim engine, which has no model and therefore no context length of its own.
 _UNLIMITED_CTX = 1 << 30
@@ -37,7 +37,8 @@ def make_engine(
     """
     clock = clock or RealClock()
     if settings.engine == "sim":
-        return Engine(_sim(settings, clock), engine_settings(settings, gpu=False), emit, clock, on_ending=on_ending)
+        sim, chunk = _sim(settings, clock), chunk_of(settings, 0, gpu=False)
+        return Engine(sim, engine_settings(settings, chunk, gpu=False), emit, clock, on_ending=on_ending)
     if model_path is None:
         raise ModelError("the engine llama needs a model: set PENSTOCK_MODEL to a GGUF file or a hub name")
     # These imports load llama.cpp's libraries, which is slow. The sim engine does not need the libraries.
@@ -49,15 +50,20 @@ def make_engine(
     try:
         if isinstance(backend, LlamaBackend):
             measures_slots = settings.max_batch_size == AUTO and backend.slots > FEWEST_MEASURED_SLOTS
-            longest_step_ms = engine_settings(settings, gpu=True).step_target_ms / 2 if measures_slots else None
-            backend.facts, fit = calibrate(backend, clock, longest_step_ms=longest_step_ms)
+            longest_step_ms = step_target_ms_of(settings, gpu=True) / 2 if measures_slots else None
+            measures_chunk = settings.prefill_chunk == AUTO
+            backend.facts, fit = calibrate(
+                backend, clock, longest_step_ms=longest_step_ms, measures_chunk=measures_chunk
+            )
         else:
             backend.facts = backend.calibrated_facts(clock, reported_weight(settings.generated_weight))
     except DecodeFailed as fault:
         backend.close()
         raise ModelError(f"{model_path.name} was loaded, but the model fails to compute: {fault}") from fault
     on_gpu = backend.facts.layers_offloaded > 0
-    return Engine(backend, engine_settings(settings, gpu=on_gpu), emit, clock, fit, on_ending)
+    return Engine(
+        backend, engine_settings(settings, backend.facts.prefill_chunk, gpu=on_gpu), emit, clock, fit, on_ending
+    )
 
 
 def _sim(settings: Settings, clock: Clock) -> SimBackend:

@@ -12,6 +12,10 @@ from workers.engine.stats import EngineSettings
 _SLOTS_CPU, _SLOTS_WITH_STATE = 4, 16
 #: On a GPU the calibration measures how many slots are worthwhile: at least and at most this many (ADR 89).
 FEWEST_MEASURED_SLOTS, MOST_MEASURED_SLOTS = 8, 64
+#: Default for the most prompt tokens in a step, and the fewest that the calibration chooses on a GPU (ADR 89).
+CHUNK = 512
+#: Maximum number of tokens in a physical batch. A larger one needs more memory for compute buffers and is not faster.
+MAX_UBATCH = 2048
 #: Default for the length of the longest job that the engine accepts, in tokens.
 _N_CTX_GPU, _N_CTX_CPU = 32768, 8192
 #: Default number of KV cells per slot in the host's memory. It is small, because all other programs use this memory.
@@ -76,13 +80,24 @@ def sizes_of(
     return Sizes(slots, cells, min(longest, cells))
 
 
+def chunk_of(settings: Settings, slots: int, *, gpu: bool) -> int:
+    """Return the most prompt tokens in a step.
+
+    On a GPU, the calibration may choose fewer, unless the setting decides. A step with answers in all slots then still
+    fits into one physical batch.
+    """
+    if settings.prefill_chunk != AUTO:
+        return settings.prefill_chunk
+    return max(CHUNK, MAX_UBATCH - slots) if gpu else CHUNK
+
+
 def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Sizes:
     """Return the sizes for an embedding model. `n_ctx` is the longest input, and `cells` the most tokens in a step."""
     longest = min(model_ctx, _EMBEDDING_GPU if gpu else _EMBEDDING_CPU)
     if settings.n_ctx != AUTO:
         longest = min(model_ctx, settings.n_ctx)
     slots = slots_of(settings, gpu=gpu, has_state=True)
-    return Sizes(slots, max(longest, settings.prefill_chunk), longest)
+    return Sizes(slots, max(longest, chunk_of(settings, slots, gpu=False)), longest)
 
 
 def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:
@@ -105,12 +120,16 @@ def choosing_threads_of(workers: int) -> int:
     return max(1, min(_MOST_CHOOSING_THREADS, _usable_cores() // max(1, workers)))
 
 
-def engine_settings(settings: Settings, *, gpu: bool) -> EngineSettings:
-    """Return the settings of the engine's loop."""
-    target_ms = (100 if gpu else 250) if settings.step_target_ms == AUTO else settings.step_target_ms
+def step_target_ms_of(settings: Settings, *, gpu: bool) -> float:
+    """Return the longest time that prompts may add to a step while other jobs decode."""
+    return float((100 if gpu else 250) if settings.step_target_ms == AUTO else settings.step_target_ms)
+
+
+def engine_settings(settings: Settings, prefill_chunk: int, *, gpu: bool) -> EngineSettings:
+    """Return the settings of the engine's loop, whose steps have at most `prefill_chunk` prompt tokens."""
     return EngineSettings(
-        settings.prefill_chunk,
-        float(target_ms),
+        prefill_chunk,
+        step_target_ms_of(settings, gpu=gpu),
         float(settings.batch_timeout_ms),
         paused_bytes=settings.paused_bytes,
         resume_tokens=settings.resume_tokens,

@@ -12,7 +12,7 @@ from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from workers.engine.llama.kv_memory import CELL_STEP, SHRINK, UNBOUNDED
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, MAX_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape, is_quantized
-from workers.engine.sizing import GPU_SPARE_BYTES, MAX_DRAFTS, Sizes, embedding_sizes_of, sizes_of, slots_of
+from workers.engine.sizing import GPU_SPARE_BYTES, MAX_DRAFTS, Sizes, chunk_of, embedding_sizes_of, sizes_of, slots_of
 from workers.plan.layers import Layer
 from workers.plan.layout import Layout
 
@@ -145,7 +145,8 @@ def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | 
 
 def _shape(layout: Layout, settings: Settings, sizes: Sizes, *, gpu: bool) -> ModelShape:
     quantized = is_quantized(layout.weights_bytes, layout.parameters)
-    return ModelShape(sizes, settings.prefill_chunk, 1, settings.kv_type, gpu, quantized)
+    chunk = chunk_of(settings, sizes.slots, gpu=gpu)
+    return ModelShape(sizes, chunk, 1, settings.kv_type, gpu, quantized)
 
 
 def _embedding_sizes(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Sizes:

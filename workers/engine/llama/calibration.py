@@ -7,7 +7,7 @@ from shared.clock import Clock
 from workers.engine.backend import END, BatchRow, Facts, Prepared
 from workers.engine.events import JobSpec
 from workers.engine.llama.backend import LlamaBackend
-from workers.engine.sizing import FEWEST_MEASURED_SLOTS
+from workers.engine.sizing import CHUNK, FEWEST_MEASURED_SLOTS
 from workers.engine.step_time import StepTimeModel
 
 #: Number of tokens in the measured prompt, which is computed twice, and number of steps in which every slot decodes.
@@ -22,15 +22,18 @@ _ROWS, _DRAFT_STEPS = 5, 2
 _TRIAL_STEPS, _TRIAL_S = 8, 5.0
 #: Twice as many slots are worthwhile if they generate this many times the tokens in a second.
 _WORTHWHILE = 1.1
+#: More prompt tokens in a step are worthwhile if this many times the tokens are computed in a second, and if the step
+#: takes at most this long: prompts that arrive during the step wait for its end. Each number is tried twice.
+_WORTHWHILE_CHUNK, _LONGEST_CHUNK_S, _CHUNK_TRIALS = 1.05, 0.25, 2
 
 
 def calibrate(
-    backend: LlamaBackend, clock: Clock, *, longest_step_ms: float | None = None
+    backend: LlamaBackend, clock: Clock, *, longest_step_ms: float | None = None, measures_chunk: bool = False
 ) -> tuple[Facts, StepTimeModel]:
     """Return the backend's facts with measured rates, and an initial step time model. Leaves all slots closed.
 
     With `longest_step_ms`, first reduces the backend's slots to as many as are worthwhile, and whose steps are at most
-    that long (ADR 89).
+    that long (ADR 89). With `measures_chunk`, also reduces the prompt tokens of a step to as many as are worthwhile.
     """
     if longest_step_ms is not None:
         backend.slots = _worthwhile_slots(backend, clock, longest_step_ms / 1000)
@@ -41,6 +44,7 @@ def calibrate(
     row_s = max(0.0, (every_s - single_s) / max(1, backend.slots - 1))
     facts = replace(
         backend.facts,
+        prefill_chunk=_worthwhile_chunk(backend, clock) if measures_chunk else backend.facts.prefill_chunk,
         prefill_tps=round(prompt / prefill_s, 1),
         step_ms=round(every_s * 1000, 3),
         decode_tps=round(backend.slots / every_s, 1),
@@ -97,6 +101,33 @@ def _worthwhile_slots(backend: LlamaBackend, clock: Clock, longest_s: float) -> 
         chosen, chosen_tps = slots, slots / step_s
         slots *= 2
     return chosen
+
+
+def _worthwhile_chunk(backend: LlamaBackend, clock: Clock) -> int:
+    """Return the largest number of prompt tokens in a step that is worthwhile compared with about half of it."""
+    most = min(backend.facts.prefill_chunk, backend.n_ctx - 1, backend.cells - 1)
+    if most <= CHUNK:
+        return backend.facts.prefill_chunk
+    chosen, chosen_tps = CHUNK, 0.0
+    for tried in [*(CHUNK << i for i in range(8) if CHUNK << i < most), most]:
+        step_s = min(_chunk(backend, clock, tried) for _ in range(_CHUNK_TRIALS))
+        if chosen_tps and (step_s > _LONGEST_CHUNK_S or tried / step_s < _WORTHWHILE_CHUNK * chosen_tps):
+            break
+        chosen, chosen_tps = tried, tried / step_s
+        if step_s > _LONGEST_CHUNK_S:
+            break
+    return chosen
+
+
+def _chunk(backend: LlamaBackend, clock: Clock, n: int) -> float:
+    """Return how many seconds a step takes that computes `n` tokens of one prompt."""
+    backend.open_slot(0, _job(backend, n, 1))
+    began_s = clock.monotonic()
+    backend.decode([BatchRow(0, 0, n, -1, samples=True)])
+    took_s = clock.monotonic() - began_s
+    backend.close_slot(0)
+    backend.clear_slot(0)
+    return max(took_s, 1e-9)
 
 
 def _step_of(backend: LlamaBackend, clock: Clock, rows: int, most_steps: int) -> float:

@@ -9,16 +9,15 @@ from typing import Any
 from shared.errors import ModelError
 from workers.engine.llama.devices import Device
 from workers.engine.llama.log import LlamaLog
-from workers.engine.sizing import MAX_DRAFTS, Sizes
+from workers.engine.sizing import MAX_DRAFTS, MAX_UBATCH, Sizes
 from workers.gguf_header import MAX_LAYERS, layers_in
 
 _MAGIC = b"GGUF"
 #: Number of cells of the shortest possible job, which has one prompt token and one generated token.
 MIN_CELLS_PER_SLOT = 2
-#: Maximum number of tokens in a physical batch. A larger batch needs more memory for compute buffers and is not faster.
-_MAX_UBATCH = 2048
-#: The same on a CPU with flash attention over a cache in f16. From 64 tokens on, llama.cpp computes attention with
-#: other sums, so that a sequence's result would depend on how many tokens are computed beside it (ADR 84).
+#: Maximum number of tokens in a physical batch on a CPU with flash attention over a cache in f16. From 64 tokens on,
+#: llama.cpp computes attention with other sums, so that a sequence's result would depend on how many tokens are
+#: computed beside it (ADR 84).
 _MAX_UBATCH_FLASH_CPU = 63
 #: The most sequences of a context in llama.cpp (LLAMA_MAX_SEQ).
 MAX_SEQUENCES = 256
@@ -96,7 +95,7 @@ class ModelShape:
         """
         rows = min(self.prefill_chunk, self.sizes.cells) + self.sizes.slots
         tiles = not self.gpu and self.kv_type == "f16" and self.flash_attention is True
-        return rows, min(rows, _MAX_UBATCH_FLASH_CPU if tiles else _MAX_UBATCH)
+        return rows, min(rows, _MAX_UBATCH_FLASH_CPU if tiles else MAX_UBATCH)
 
     def sequences(self, *, recurrent: bool) -> int:
         """Return the number of sequences whose cells the memory can hold. Those that are not in a step may be paused.

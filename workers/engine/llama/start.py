@@ -24,7 +24,7 @@ from workers.engine.llama.load import (
     pooling_of,
 )
 from workers.engine.llama.log import is_host
-from workers.engine.sizing import Sizes, embedding_sizes_of, sizes_of, slots_of, threads_of
+from workers.engine.sizing import Sizes, chunk_of, embedding_sizes_of, sizes_of, slots_of, threads_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def _wanted_shape(
     quantized = is_quantized(libs.lib.llama_model_size(model), libs.lib.llama_model_n_params(model))
 
     def shaped(sizes: Sizes) -> ModelShape:
-        return ModelShape(sizes, settings.prefill_chunk, threads, settings.kv_type, gpu, quantized)
+        chunk = chunk_of(settings, sizes.slots, gpu=gpu)
+        return ModelShape(sizes, chunk, threads, settings.kv_type, gpu, quantized)
 
     if embeds:
         return shaped(embedding_sizes_of(settings, model_ctx=model_ctx, gpu=gpu))

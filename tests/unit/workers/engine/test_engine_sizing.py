@@ -73,16 +73,16 @@ def test_a_gpu_gets_one_thread_unless_a_number_is_set():
 
 
 def test_the_memory_for_paused_jobs_is_that_of_the_setting():
-    assert engine_settings(_settings(), gpu=False).paused_bytes == 1 << 30
-    assert engine_settings(_settings(paused_bytes=0), gpu=True).paused_bytes == 0
+    assert engine_settings(_settings(), 512, gpu=False).paused_bytes == 1 << 30
+    assert engine_settings(_settings(paused_bytes=0), 512, gpu=True).paused_bytes == 0
 
 
 def test_answers_are_drafted_unless_the_setting_is_off():
-    assert engine_settings(_settings(), gpu=False).speculates
-    assert not engine_settings(_settings(speculation="off"), gpu=True).speculates
+    assert engine_settings(_settings(), 512, gpu=False).speculates
+    assert not engine_settings(_settings(speculation="off"), 512, gpu=True).speculates
 
 
 def test_the_step_target_depends_on_the_device_unless_it_is_set():
-    assert engine_settings(_settings(), gpu=True).step_target_ms == 100
-    assert engine_settings(_settings(), gpu=False).step_target_ms == 250
-    assert engine_settings(_settings(step_target_ms=40), gpu=True).step_target_ms == 40
+    assert engine_settings(_settings(), 512, gpu=True).step_target_ms == 100
+    assert engine_settings(_settings(), 512, gpu=False).step_target_ms == 250
+    assert engine_settings(_settings(step_target_ms=40), 512, gpu=True).step_target_ms == 40

@@ -1,4 +1,4 @@
-"""Tests of the number of slots that a worker on a GPU uses: as many as make it faster, and no step too long."""
+"""Tests of the slots and of the prompt tokens in a step on a GPU: as many as make it faster, and no step too long."""
 
 import contextlib
 
@@ -10,11 +10,12 @@ from tests.support.device_queue import DeviceQueue
 from tests.support.driven import Driven
 from workers.engine.llama.backend import load_backend
 from workers.engine.llama.calibration import calibrate
+from workers.engine.sizing import chunk_of
 
 
 @pytest.fixture
 def backend(model_path):
-    settings = load({}, None, device="cpu", max_batch_size=64, kv_cells=4096, threads=1)
+    settings = load({}, None, device="cpu", max_batch_size=64, kv_cells=4096, threads=1, prefill_chunk=1984)
     with contextlib.closing(load_backend(settings, model_path)) as backend:
         assert backend.facts.cache == "shared"
         yield backend
@@ -74,3 +75,41 @@ def test_an_engine_with_fewer_slots_than_its_context_runs_as_many_jobs_at_once(b
             at_once = max(at_once, 32 - driven.engine.free_capacity().slots)
         driven.check_empty()
         assert (len(driven.ended), at_once) == (40, 32)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "token_s", "chunk"),
+    [
+        # 1,024 tokens take .9 of the time of two steps with 512, and 1,984 tokens .95 of what they take in such steps.
+        (0.010, 0.00008, 1984),
+        # The same, but 1,024 tokens take .96 of two steps with 512.
+        (0.004, 0.00008, 512),
+        # 1,984 tokens take .97 of the time that they take in steps with 1,024.
+        (0.010, 0.0001, 1024),
+        # 1,984 tokens would take 368 ms.
+        (0.070, 0.00015, 1024),
+        # Even 512 tokens take more than a quarter of a second: fewer would not be faster.
+        (0.1, 0.001, 512),
+    ],
+)
+def test_a_step_gets_more_prompt_tokens_while_they_are_computed_a_twentieth_faster(
+    backend, clock, device, step_s, token_s, chunk
+):
+    device(step_s, token_s)
+    began_s = clock.monotonic()
+    facts, _ = calibrate(backend, clock, measures_chunk=True)
+    assert facts.prefill_chunk == chunk
+    assert clock.monotonic() - began_s < 60
+
+
+def test_a_set_number_of_prompt_tokens_is_not_measured(backend, clock, device):
+    device(0.010, 0.00001)
+    facts, _ = calibrate(backend, clock)
+    assert facts.prefill_chunk == 1984
+
+
+def test_the_most_prompt_tokens_of_a_step_fit_into_one_batch_of_the_device_with_all_answers():
+    auto, chosen = load({}, None), load({}, None, prefill_chunk=777)
+    assert [chunk_of(auto, slots, gpu=True) for slots in (1, 64, 1_024, 2_000)] == [2_047, 1_984, 1_024, 512]
+    assert chunk_of(auto, 64, gpu=False) == 512
+    assert [chunk_of(chosen, 64, gpu=gpu) for gpu in (True, False)] == [777, 777]
