@@ -16,8 +16,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: No text in use contains these characters: Unicode reserves them for marks inside a program.
-CALL, ARGUMENTS, REASONING, END, SOURCE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
+#: No text in use contains these characters: Unicode reserves them for marks inside a program. shared/candidates.py has
+#: two more.
+CALL, ARGUMENTS, REASONING, END, SOURCE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd6"
 _MARKS = re.compile(f"([{CALL}{ARGUMENTS}{REASONING}{END}{SOURCE}])")
 
 Kind = Literal["content", "reasoning", "call", "arguments"]

@@ -5,7 +5,7 @@ one text, in pieces, in which Unicode's noncharacters mark whose text follows an
 
     CANDIDATE digit text …              and at the end of a candidate          ENDED letter
 
-The digit is hexadecimal. The letter is the first one of the candidate's FinishReason, `stop` or `length`.
+The digit is hexadecimal. The letter is the first one of the candidate's finish reason.
 """
 
 import re
@@ -19,8 +19,10 @@ MAX_CANDIDATES = 16
 CANDIDATE, ENDED = "\ufdd4", "\ufdd5"
 _MARKS = re.compile(f"([{CANDIDATE}{ENDED}])")
 
-#: Why a candidate ended: a FinishReason, or "" if the job ended before the candidate was complete.
-CandidateReason = Literal["stop", "length", ""]
+#: Why a candidate ended, in OpenAI's terms, or "" if the job ended before the candidate was complete.
+CandidateReason = Literal["stop", "length", "tool_calls", "content_filter", ""]
+#: The letter after ENDED → the reason. Earlier versions know the first two, and read any other letter as `stop`.
+_REASONS: dict[str, CandidateReason] = {"s": "stop", "l": "length", "t": "tool_calls", "c": "content_filter"}
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class CandidateReader:
             self._index = int(part[0], MAX_CANDIDATES)
         elif mark == ENDED:
             self.ended += 1
-            deltas.append(CandidateDelta(self._index, reason="length" if part[0] == "l" else "stop"))
+            deltas.append(CandidateDelta(self._index, reason=_REASONS.get(part[0], "stop")))
         text = part[1:] if mark else part
         return [*deltas, CandidateDelta(self._index, text)] if text else deltas
 

@@ -182,6 +182,37 @@ def test_tools_reach_the_server_on_each_route_and_its_calls_the_client(
         assert worker.exit_code() == 0
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_several_answers_are_those_of_single_requests_and_each_is_counted(
+    client: OpenAI, upstream: LlamaServer, streams: bool
+) -> None:
+    asked: dict[str, Any] = {"model": "sim", "prompt": [STORY, "There was a dog."], "max_tokens": 8, "temperature": 0}
+    with OpenAI(base_url=upstream.url, api_key="none", max_retries=0) as direct:
+        singles = [direct.completions.create(**asked | {"prompt": prompt}) for prompt in asked["prompt"]]
+    if streams:
+        options: Any = {"stream": True, "stream_options": {"include_usage": True}}
+        texts, usage = ["", "", "", ""], None
+        for chunk in client.completions.create(**asked, n=2, **options):
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+    else:
+        whole = client.completions.create(**asked, n=2)
+        texts, usage = [choice.text for choice in whole.choices], whole.usage
+    assert texts == [single.choices[0].text for single in singles for _ in range(2)]
+    assert usage is not None
+    counts = [single.usage for single in singles if single.usage]
+    assert usage.prompt_tokens == sum(count.prompt_tokens for count in counts)
+    assert usage.completion_tokens == 2 * sum(count.completion_tokens for count in counts)
+
+
+def test_more_answers_than_the_server_has_slots_are_refused_with_its_message(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="n") as refused:
+        chat(client, n=9)
+    assert refused.value.code == "upstream_rejected"
+    assert [choice.index for choice in chat(client, n=3).choices] == [0, 1, 2]  # type: ignore[attr-defined]
+
+
 def test_a_conversation_is_continued(client: OpenAI) -> None:
     first = client.responses.create(model="sim", input=STORY, max_output_tokens=12, temperature=0)
     second = client.responses.create(

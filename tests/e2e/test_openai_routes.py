@@ -287,3 +287,30 @@ def test_a_refused_request_that_a_proxy_repeats_makes_one_appointment(
     assert appointment_after_refusal("edge-1", body) == first
     other_request = appointment_after_refusal("edge-2", body)
     assert first < other_request < appointment_after_refusal("edge-2", other_body)
+
+
+#: The facts of an upstream's worker, and of one whose version asks for one answer only.
+NEW, OLD = {"forwards": "true", "forwards_several": "true"}, {"forwards": "true"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": HI, "n": 2}, "n"),
+        ("/v1/completions", {"prompt": "hi", "n": 2}, "n"),
+        ("/v1/completions", {"prompt": ["hi", "ho"]}, "prompt"),
+        ("/v1/completions", {"prompt": [5, 6]}, "prompt"),
+        ("/v1/jobs", {"prompt": "hi", "n": 2, "pick": "all"}, "n"),
+    ],
+)
+def test_several_answers_are_left_to_pools_whose_workers_all_can_ask_for_them(
+    store: Store, settings: Settings, path: str, body: dict[str, Any], param: str
+) -> None:
+    serve(store, facts=NEW)
+    serve(store, "w2", facts=OLD)
+    response = a_door(store, settings).post(path, json=body)
+    assert "earlier version" in fault(response, 400, "unsupported_parameter", param)
+    assert store.snapshot().waiting == 0
+    store.farewell("w2", MODEL)
+    with worker(store, answer_with(store, "hello")):
+        assert a_door(store, settings).post(path, json=body).status_code in {200, 202}

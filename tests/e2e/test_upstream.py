@@ -206,7 +206,7 @@ def test_a_request_that_the_upstream_rejects_is_400_with_its_message(
     ("body", "param"),
     [
         ({"messages": []}, "messages"),
-        ({"n": 2}, "n"),
+        ({"n": 17}, "n"),
         ({"best_of": 2}, "best_of"),
         ({"num_return_sequences": 2}, "num_return_sequences"),
         ({"use_beam_search": True}, "use_beam_search"),

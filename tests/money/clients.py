@@ -15,6 +15,8 @@ import httpx
 TENANTS = ("small", "middle", "large", "free")
 #: The longest answer in tokens, also of a request that names no length.
 LONGEST = 24
+#: The most answers to one request.
+MOST_ANSWERS = 6
 #: How long a refused client waits, and how long a client waits for its answer, in seconds.
 _PAUSE_S, _TIMEOUT_S = 0.05, 300.0
 #: The most words of an answer that a client reads before it hangs up.
@@ -170,14 +172,19 @@ def _streaming(random: Random, *, asks: bool = True) -> dict[str, Any]:
     return {"stream": True} | options if random.random() < 0.5 else {}
 
 
+def _several(random: Random) -> dict[str, Any]:
+    return {"n": random.choice((2, 3))} if random.random() < 0.4 else {}
+
+
 def _chat(random: Random) -> Request:
     text, lengths = _lengths(random, "max_tokens", "max_completion_tokens", "cheat", "none")
-    return "/v1/chat/completions", _messages(text) | lengths | _streaming(random)
+    return "/v1/chat/completions", _messages(text) | lengths | _streaming(random) | _several(random)
 
 
 def _completion(random: Random) -> Request:
     text, lengths = _lengths(random, "max_tokens", "none")
-    return "/v1/completions", {"model": "m", "prompt": text} | lengths | _streaming(random)
+    prompt = random.choice((text, text, [text, text.ljust(len(text) + 20, "y")]))
+    return "/v1/completions", {"model": "m", "prompt": prompt} | lengths | _streaming(random) | _several(random)
 
 
 def _response(random: Random) -> Request:
@@ -192,7 +199,8 @@ def _message(random: Random) -> Request:
 
 def _job(random: Random) -> Request:
     text, lengths = _lengths(random, "max_tokens", "none")
-    return "/v1/jobs", _messages(text) | lengths | {"temperature": 0.8}
+    several = _several(random)
+    return "/v1/jobs", _messages(text) | lengths | {"temperature": 0.8} | several | ({"pick": "all"} if several else {})
 
 
 _ROUTES = {"chat": _chat, "completion": _completion, "response": _response, "message": _message, "job": _job}

@@ -1,7 +1,6 @@
 """An OpenAI-compatible server that answers at random, in each right and wrong way, and writes down its tokens."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -11,101 +10,12 @@ from typing import Any, Self
 from aiohttp import web
 
 from shared.jobs import cost
+from tests.money.reply import STOP, Entry, Reply
 from tests.support.loop_end import end_connections, stop_accepting
+from tests.support.upstream_server import answers_to
 
-#: How long an answer that hangs is silent, in seconds: longer than the worker waits.
-_SILENCE_S = 30.0
 #: How a server says that it takes no field `max_tokens`.
 _REFUSAL = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-_STOP: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": "stop"}
-
-
-@dataclass
-class Entry:
-    """The upstream's answer to one request. `trace` is the id of the client's trace."""
-
-    trace: str
-    behaviour: str
-    prompt: int
-    #: The most tokens that the job may have.
-    most: int
-    #: The prompt's tokens that were in a cache, as the upstream has told.
-    cached: int = 0
-    tokens: int = 0
-    told: bool = False
-    #: Whether the worker has closed the connection before the end of the answer.
-    closed: bool = False
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the answer has begun, or the upstream has sent usage: otherwise nothing may be charged."""
-        return self.told or self.tokens > 0
-
-    @property
-    def taken(self) -> int:
-        """The tokens that a worker takes of the answer: it ends one chunk after its length."""
-        return min(self.tokens, self.most + 1)
-
-
-class Reply:
-    """Writes one answer as a stream, and its tokens into the ledger before the client can have them."""
-
-    def __init__(self, request: web.Request, entry: Entry, random: Random) -> None:
-        self._request, self.entry, self.random = request, entry, random
-        self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-
-    async def begin(self) -> None:
-        await self._response.prepare(self._request)
-
-    async def send(self, value: dict[str, Any], *, tokens: int = 0) -> None:
-        self.entry.tokens += tokens
-        await self.write(b"data: " + json.dumps(value).encode() + b"\n\n")
-
-    async def write(self, raw: bytes) -> None:
-        await self._response.write(raw)
-        if self.random.random() < 0.2:
-            await asyncio.sleep(0.01)
-
-    async def words(self, number: int, usage: Callable[[int], dict[str, Any]] | None = None, each: int = 1) -> None:
-        for at in range(number):
-            text = "".join(f"w{at * each + i} " for i in range(each))
-            chunk: dict[str, Any] = {"choices": [self.choice(text)]}
-            await self.send(chunk | ({"usage": usage(at + 1)} if usage else {}), tokens=each)
-
-    def choice(self, text: str) -> dict[str, Any]:
-        """Return a piece of text in the form of the route."""
-        is_chat = "chat" in self._request.path
-        return {"index": 0, "delta": {"content": text}} if is_chat else {"index": 0, "text": text}
-
-    async def usage(self) -> None:
-        """Tell the true counts."""
-        await self.send({"choices": [], "usage": self.counts()})
-
-    def counts(self) -> dict[str, Any]:
-        entry = self.entry
-        entry.told = True
-        return {
-            "prompt_tokens": entry.prompt,
-            "completion_tokens": entry.tokens,
-            "prompt_tokens_details": {"cached_tokens": entry.cached},
-        }
-
-    async def end(self, reason: str = "stop", *, usage: bool = True) -> web.StreamResponse:
-        await self.send({"choices": [_STOP | {"finish_reason": reason}]})
-        if usage:
-            await self.usage()
-        await self.write(b"data: [DONE]\n\n")
-        return self._response
-
-    async def cut(self) -> web.StreamResponse:
-        await asyncio.sleep(0.02)
-        assert self._request.transport is not None
-        self._request.transport.close()
-        return self._response
-
-    async def stall(self) -> web.StreamResponse:
-        await asyncio.sleep(_SILENCE_S)
-        return self._response
 
 
 @dataclass
@@ -164,13 +74,16 @@ class MoneyUpstream:
         if not body.keys() & {"messages", "prompt"}:
             # The worker asks in this way whether its key is accepted.
             return web.json_response({"error": {"message": "messages is required"}}, status=400)
-        text = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        asked = body.get("messages", body.get("prompt"))
+        texts = [asked] if isinstance(asked, str) else asked
+        text = texts[0] if "prompt" in body else texts[0]["content"]
         trace = request.headers["traceparent"].split("-")[1]
         attempt = sum(entry.trace == trace for entry in self.entries)
         random = Random(f"{self.seed} {trace} {attempt}")
         behaviour = random.choice(WRONG if random.random() < self.trouble else RIGHT)
-        prompt = cost.estimate({name: body[name] for name in ("messages", "prompt") if name in body})
-        entry = Entry(trace, behaviour.__name__, prompt, most=int(text.split()[0]))
+        prompts = [{"messages": texts}] if "messages" in body else [{"prompt": each} for each in texts]
+        tokens = [cost.estimate(prompt) for prompt in prompts]
+        entry = Entry(trace, behaviour.__name__, tokens, most=int(text.split()[0]), answers=answers_to(body))
         self.entries.append(entry)
         try:
             return await behaviour(Reply(request, entry, random))
@@ -230,7 +143,7 @@ async def one_chunk_too_many(reply: Reply) -> web.StreamResponse:
 async def error_after_the_end(reply: Reply) -> web.StreamResponse:
     await reply.begin()
     await reply.words(reply.random.randint(1, reply.entry.most))
-    await reply.send({"choices": [_STOP]})
+    await reply.stop()
     await reply.usage()
     await reply.send({"error": {"message": "too late", "code": 500}})
     return await reply.cut()
@@ -258,6 +171,20 @@ async def function_call(reply: Reply) -> web.StreamResponse:
     for piece in ({"name": "a"}, {"arguments": "{"}, {"arguments": "}"}):
         await reply.send({"choices": [{"index": 0, "delta": {"function_call": piece}}]}, tokens=1)
     return await reply.end("function_call")
+
+
+async def one_answer(reply: Reply) -> web.StreamResponse:
+    """Ignore the number of answers: the job fails if there should be several, and what was written is paid."""
+    reply.entry.answers = 1
+    return await plain(reply)
+
+
+async def counts_for_each_answer(reply: Reply) -> web.StreamResponse:
+    """Count each answer as it ends, with the prompt, as llama-server does."""
+    await reply.begin()
+    number = reply.random.randint(1, reply.entry.most)
+    await reply.words(number)
+    return await reply.end_each(number)
 
 
 async def whole(reply: Reply) -> web.StreamResponse:
@@ -305,7 +232,7 @@ async def crash(reply: Reply) -> web.StreamResponse:
 
 async def not_understood(reply: Reply) -> web.StreamResponse:
     await reply.begin()
-    await reply.send({"choices": [_STOP | {"delta": {"answer": "Hello"}}]})
+    await reply.send({"choices": [STOP | {"delta": {"answer": "Hello"}}]})
     return await reply.cut()
 
 
@@ -369,6 +296,8 @@ RIGHT: tuple[Any, ...] = (
     function_call,
     whole,
     endless,
+    one_answer,
+    counts_for_each_answer,
 )
 WRONG: tuple[Any, ...] = (
     *(busy, busy, busy, crash, fault, rejected, no_quota, error_with_status_200, not_understood),

@@ -51,7 +51,10 @@ LEFT_OUT = {
 FILES_LEFT_OUT = {
     "test_answers_in_form": "its forms are those of our own engine; test_llama_server.py has one of the upstream's",
     "test_behind_nginx": "what is behind the door does not depend on the way to it",
-    "test_choices": "an upstream gives one answer for each request",
+    "test_choices": "compares answers with those of single requests by our own engine; test_upstream_several.py has "
+    "those of an upstream",
+    "test_demo_model_tools": "makes the demo model call tools with our own engine; test_llama_server.py has "
+    "llama-server's calls",
     "test_harmony_model": "has a model of its own",
     "test_http_routes": "its pools are of several engines; test_routes_upstream.py has upstreams",
     "test_http_webhooks": "tells the end of a job, which is the same for all engines",
@@ -63,6 +66,7 @@ FILES_LEFT_OUT = {
     "test_routes_upstream": "has an upstream of its own",
     "test_upstream": "has an upstream of its own",
     "test_upstream_parts": "has an upstream of its own",
+    "test_upstream_several": "has an upstream of its own",
     "test_openai_routes": "its tests play the worker themselves",
     "test_responses": "its tests play the worker themselves",
     "test_embeddings": "makes embeddings with the worker's own model; test_llama_server.py has an upstream's",

@@ -5,8 +5,8 @@ import base64
 import json
 import threading
 from array import array
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -32,8 +32,11 @@ class UpstreamServer:
     `tools at once` (the same, but both names come first, then the arguments of the second call), `tools by turns` (the
     same, but with a piece of each call in turn), `tools whole` (the same without a stream), `late
     reasoning` (content before some reasoning), `garbage` (a stream of no JSON), `nonsense` (no HTTP), `whole` (does not
-    stream), `endless` (words until the client closes), and `numbers` (embeddings as numbers although base64 was asked
-    for).
+    stream), `endless` (words until the client closes), `one answer` (ignores `n` and all prompts but the first), and
+    `numbers` (embeddings as numbers although base64 was asked for).
+
+    The words of one of several answers begin with its letter: those of the first one with `a`. Their words come in
+    turn, or with `one by one` an answer after the other.
 
     A behaviour that is a list of choices is a stream with a chunk for each of them; one that is a single choice is a
     response that is not streamed.
@@ -209,19 +212,24 @@ class UpstreamServer:
             return await _send(
                 request, [{"content": "Yes."}, {"reasoning_content": "I "}, {"reasoning": "hope."}], "stop"
             )
-        return await self._stream(behaviour, request, "messages" in body)
+        return await self._stream(behaviour, request, body)
 
-    async def _stream(self, behaviour: str, request: web.Request, is_chat: bool) -> web.StreamResponse:
+    def _pieces(self, behaviour: str, body: dict[str, Any]) -> Iterator[tuple[int, str]]:
+        """Yield the index of a choice and its next word."""
+        answers = 1 if behaviour == "one answer" else answers_to(body)
+        words = 1_000_000 if behaviour == "endless" else self.words
+        order = ((index, number) for number in range(words) for index in range(answers))
+        for index, number in sorted(order) if behaviour == "one by one" else order:
+            yield index, _word(index, number, answers)
+
+    async def _stream(self, behaviour: str, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        words = 1_000_000 if behaviour == "endless" else self.words
-        for number in range(words):
-            piece = f"w{number} "
-            choice: dict[str, Any] = {
-                "index": 0,
-                "delta" if is_chat else "text": {"content": piece} if is_chat else piece,
-            }
-            await response.write(_event({"choices": [choice]}))
+        is_chat, given = "messages" in body, Counter[int]()
+        for index, piece in self._pieces(behaviour, body):
+            given[index] += 1
+            content: dict[str, Any] = {"delta": {"content": piece}} if is_chat else {"text": piece}
+            await response.write(_event({"choices": [{"index": index} | content]}))
             if behaviour == "endless" or self.word_s:
                 await asyncio.sleep(self.word_s or 0.01)
             if behaviour == "stall":
@@ -233,9 +241,10 @@ class UpstreamServer:
                 assert request.transport is not None
                 request.transport.close()
                 return response
-        last: dict[str, Any] = {"index": 0, "finish_reason": "length"} | ({"delta": {}} if is_chat else {"text": ""})
-        await response.write(_event({"choices": [last]}))
-        await response.write(_event({"choices": [], "usage": _usage(self.words)}))
+        for index in given:
+            last: dict[str, Any] = {"index": index, "finish_reason": "length"}
+            await response.write(_event({"choices": [last | ({"delta": {}} if is_chat else {"text": ""})]}))
+        await response.write(_event({"choices": [], "usage": _usage(given.total())}))
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
@@ -250,10 +259,15 @@ class UpstreamServer:
         return await _send(request, deltas, "tool_calls")
 
     def _whole(self, body: dict[str, Any]) -> dict[str, Any]:
-        text = "".join(f"w{number} " for number in range(self.words))
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "stop"}
-        choice |= {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
-        return {"choices": [choice], "usage": _usage(self.words)}
+        texts: dict[int, str] = defaultdict(str)
+        for index, piece in self._pieces("whole", body):
+            texts[index] += piece
+        choices = [
+            {"index": index, "finish_reason": "stop"}
+            | ({"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text})
+            for index, text in texts.items()
+        ]
+        return {"choices": choices, "usage": _usage(self.words * len(texts))}
 
 
 #: Behaviour → the order of the pieces of two calls: the name of the first, its arguments in two pieces, and the same of
@@ -278,6 +292,17 @@ _WHOLE_CALLS: dict[str, Any] = {
     ],
     "usage": {"prompt_tokens": 21, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}},
 }
+
+
+def answers_to(body: dict[str, Any]) -> int:
+    """Return how many answers a request asks for."""
+    prompt = body.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+    return int(body.get("n", 1)) * prompts
+
+
+def _word(index: int, number: int, answers: int) -> str:
+    return f"{chr(ord('a') + index) if answers > 1 else 'w'}{number} "
 
 
 async def _send(request: web.Request, deltas: list[dict[str, Any]], finish_reason: str) -> web.StreamResponse:

@@ -49,7 +49,8 @@ def candidates_of(view: JobView) -> list[Choice]:
     for candidate, own in zip(read_candidates(view.text or "", n), fields, strict=False):
         mean, reason = own.get("mean_logprob"), candidate.reason or view.finish_reason
         text = None if view.text is None else candidate.text
-        alone = replace(view, text=text, finish_reason=reason, form=form, extra={"logprobs": own.get("logprobs")})
+        extra = {name: own[name] for name in ("logprobs", "upstream") if name in own}
+        alone = replace(view, text=text, finish_reason=reason, form=form, extra=extra)
         choices.append(Choice(candidate.index, alone, mean if isinstance(mean, int | float) else None))
     return choices
 

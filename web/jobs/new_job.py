@@ -82,12 +82,12 @@ def _job_in_pool(
     _check_model_kind(generation, model)
     _check_min_tokens(generation)
     _check_tools(generation, model)
-    _check_prompts(generation, model)
-    candidates = _candidates(generation, model)
+    _check_answers(generation, model)
+    candidates = candidates_in(generation.payload)
     prompt_tokens = model.estimate(generation.payload)
     # An upstream has a default of its own; only its answer must end somewhere.
     default = context.settings.upstream_max_tokens if model.forwards else generation.default_max_tokens
-    max_tokens = candidates * _max_tokens(generation, model, prompt_tokens, default)
+    max_tokens = candidates * _max_tokens(generation, model, default)
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
     ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name or model.name)
     payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
@@ -181,29 +181,38 @@ def _check_tools(generation: GenerationRequest, model: Model) -> None:
         raise ApiError("unsupported_parameter", message, param="tools")
 
 
-def _check_prompts(generation: GenerationRequest, model: Model) -> None:
-    """Raise ApiError if an upstream would have to answer several prompts or one of token ids."""
-    if "prompts" in generation.payload and model.live and model.forwards:
-        message = f"model {model.name!r} is served by an upstream, so prompt must be one text"
-        raise ApiError("unsupported_parameter", message, param="prompt")
+def _check_answers(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if an upstream would have to give several answers and cannot, or to choose the likeliest ones.
 
-
-def _candidates(generation: GenerationRequest, model: Model) -> int:
-    """Return how many answers the job generates. Raises ApiError if an upstream would have to generate several."""
-    candidates = candidates_in(generation.payload)
-    if candidates > 1 and model.live and model.forwards:
-        message = f"n={candidates} is not supported: model {model.name!r} is served by an upstream"
+    The worker decides the former: one of an earlier version asks the upstream for one answer to one text.
+    """
+    payload, form, candidates = generation.payload, generation.form, candidates_in(generation.payload)
+    n = candidates // max(1, len(payload.get("prompts", ())))
+    if model.live and model.gives_one_answer and n > 1:
+        message = f"n={n} is not supported: a worker of model {model.name!r} is of an earlier version"
         raise ApiError("unsupported_parameter", message, param="n")
-    return candidates
+    if model.live and model.gives_one_answer and "prompts" in payload:
+        message = f"a worker of model {model.name!r} is of an earlier version, so prompt must be one text"
+        raise ApiError("unsupported_parameter", message, param="prompt")
+    if model.live and model.forwards and form.get("choices", 1) < candidates and form.get("pick") != "all":
+        message = (
+            f"n={n}: model {model.name!r} is served by an upstream, which gives no log probabilities to "
+            f"choose the likeliest answer with; with pick=all, all are returned"
+        )
+        raise ApiError("unsupported_parameter", message, param="n")
 
 
-def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int, default: int) -> int:
+def _max_tokens(generation: GenerationRequest, model: Model, default: int) -> int:
     """Return how many tokens an answer may have, without a length in the request at most `default`.
 
     The door does not know the exact length of the prompt, which only the worker can count. This function therefore
     raises ApiError only if the request does not fit the context with any tokenizer.
     """
-    min_prompt_tokens = cost.lower_bound(generation.payload, words=model.counts_words)
+    payload = generation.payload
+    if model.forwards and payload.get("prompts"):
+        # Our engine has all prompts of a job in one context, and an upstream each in its own.
+        payload = payload | {"prompts": [max(payload["prompts"], key=lambda one: model.estimate({"prompts": [one]}))]}
+    min_prompt_tokens = cost.lower_bound(payload, words=model.counts_words)
     wanted = generation.max_tokens
     requested = 1 if wanted is None or generation.shortens else wanted
     if model.n_ctx is not None and min_prompt_tokens + requested > model.n_ctx:
@@ -218,7 +227,7 @@ def _max_tokens(generation: GenerationRequest, model: Model, prompt_tokens: int,
     if model.n_ctx is None or (wanted is not None and not generation.shortens):
         return most
     # Our engine counts the prompt and shortens the answer to fit. An upstream gets a length that should fit.
-    least = prompt_tokens if model.forwards else min_prompt_tokens
+    least = model.estimate(payload) if model.forwards else min_prompt_tokens
     return max(1, min(most, model.n_ctx - least))
 
 

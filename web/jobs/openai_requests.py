@@ -28,12 +28,14 @@ def text_request(
     context: DoorContext, body: TextBody, kind: AnswerKind, deadline: RequestDeadline
 ) -> GenerationRequest:
     """Return the request for one answer to a chat or a prompt, without the values of headers."""
-    payload, form = body.payload(), {"forwarded": True}
-    if not isinstance(body, ForwardedBody):
+    payload = body.payload()
+    if isinstance(body, ForwardedBody):
+        form = {"forwarded": True} | candidate_form(body.candidates, choices=body.candidates)
+        if kind == "chat":
+            # Reasoning and calls of tools reach the client as they come, with the upstream's own ids.
+            payload, form = payload | {"parts": True, "sources": True}, form | {"parts": True}
+    else:
         form = _form(body, payload)
-    elif kind == "chat":
-        # Reasoning and calls of tools reach the client as they come, with the upstream's own ids.
-        payload, form = payload | {"parts": True, "sources": True}, form | {"parts": True}
     return GenerationRequest(
         payload=payload,
         deadline=deadline,

@@ -108,13 +108,16 @@ class AnswerFormat:
             return [self._chunk(delta_fields(delta, self._call_prefix(index)), index) for delta in deltas]
         return [self._chunk({"content": text} if self.kind == "chat" else text, index)]
 
-    def others_chunk(self, view: JobView) -> dict[str, Any] | None:
-        """Return a chunk with an upstream's answer beside its text, such as tool calls; None without any."""
-        others = _others(view)
-        calls = others.get("tool_calls")
-        if isinstance(calls, list):
-            others["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls)]
-        return self._chunk(others) if others and self.kind == "chat" else None
+    def others_chunks(self, view: JobView) -> list[dict[str, Any]]:
+        """Return a chunk for each choice that has more than a text from an upstream, such as tool calls."""
+        chunks = []
+        for choice in choices_of(view) if self.kind == "chat" else ():
+            others = _others(choice.view)
+            calls = others.get("tool_calls")
+            if isinstance(calls, list):
+                others["tool_calls"] = [{"index": index} | call for index, call in enumerate(calls)]
+            chunks += [self._chunk(others, choice.index)] if others else []
+        return chunks
 
     def last_chunks(self, view: JobView) -> list[dict[str, Any]]:
         """Return a chunk for each choice: its finish reason, what was cut from it, and its logprobs if requested."""
@@ -122,9 +125,9 @@ class AnswerFormat:
         for choice in choices_of(view):
             chunk = self._chunk({} if self.kind == "chat" else "", choice.index, finish_reason(choice.view))
             chunk["choices"][0] |= {"logprobs": self._logprobs(choice.view)} | self._mean(choice)
-            chunk["choices"][0] = _rest(view, "choice") | chunk["choices"][0]
-            chunks.append(_rest(view, "response") | chunk | degraded_json(view))
-        return chunks
+            chunk["choices"][0] = _rest(choice.view, "choice") | chunk["choices"][0]
+            chunks.append(chunk | degraded_json(view))
+        return [*chunks[:-1], _rest(view, "response") | chunks[-1]]
 
     def usage_chunk(self, view: JobView) -> dict[str, Any]:
         """Return the additional chunk with token counts, which clients request with `stream_options.include_usage`."""

@@ -223,9 +223,7 @@ class CompletionBody(OpenAIBody):
     def _check_candidates(self) -> "CompletionBody":
         if len(self.prompt) > 1 and self.best_of not in (None, self.n):
             raise ValueError(f"best_of={self.best_of} is more than n={self.n}, which is possible for one prompt only")
-        if self.candidates > MAX_CANDIDATES:
-            asked = f"n={self.n} for each of {len(self.prompt)} prompts makes {self.candidates} answers"
-            raise ValueError(f"{asked}; at most {MAX_CANDIDATES} are allowed")
+        check_candidates(self.answers_each, len(self.prompt))
         return self
 
     @property
@@ -250,6 +248,13 @@ class CompletionBody(OpenAIBody):
         is_one_text = len(self.prompt) == 1 and isinstance(first, str)
         prompt = {"prompt": first} if is_one_text else {"prompts": self.prompt}
         return build_payload(self, prompt, form, self.logprobs, self.candidates)
+
+
+def check_candidates(n: int, prompts: int) -> None:
+    """Raise ValueError if `n` answers to each of the prompts are too many."""
+    if n * prompts > MAX_CANDIDATES:
+        asked = f"n={n} for each of {prompts} prompts makes {n * prompts} answers"
+        raise ValueError(f"{asked}; at most {MAX_CANDIDATES} are allowed")
 
 
 def normalize_message(item: Any, where: str) -> Any:

@@ -4,17 +4,19 @@ Such a body is passed on whole: with tools, images and whatever Penstock does no
 and the answer need is validated here, and the upstream validates the rest.
 """
 
+from abc import abstractmethod
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from web.api.body import NulFreeText
 from web.api.body_sizes import check_sizes
+from web.api.candidates import CandidateCount
 from web.api.escalation import Escalate
 from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, Priority, ReturnTicket, SupersedeKey
 from web.http.api_errors import field_errors, invalid_value
 from web.openai.accepted_fields import unsupported
-from web.openai.chat_schema import StreamOptions
+from web.openai.chat_schema import Prompts, StreamOptions, check_candidates
 from web.openai.structured_fields import STRUCTURED
 
 #: Fields that the upstream does not receive as they are: Penstock's own, and those that the worker sets.
@@ -39,9 +41,8 @@ _OWN = frozenset(
 )
 #: Other servers' names of max_tokens. The upstream receives the length only in its own field.
 _LENGTHS = ("n_predict", "max_new_tokens", "num_predict", "max_output_tokens", "max_gen_len")
-#: Fields with which some servers generate several answers. Only these values ask for one.
+#: Fields with which some servers generate more answers than `n`. Only these values do not.
 _SINGLE: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
     "best_of": (None, 0, 1),
     "num_return_sequences": (None, 1),
     "num_beams": (None, 1),
@@ -63,6 +64,7 @@ class ForwardedBody(BaseModel):
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    n: CandidateCount = 1
     stream: bool | None = None
     stream_options: ForwardedStreamOptions | None = None
     deadline_ms: int | None = Field(None, ge=1)
@@ -81,8 +83,8 @@ class ForwardedBody(BaseModel):
         if not isinstance(value, dict):
             return value
         for name, single in _SINGLE.items():
-            if value.get(name) not in single:
-                raise unsupported(name, "one answer is generated for each request")
+            if value.get(name) not in (*single, value.get("n") if name == "best_of" else None):
+                raise unsupported(name, "an upstream is asked for n answers, and all of them are returned")
         return {name: given for name, given in value.items() if given is not None or name not in _OWN}
 
     @property
@@ -94,6 +96,16 @@ class ForwardedBody(BaseModel):
         return min(others, default=None) if named is None else named
 
     @property
+    def candidates(self) -> int:
+        """How many answers are generated in all."""
+        return self.n
+
+    @property
+    @abstractmethod
+    def prompt_fields(self) -> dict[str, Any]:
+        """The fields of the payload with the prompt."""
+
+    @property
     def may_be_cut(self) -> bool:
         """Whether a shortened answer is useful: not if it has to follow a format or may call tools."""
         return self.degrade and not (self.model_extra or {}).keys() & {"response_format", "tools", *STRUCTURED}
@@ -101,8 +113,8 @@ class ForwardedBody(BaseModel):
     def payload(self) -> dict[str, Any]:
         """Return the payload that the worker reads: the prompt, and in `forward` all that is passed on as it is."""
         sent = self.model_dump(exclude_unset=True)
-        prompt = {name: sent[name] for name in ("messages", "prompt") if name in sent}
-        return prompt | {"forward": {name: given for name, given in sent.items() if name not in _OWN}}
+        several = {"n": self.candidates} if self.candidates > 1 else {}
+        return self.prompt_fields | several | {"forward": {name: sent[name] for name in sent if name not in _OWN}}
 
 
 class ForwardedChat(ForwardedBody):
@@ -110,11 +122,33 @@ class ForwardedChat(ForwardedBody):
 
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
 
+    @property
+    def prompt_fields(self) -> dict[str, Any]:
+        """The messages. A worker of an earlier version does not know `n`, and rejects a job with `prompts`."""
+        return {"messages": self.messages} | ({"prompts": []} if self.candidates > 1 else {})
+
 
 class ForwardedCompletion(ForwardedBody):
     """The body of `POST /v1/completions`."""
 
-    prompt: Annotated[str, Field(min_length=1)]
+    prompt: Prompts
+
+    @model_validator(mode="after")
+    def _check_candidates(self) -> "ForwardedCompletion":
+        check_candidates(self.n, len(self.prompt))
+        return self
+
+    @property
+    def candidates(self) -> int:
+        """How many answers are generated in all. Those to the first prompt come first."""
+        return len(self.prompt) * self.n
+
+    @property
+    def prompt_fields(self) -> dict[str, Any]:
+        """The prompt if one text is to be answered once, else the prompts."""
+        first = self.prompt[0]
+        is_one = self.candidates == 1 and isinstance(first, str)
+        return {"prompt": first} if is_one else {"prompts": self.prompt}
 
 
 def read_forwarded(value: Any, *, chat: bool) -> ForwardedBody:

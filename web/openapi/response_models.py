@@ -140,7 +140,7 @@ class JobCandidate(ResponseModel):
 
     index: int
     text: str
-    finish_reason: Literal["stop", "length", "deadline", "canceled"] | None
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "deadline", "canceled"] | None
     mean_logprob: float | None = Field(description="of the answer's tokens; null if the answer has none")
     logprobs: list[TokenLogprob] | None = Field(description="null if the request did not ask for logprobs")
 
@@ -164,7 +164,7 @@ class Job(ResponseModel):
     queue: Queue | None
     waited: Waited
     text: str | None
-    finish_reason: Literal["stop", "length", "deadline", "canceled"] | None
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "deadline", "canceled"] | None
     usage: Usage | None
     logprobs: list[TokenLogprob] | None = Field(description="null if the request did not ask for logprobs")
     error: JobError | None

@@ -203,9 +203,7 @@ def _last_chunks(view: JobView, sent: list[str], answer: AnswerFormat) -> Iterat
         unsent = "" if text is None else unsent_text(sent[index], text, answer.job_id)
         if unsent:
             yield from _frames(answer.text_chunks(unsent, index), so_far)
-    if (others := answer.others_chunk(view)) is not None:
-        yield data_frame(others | so_far)
-    yield from _frames(answer.last_chunks(view), so_far)
+    yield from _frames([*answer.others_chunks(view), *answer.last_chunks(view)], so_far)
     if answer.usage_chunks != "none":
         yield data_frame(answer.usage_chunk(view))
     yield "data: [DONE]\n\n"

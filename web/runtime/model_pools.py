@@ -45,6 +45,8 @@ class Model:
     #: Whether all workers of the model pass requests of OpenAI's routes on whole, to an upstream. None if no worker's
     #: facts were read.
     forwards: bool | None = None
+    #: Whether an upstream's worker of an earlier version serves the model: it asks for one answer to one text.
+    gives_one_answer: bool = False
     #: Whether a worker of the model can call the tools of a request.
     calls_tools: bool = False
     #: How many tokens prompt and answer may have together; None if no live worker has published the number.
@@ -80,9 +82,12 @@ class Model:
         The worker refuses a longer one before it computes anything, or cuts it.
         """
         tokens, inputs = self.estimate(payload), payload.get("input")
+        if self.forwards:
+            # Our engine has all prompts of a job in one context, and an upstream each in its own.
+            inputs = inputs or payload.get("prompts")
         if self.n_ctx is None:
             return tokens
-        return min(tokens, self.n_ctx * (len(inputs) if isinstance(inputs, list) else 1))
+        return min(tokens, self.n_ctx * max(1, len(inputs) if isinstance(inputs, list) else 1))
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,11 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
     aliases: dict[str, str] = {}
     live = [worker for worker in snapshot.workers if worker.live]
     not_forwarding = {worker.model for worker in live if worker.facts.get("forwards") != "true"}
+    one_answer = {
+        worker.model
+        for worker in live
+        if worker.facts.get("forwards") == "true" and worker.facts.get("forwards_several") != "true"
+    }
     for worker in live:
         known = models.get(worker.model)
         n_ctx = max(_number(worker.facts, "n_ctx") or 0, (known.n_ctx if known else None) or 0)
@@ -140,6 +150,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
             prompt_weights=read_weights(worker.facts.get("prompt_weights", ""))
             or (known.prompt_weights if known else None),
             forwards=worker.model not in not_forwarding,
+            gives_one_answer=worker.model in one_answer,
             calls_tools=worker.facts.get("calls_tools") == "true" or (known is not None and known.calls_tools),
             n_ctx=int(n_ctx) or None,
             max_model_len=_longest(worker.facts, known),

@@ -107,6 +107,8 @@ class Facts:
     counts_words: bool = False
     #: Whether requests of OpenAI's routes are passed on whole. They are then not limited to what this engine knows.
     forwards: bool = False
+    #: Whether such a request may ask for several answers, or have several prompts. Earlier versions ask for one.
+    forwards_several: bool = False
     #: Whether answers can call the tools of a request.
     calls_tools: bool = False
     #: The tokens for each shape of a text and each part of a chat (`shared.jobs.prompt_weights`); "" if unknown.

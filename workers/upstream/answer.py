@@ -1,29 +1,21 @@
-"""Builds a job's answer from the chunks, or from the whole response, that the upstream sends; pure."""
+"""Builds a job's answer, of one or several choices, from the upstream's chunks or its whole response; pure."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from shared.answer_parts import without_marks
+from shared.candidates import begin_mark, end_mark, without_candidate_marks
 from shared.jobs.outcomes import FinishReason
-from workers.upstream.call_places import CallPlaces
-from workers.upstream.invalid import AnswerInvalid
-from workers.upstream.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
-from workers.upstream.pieces import CallPiece, Pieces, read_finish_reason, read_index, read_pieces, says_more
+from workers.upstream.choice import AnswerChoice, keep_rest, with_whole_characters
+from workers.upstream.invalid import AnswerInvalid, ChoicesMissing
+from workers.upstream.parts_writer import PartsWriter
+from workers.upstream.pieces import read_index
 
 #: The most bytes of an answer, with its tool calls, that are kept.
 MAX_ANSWER_BYTES = 8 << 20
-
-
-#: The fields of a response and of a choice that the client gets from Penstock, or that are read here.
-_READ = {
-    "response": frozenset(
-        {"choices", "created", "degraded", "error", "id", "model", "object", "queue", "system_fingerprint", "usage"}
-    ),
-    "choice": frozenset({"delta", "error", "finish_reason", "index", "logprobs", "mean_logprob", "message", "text"}),
-    "message": frozenset(("content",)),
-}
+#: The fields of a response that the client gets from Penstock, or that are read here.
+_READ = frozenset(
+    {"choices", "created", "degraded", "error", "id", "model", "object", "queue", "system_fingerprint", "usage"}
+)
 
 
 class Counts(NamedTuple):
@@ -49,228 +41,236 @@ def read_counts(usage: Any) -> Counts:
     return Counts(prompt, min(prompt or 0, cached), completion, min(completion or 0, reasoning))
 
 
-@dataclass
 class Answer:
-    """One answer so far. `kind` is `chat` or `completion`, and `max_tokens` the length that was asked for.
+    """One answer so far. With several choices, its text has the form of shared/candidates.py."""
 
-    With a `writer`, reasoning and calls of tools become parts of the text. Otherwise they are kept beside it.
-    """
-
-    kind: str
-    max_tokens: int
-    writer: PartsWriter | None = None
-    #: Whether the fields that are not read here are kept for the client.
-    keeps_rest: bool = False
     #: The most bytes of a response that is not streamed.
-    max_bytes: int = MAX_ANSWER_BYTES
-    parts: list[str] = field(default_factory=list)
-    finish_reason: str = ""
-    counts: Counts = field(default_factory=Counts)
-    #: Number of chunks that had a part of the answer. Most servers send one for each token.
-    chunks: int = 0
-    #: Whether the upstream has begun to answer: some send a role first, and hold back what may be a call of a tool.
-    has_role: bool = False
-    #: Whether the upstream ignores the length: after it, there was a chunk, which is part of the answer, and another.
-    is_too_long: bool = False
-    #: How many chunks with a part had arrived when the upstream last counted tokens.
-    _counted_chunks: int = 0
-    _others: dict[str, str] = field(default_factory=dict)
-    _tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
-    #: The other fields of the message, of the choice and of the response.
-    _rest: dict[str, dict[str, Any]] = field(default_factory=lambda: {"message": {}, "choice": {}, "response": {}})
-    _places: CallPlaces = field(default_factory=CallPlaces)
-    #: The field of a choice that has the parts of this answer; "" until one of them had a part.
-    _field: str = ""
-    #: Whether a chunk was a message as in OpenAI's API, and whether one had something else instead.
-    _is_message: bool = False
-    _is_strange: bool = False
-    _logprobs: list[Any] = field(default_factory=list)
-    _characters: WholeCharacters = field(default_factory=WholeCharacters)
-    _bytes: int = 0
+    max_bytes = MAX_ANSWER_BYTES
+
+    def __init__(
+        self,
+        kind: str,
+        max_tokens: int,
+        *,
+        n: int = 1,
+        prompts: int = 1,
+        has_parts: bool = False,
+        keeps_sources: bool = False,
+        keeps_rest: bool = False,
+    ) -> None:
+        """Create an empty answer of `n` choices, which are divided equally among the prompts, in order.
+
+        `kind` is `chat` or `completion`.
+        `max_tokens` is the length of a choice that was asked for. With `has_parts`, reasoning and calls of tools become
+        parts of the text, with `keeps_sources` under the upstream's own names. `keeps_rest` is whether the fields that
+        are not read here are kept for the client.
+        """
+        self._max_tokens, self._keeps_rest, self._n_each = max_tokens, keeps_rest, n // prompts
+        writers = (PartsWriter(keeps_sources=keeps_sources) if has_parts else None for _ in range(n))
+        self._choices = [AnswerChoice(kind, writer, keeps_rest) for writer in writers]
+        self.counts = Counts()
+        #: Whether the upstream ignores the length: after it, there was a chunk, which is part of the answer, and
+        #: another, and no other choice is awaited.
+        self.is_too_long = False
+        #: How many tokens events have reported. The number grows with each new text, because followers take a text
+        #: with an earlier number for a repeat. The ends of choices count too.
+        self.reported = 0
+        #: How many chunks with a part had arrived when the upstream last counted the tokens of all choices.
+        self._counted_chunks = 0
+        #: The counts of single choices, by the index of the choice; and the choices whose tokens are counted.
+        self._counts_each: dict[int, Counts] = {}
+        self._counted: set[int] = set()
+        #: Whether counts are those of all choices so far.
+        self._counts_all = n == 1
+        self._rest: dict[str, Any] = {}
+        self._size = 0
+        #: The choice to which the newest text belongs; -1 before the first.
+        self._shown = -1
 
     @property
     def text(self) -> str:
-        """The text so far. When the answer is complete, its last part has an end; a part that was cut has none."""
-        is_complete = self.finish_reason not in {"", FinishReason.LENGTH, FinishReason.CONTENT_FILTER}
-        return "".join(self.parts) + ("" if self.writer is None else self.writer.rest(is_complete=is_complete))
+        """The text so far."""
+        if len(self._choices) == 1:
+            return self._choices[0].text
+        texts = ((index, each, without_candidate_marks(each.text)) for index, each in enumerate(self._choices))
+        return "".join(
+            begin_mark(index) + text + (end_mark(each.finish_reason) if each.finish_reason else "")
+            for index, each, text in texts
+            if text or each.finish_reason
+        )
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the answer is complete: because of its length if a choice was cut at its length. "" if it is not."""
+        reasons = [each.finish_reason for each in self._choices]
+        if "" in reasons:
+            return ""
+        return FinishReason.LENGTH.value if FinishReason.LENGTH in reasons else reasons[0]
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks that had a part of the answer. Most servers send one for each token."""
+        return sum(each.chunks for each in self._choices)
 
     @property
     def completion_tokens(self) -> int:
         """The number of tokens so far: the upstream's last count, unless more chunks than that have a part by now."""
-        counted = self.counts.completion or 0
-        return counted if self.chunks == self._counted_chunks else max(counted, self.chunks)
+        counted, chunks = self.counts.completion or 0, self.chunks
+        if self._counts_each:
+            return counted + sum(each.chunks for at, each in enumerate(self._choices) if at not in self._counted)
+        return counted if chunks == self._counted_chunks else max(counted, chunks)
 
     @property
     def has_begun(self) -> bool:
         """Whether a part of the answer has arrived."""
-        return self.chunks > 0
+        return any(each.has_begun for each in self._choices)
+
+    @property
+    def has_role(self) -> bool:
+        """Whether the upstream has begun to answer: some send a role first, and hold back what may be a call."""
+        return any(each.has_role for each in self._choices)
 
     def add_chunk(self, chunk: Any) -> str | None:
         """Add one chunk of a stream. Return its new text, which may be "", or None if it has no part of the answer.
 
         Raises AnswerInvalid.
         """
-        choice, text = self._first_choice(chunk), None
-        self._keep_rest("response", chunk)
-        if choice is not None:
-            fields = ("text", "delta", "message") if self.kind == "completion" else ("delta", "message", "text")
-            text = self._add(choice, fields)
+        if chunk is None:
+            # llama-server sends it before the answers to several prompts.
+            return None
+        texts: list[str | None] = []
+        for index, fields in self._choices_in(chunk):
+            choice = self._choices[index]
+            has_ended, is_full = bool(choice.finish_reason), self._tokens_of(choice) > self._max_tokens
+            text = choice.add_chunk(fields, is_full=is_full)
+            texts.append(self._marked(index, text, is_end=bool(choice.finish_reason) and not has_ended))
+        self.is_too_long |= bool(self.finish_reason) and any(each.runs_on for each in self._choices)
+        self._keep_rest(chunk)
         self._count(chunk.get("usage"))
-        return text
+        added = [text for text in texts if text is not None]
+        new = "".join(added)
+        if new:
+            ended = sum(bool(each.finish_reason) for each in self._choices) if len(self._choices) > 1 else 0
+            self.reported = max(self.reported + 1, self.completion_tokens + ended)
+        return new if added else None
 
     def add_whole(self, response: Any) -> str:
         """Add a response that is not streamed and return its text. Raises AnswerInvalid."""
-        choice = self._first_choice(response)
-        if choice is None:
+        choices = list(self._choices_in(response))
+        if not choices:
             raise AnswerInvalid("the upstream's response has no choice")
-        fields = ("text", "message", "delta") if self.kind == "completion" else ("message", "delta", "text")
-        self._keep_rest("response", response)
-        text = self._add({"finish_reason": "stop"} | _without_nulls(choice), fields, is_whole=True) or ""
+        for index, fields in choices:
+            self._choices[index].add_whole(fields)
+        self._keep_rest(response)
         self._count(response.get("usage"))
-        return text
+        self._check_number()
+        self.reported = self.completion_tokens + len(self._choices)
+        return self.text
+
+    def end(self, reason: str) -> None:
+        """Note that nothing more comes, and why if the upstream has not said it. Raises AnswerInvalid for no answer."""
+        if all(each.is_missing for each in self._choices):
+            raise AnswerInvalid("the upstream ended the stream without an answer")
+        self._check_number()
+        for each in self._choices:
+            each.end(reason)
+
+    def extra(self) -> dict[str, Any]:
+        """Return what the answer has beside its text, as the job's result stores it; empty if it has nothing else."""
+        each, rest = [choice.extra() for choice in self._choices], {"response": self._rest} if self._rest else {}
+        extra: dict[str, Any] = {}
+        if len(each) == 1:
+            rest = each[0] | rest
+        elif any(each):
+            extra["candidates"] = [{"upstream": with_whole_characters(own)} if own else {} for own in each]
+        if rest:
+            extra["upstream"] = with_whole_characters(rest)
+        return extra | ({"reasoning_tokens": self.counts.reasoning} if self.counts.reasoning else {})
+
+    def _choices_in(self, value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield the choices in a chunk or a response, with their indexes. Those that were not asked for are left out.
+
+        Choices without an index of their own are numbered by their places.
+        """
+        if not isinstance(value, dict):
+            raise AnswerInvalid("the upstream sent JSON that is not an object")
+        choices = value.get("choices")
+        if choices is None:
+            # Some servers send usage, or a sign of life, in an object of its own.
+            return
+        if not isinstance(choices, list):
+            raise AnswerInvalid("the upstream sent choices that are not a list")
+        given = [(read_index(one.get("index"), "a choice"), one) for one in choices if isinstance(one, dict)]
+        has_own = len({index for index, _ in given}) == len(given)
+        indexed = [(place if index is None or not has_own else index, one) for place, (index, one) in enumerate(given)]
+        asked = [(index, one) for index, one in indexed if index < len(self._choices)]
+        if choices and not asked:
+            raise AnswerInvalid("the upstream sent choices without one that was asked for")
+        yield from asked
+
+    def _tokens_of(self, choice: AnswerChoice) -> int:
+        """Return the number of a choice's tokens: the upstream counts those of all choices together."""
+        return self.completion_tokens if len(self._choices) == 1 else choice.chunks
+
+    def _marked(self, index: int, text: str | None, *, is_end: bool) -> str | None:
+        """Return new text of a choice, with its marks if there are several."""
+        if len(self._choices) == 1 or not (text or is_end):
+            return text
+        begin = "" if self._shown == index else begin_mark(index)
+        self._shown = index
+        end = end_mark(self._choices[index].finish_reason) if is_end else ""
+        return begin + without_candidate_marks(text or "") + end
 
     def _count(self, usage: Any) -> None:
         """Take over the upstream's counts. Once an answer has begun, a count of 0 tokens is ignored."""
         counts = read_counts(usage)
+        if (counts.prompt or counts.completion) and not self._counts_all:
+            counts = self._of_all(counts)
         if counts.completion:
             self._counted_chunks = self.chunks
         elif self.has_begun:
             counts = counts._replace(completion=self.counts.completion)
         if counts.prompt is not None or counts.completion is not None:
             self.counts = counts if counts.prompt is not None else counts._replace(prompt=self.counts.prompt)
-        self.is_too_long = self.is_too_long or (not self.finish_reason and self.completion_tokens > self.max_tokens + 1)
+        longest = len(self._choices) * (self._max_tokens + 1)
+        self.is_too_long |= not self.finish_reason and self.completion_tokens > longest
 
-    def end(self, reason: str) -> None:
-        """Note that nothing more comes, and why if the upstream has not said it. Raises AnswerInvalid for no answer."""
-        if not (self.finish_reason or self.has_begun):
-            raise AnswerInvalid("the upstream ended the stream without an answer")
-        self._note_reason(self.finish_reason or reason)
+    def _of_all(self, counts: Counts) -> Counts:
+        """Return the counts of all choices that have been counted, with those of the choices that have just ended.
 
-    def extra(self) -> dict[str, Any]:
-        """Return what the answer has beside its text, as the job's result stores it; empty if it has nothing else."""
-        others: dict[str, Any] = dict(self._others)
-        if self._tool_calls:
-            others["tool_calls"] = [self._tool_calls[index] for index in sorted(self._tool_calls)]
-        if self._logprobs:
-            others["logprobs"] = _joined_logprobs(self._logprobs)
-        others = {**self._rest["message"], **others}
-        others |= {name: self._rest[name] for name in ("choice", "response") if self._rest[name]}
-        beside = {"upstream": _with_whole_characters(others)} if others else {}
-        return beside | ({"reasoning_tokens": self.counts.reasoning} if self.counts.reasoning else {})
-
-    def _first_choice(self, value: Any) -> dict[str, Any] | None:
-        if not isinstance(value, dict):
-            raise AnswerInvalid("the upstream sent JSON that is not an object")
-        choices = value.get("choices")
-        if choices is None:
-            # Some servers send usage, or a sign of life, in an object of its own.
-            return None
-        if not isinstance(choices, list):
-            raise AnswerInvalid("the upstream sent choices that are not a list")
-        first = next(
-            (one for one in choices if isinstance(one, dict) and not read_index(one.get("index"), "a choice")), None
+        llama-server counts each choice when it ends, with its whole prompt, although it computes a prompt only once.
+        Other servers count all choices together: at the end, or so far in each chunk, also while no choice has ended.
+        """
+        ended = [at for at, each in enumerate(self._choices) if each.finish_reason and at not in self._counted]
+        self._counts_all = not ended or len(ended) == len(self._choices)
+        if self._counts_all:
+            self._counts_each.clear()
+            return counts
+        self._counts_each[ended[0]] = counts
+        self._counted.update(ended)
+        by_prompt: dict[int, Counts] = {}
+        for index, each in self._counts_each.items():
+            prompt = index // self._n_each
+            by_prompt[prompt] = max(by_prompt.get(prompt, each), each, key=lambda one: one.prompt or 0)
+        return Counts(
+            sum(each.prompt or 0 for each in by_prompt.values()) or None,
+            sum(each.cached for each in by_prompt.values()),
+            sum(each.completion or 0 for each in self._counts_each.values()),
+            sum(each.reasoning for each in self._counts_each.values()),
         )
-        if choices and first is None:
-            raise AnswerInvalid("the upstream sent choices without a first one")
-        return first
 
-    def _add(self, choice: Mapping[str, Any], fields: Sequence[str], *, is_whole: bool = False) -> str | None:
-        """Add the parts of one chunk or response; return its new text, or None if it has no part of the answer."""
-        pieces, logprobs = self._read(choice, fields), choice.get("logprobs")
-        if pieces.has_part and not is_whole and self.completion_tokens > self.max_tokens:
-            self.is_too_long = True
-            return None
-        if isinstance(logprobs, dict):
-            self._logprobs.append(logprobs)
-        self._keep_rest("choice", choice)
-        self._keep_rest("message", pieces.others)
-        calls = [self._places.place(piece, is_whole=is_whole) for piece in pieces.calls]
-        text = self._keep(pieces, calls) if self.writer is None else self._write(self.writer, pieces, calls)
-        # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
-        # The writer may hold content back: then it is not in the text yet.
-        self._bytes += 4 * (max(len(text), len(pieces.content)) + len(pieces.reasoning) + len(pieces.refusal))
-        self._bytes += sum(len(str(item)) for item in (pieces.calls, pieces.others, logprobs) if item)
-        if self._bytes > MAX_ANSWER_BYTES:
+    def _check_number(self) -> None:
+        """Raise ChoicesMissing if the upstream has answered with fewer choices than were asked for."""
+        missing = sum(each.is_missing for each in self._choices)
+        if missing:
+            raise ChoicesMissing(len(self._choices) - missing, len(self._choices))
+
+    def _keep_rest(self, value: Mapping[str, Any]) -> None:
+        """Keep the other fields of a chunk or a response, within the bound of the whole answer."""
+        if self._keeps_rest:
+            self._size += keep_rest(self._rest, value, _READ, joins_texts=False)
+        if self._size + sum(each.size for each in self._choices) > MAX_ANSWER_BYTES:
             raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")
-        if pieces.has_part:
-            self.chunks += 1
-        if text:
-            self.parts.append(text)
-        self._note_reason(read_finish_reason(choice.get("finish_reason")))
-        return text if pieces.has_part else None
-
-    def _read(self, choice: Mapping[str, Any], fields: Sequence[str]) -> Pieces:
-        """Read the first of the fields that has a part, and from then on only this one: some servers send two."""
-        given = [name for name in ([self._field] if self._field else fields) if choice.get(name) is not None]
-        read = {name: read_pieces(choice[name]) for name in given}
-        name = next((name for name in given if read[name].has_part), given[0] if given else "")
-        pieces = read.get(name, Pieces())
-        if pieces.has_part:
-            self._field = name
-        self.has_role = self.has_role or pieces.has_role
-        self._is_message = self._is_message or pieces.is_message
-        self._is_strange = self._is_strange or bool(pieces.others) or says_more(choice)
-        return pieces
-
-    def _note_reason(self, reason: str) -> None:
-        """Note why the answer ended, "" for nothing. Raises AnswerInvalid if nothing of the answer was understood."""
-        if not reason:
-            return
-        if not self.has_begun and (self._is_strange or not self._is_message):
-            raise AnswerInvalid("the upstream ended the answer without a part in OpenAI's format")
-        if reason in {"stop", "tool_calls"}:
-            reason = "tool_calls" if self._places.number else "stop"
-        self.finish_reason = reason
-
-    def _keep_rest(self, of: str, fields: Mapping[str, Any]) -> None:
-        """Keep what the upstream has sent beside the answer, such as `token_ids`: lists are joined, others replaced."""
-        if not self.keeps_rest:
-            return
-        kept = self._rest[of]
-        for name, value in fields.items():
-            if value is None or name in _READ[of]:
-                continue
-            self._bytes += len(str(value))
-            both = kept.get(name), value
-            joins = (
-                isinstance(value, list | str)
-                and type(both[0]) is type(value)
-                and (of != "response" or isinstance(value, list))
-            )
-            kept[name] = both[0] + value if joins else value
-
-    def _keep(self, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
-        """Keep what is not content beside the text, and return the new text."""
-        others = {pieces.reasoning_field: pieces.reasoning, "refusal": pieces.refusal}
-        for name, text in others.items():
-            if text:
-                self._others[name] = self._others.get(name, "") + text
-        for number, piece in calls:
-            new: dict[str, Any] = {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-            call = self._tool_calls.setdefault(number, new)
-            call["id"] = piece.id or None
-            call["function"]["name"] += piece.name
-            call["function"]["arguments"] += piece.arguments
-        # The marks of our own answers (shared/answer_parts.py) would be read as calls of tools.
-        return without_marks(self._characters.add(pieces.content))
-
-    def _write(self, writer: PartsWriter, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
-        """Return the new text with its parts. A refusal is content, unless the client's API has a field for it."""
-        text = writer.reasoning(pieces.reasoning, pieces.reasoning_field) + writer.content(pieces.content)
-        if writer.keeps_sources:
-            self._others |= {"refusal": self._others.get("refusal", "") + pieces.refusal} if pieces.refusal else {}
-        else:
-            text += writer.content(pieces.refusal)
-        for number, piece in calls:
-            try:
-                text += writer.call(number, piece.name, piece.arguments, piece.id)
-            except OrderInvalid as error:
-                raise AnswerInvalid(str(error)) from None
-        return text
-
-
-def _without_nulls(choice: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in choice.items() if value is not None}
 
 
 def _count(value: Any) -> int | None:
@@ -281,24 +281,3 @@ def _count(value: Any) -> int | None:
 def _detail(usage: dict[str, Any], group: str, name: str) -> int:
     details = usage.get(group)
     return (_count(details.get(name)) or 0) if isinstance(details, dict) else 0
-
-
-def _with_whole_characters(value: dict[str, Any]) -> dict[str, Any]:
-    """Return the same JSON, in which halves of characters are joined and a half alone is U+FFFD, as UTF-8 needs it."""
-    text = json.dumps(value, ensure_ascii=False)
-    if text.isascii():
-        return value
-    cleaned: dict[str, Any] = json.loads(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"))
-    return cleaned
-
-
-def _joined_logprobs(chunks: list[Any]) -> dict[str, Any]:
-    """Join the logprobs of all chunks: each of their fields is a list with an item for each token."""
-    joined: dict[str, Any] = {}
-    for chunk in chunks:
-        for name, items in chunk.items():
-            if isinstance(items, list):
-                joined.setdefault(name, []).extend(items)
-            else:
-                joined.setdefault(name, items)
-    return joined

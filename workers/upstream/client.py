@@ -22,7 +22,7 @@ from workers.upstream.faults import (
     fault_of,
     makes_no_embeddings,
 )
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.invalid import AnswerInvalid, ChoicesMissing
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
 from workers.upstream.vectors import Vectors
@@ -46,9 +46,13 @@ _END_OF_STREAM = b"[DONE]"
 class Reply(Protocol):
     """What the answer to a request is added to as it arrives. Both `add_` methods raise AnswerInvalid."""
 
-    finish_reason: str
     #: The most bytes of a response that is not streamed.
     max_bytes: int
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the answer is complete; "" if it is not."""
+        ...
 
     @property
     def has_begun(self) -> bool:
@@ -57,7 +61,7 @@ class Reply(Protocol):
 
     @property
     def is_too_long(self) -> bool:
-        """Whether the upstream ignores the length that was asked for."""
+        """Whether the upstream ignores the length that was asked for, and nothing else is awaited."""
         ...
 
     def add_chunk(self, chunk: Any) -> str | None:
@@ -151,6 +155,9 @@ class UpstreamClient:
         try:
             with _ends_with_connection(response):
                 await self._read(response, answer, on_received)
+        except ChoicesMissing as error:
+            # Another attempt would get no more of them, and the client must not take them for all.
+            raise Rejected(str(error), param=request.multiplied_by) from error
         finally:
             # This closes the connection, unless the response was read to its end.
             response.close()

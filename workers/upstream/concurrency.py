@@ -12,6 +12,7 @@ time, and ends a trial of more requests as soon as they only wait. If the upstre
 all scores are scaled by the change at the current number, so that a slowdown does not look like a wrong number.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.upstream.first_growth import FirstGrowth, Growth
@@ -259,6 +260,14 @@ class Concurrency:
             self._raised_by = max(0, limit - self.limit)
             self.limit, self._changed_s, self._starts_at_change = limit, self._now_s, self._starts
             self._window = None
+
+
+def places_in_use(places: Sequence[int], limit: int) -> int:
+    """Return how many places the requests take. Each takes one for each answer that it asks for.
+
+    The last one may have taken more than were free. Such places do not count, because the limit allows them.
+    """
+    return max(sum(places) - max(places, default=1) + 1, min(sum(places), limit))
 
 
 def _levels(most: int) -> list[int]:

@@ -118,7 +118,8 @@ class Endings:
         if self._refused.pop(run.job_id, None):
             # The number of requests was refused, not the contents of this one.
             self._concurrency.note_refused(self._clock.monotonic())
-        if run.answer.counts.prompt:
+        # Some servers count the prompt once for each answer.
+        if run.answer.counts.prompt and run.places == 1:
             self._sizes.observe(run.job.spec.payload, run.answer.counts.prompt)
         return Ending(Outcome.SUCCEEDED, run.answer.finish_reason)
 

@@ -16,7 +16,7 @@ from workers.engine.sampling import Sampling
 from workers.engine.stats import EngineStats
 from workers.upstream.availability import Availability
 from workers.upstream.client import UpstreamClient
-from workers.upstream.concurrency import Concurrency
+from workers.upstream.concurrency import Concurrency, places_in_use
 from workers.upstream.endings import Ending, Endings, Limits
 from workers.upstream.faults import Misconfigured, NotAccepted, Rejected
 from workers.upstream.model_check import ModelCheck
@@ -78,8 +78,8 @@ class UpstreamEngine(Unpausable):
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Calls for the event loop that arrived before it ran.
         self._early: list[Callable[[], None]] = []
-        #: Keys of the submitted jobs that have not ended.
-        self._reserved: set[str] = set()
+        #: Keys of the submitted jobs that have not ended, and how many of the upstream's places each takes.
+        self._reserved: dict[str, int] = {}
         # The attributes below are used by the event loop's thread only.
         self._runs: dict[str, Run] = {}
         self._awake = asyncio.Event()
@@ -93,14 +93,15 @@ class UpstreamEngine(Unpausable):
         """Build the upstream's request and estimate the prompt's tokens. Raises JobRejected. For any thread."""
         request = build_request(spec, self.facts.model)
         tokens = self.sizes.estimate(spec.payload)
-        return Prepared(spec, tokens, spec.max_tokens, Sampling(), prompt=request, is_counted=False)
+        length = max(1, spec.max_tokens // request.answers)
+        return Prepared(spec, tokens, length, Sampling(), prompt=request, is_counted=False, candidates=request.answers)
 
     def submit(self, job: Prepared) -> None:
         """Pass a job to the engine, which emits exactly one Ended event for it. May be called from any thread."""
         with self._lock:
             if job.spec.key in self._reserved:
                 raise ValueError(f"the engine already has a job with the key {job.spec.key!r}")
-            self._reserved.add(job.spec.key)
+            self._reserved[job.spec.key] = job.candidates
         self._post(partial(self._start, job))
 
     def cancel(self, key: str, *, drop: bool = False) -> None:
@@ -114,7 +115,7 @@ class UpstreamEngine(Unpausable):
         """Return the free slots, which are 0 while the upstream takes no requests. May be called from any thread."""
         limit = 1 if self._endings.backoff.suspects else self._concurrency.limit
         with self._lock:
-            free = max(0, limit + min(limit, self._overtaken.count) - len(self._reserved))
+            free = max(0, limit + min(limit, self._overtaken.places) - sum(self._reserved.values()))
         return FreeCapacity(
             free if self._availability.is_open else 0,
             self.facts.cells,
@@ -125,10 +126,14 @@ class UpstreamEngine(Unpausable):
 
     @property
     def slots(self) -> int:
-        """How many jobs may run at once now, or run already. May be called from any thread."""
+        """How many jobs may run at once now, or run already. May be called from any thread.
+
+        A job with several answers takes a place of the upstream for each of them, but one slot.
+        """
         limit = self._concurrency.limit
         with self._lock:
-            return max(limit + min(limit, self._overtaken.count), len(self._reserved))
+            further = sum(self._reserved.values()) - len(self._reserved)
+            return max(limit + min(limit, self._overtaken.places) - further, len(self._reserved))
 
     def note_demand(self) -> None:
         """Record that the door refuses requests because of the load. May be called from any thread."""
@@ -187,7 +192,7 @@ class UpstreamEngine(Unpausable):
     def _start(self, job: Prepared) -> None:
         run = Run(job, job.prompt, job.prompt.new_answer(), self._clock.monotonic())
         self._runs[run.key] = run
-        self._waiting += run.streams
+        self._waiting += run.places * run.streams
         self._observe()
         run.task = asyncio.create_task(self._exchange(run))
         # The callback also runs for a task that was canceled before it began.
@@ -203,7 +208,8 @@ class UpstreamEngine(Unpausable):
         """Tell the controller the present state, and the duties if more requests may run."""
         now_s, starts = self._clock.monotonic(), self._starts
         tokens = self.stats.completion_tokens + self._embedded_tokens
-        in_flight, waiting = len(self._runs), self._waiting
+        in_flight = places_in_use([run.places for run in self._runs.values()], self._concurrency.limit)
+        waiting = min(in_flight, self._waiting)
         has_room = self._concurrency.observe(now_s, in_flight=in_flight, waiting=waiting, tokens=tokens, starts=starts)
         has_room |= self._overtaken.update(self._runs.values(), now_s)
         unanswered = (run for run in self._runs.values() if run.first_token_s is None)
@@ -246,12 +252,13 @@ class UpstreamEngine(Unpausable):
         if run.first_token_s is None:
             run.first_token_s = now_s
             self._overtaken.note_first_part(run, now_s)
-            self._waiting, self._starts = self._waiting - run.streams, self._starts + 1
+            self._waiting -= run.places * run.streams
+            self._starts += run.places
             self._observe()
         self._count(run, run.answer.completion_tokens)
         self._move_limit(run)
         if text:
-            self._emit(Text(run.key, text, run.answer.completion_tokens))
+            self._emit(Text(run.key, text, run.answer.reported))
 
     def _count(self, run: Run, completion_tokens: int) -> None:
         """Count the job's tokens so far. A count that an earlier estimate exceeds changes nothing."""
@@ -277,8 +284,8 @@ class UpstreamEngine(Unpausable):
         self._embedded_tokens += 0 if run.streams else usage.read_tokens
         del self._runs[run.key]
         with self._lock:
-            self._reserved.discard(run.key)
-        self._waiting -= run.streams and run.first_token_s is None
+            self._reserved.pop(run.key, None)
+        self._waiting -= run.places * (run.streams and run.first_token_s is None)
         self._observe()
         stage = run.stage if ending.code else ""
         result = (run.answer.text, usage, str(ending.code), stage, ending.message, extra)

@@ -60,6 +60,7 @@ def read_error(body: bytes) -> ErrorBody:
 
 def error_of(value: Any) -> ErrorBody:
     """Read an error that is JSON."""
+    value = _failed_choice(value) or value
     return ErrorBody(_message(value, 0) or _whole(value), _param(value, 0), _status(value, 0), _names(value, 0))
 
 
@@ -73,12 +74,20 @@ def is_error(value: Any) -> bool:
         return True
     choices = value.get("choices")
     if choices:
-        return isinstance(choices, list) and isinstance(choices[0], dict) and bool(choices[0].get("error"))
+        return _failed_choice(value) is not None
     if choices is not None or not value.keys() & {"detail", "errors", "fault", "message", "msg"}:
         return False
     return (
         bool(_message(value, 0)) and not isinstance(value.get("message"), dict | list) and not _is_sign_of_life(value)
     )
+
+
+def _failed_choice(value: Any) -> dict[str, Any] | None:
+    """Return the first choice of an answer that has an error; None without one."""
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if not isinstance(choices, list):
+        return None
+    return next((one for one in choices if isinstance(one, dict) and one.get("error")), None)
 
 
 def _is_sign_of_life(value: dict[str, Any]) -> bool:
@@ -142,7 +151,7 @@ def _status(value: Any, depth: int) -> int:
         )
         if type(number) is int and 400 <= number < 600:
             return number
-    inner = next((found for name in ("error", "choices") if (found := _status(value.get(name), depth + 1))), 0)
+    inner = _status(value.get("error"), depth + 1)
     words = (value.get(name) for name in ("type", "status", "code"))
     return inner or next(
         (_STATUS_OF[word.lower()] for word in words if isinstance(word, str) and word.lower() in _STATUS_OF), 0

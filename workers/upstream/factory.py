@@ -38,6 +38,7 @@ def make_upstream_engine(
         cells=slots * longest,
         slots=slots,
         forwards=True,
+        forwards_several=True,
     )
     limits = Limits(settings.upstream_first_token_ms / 1000, settings.upstream_gap_ms / 1000, settings.max_attempts)
     client = UpstreamClient(settings.upstream_url, settings.upstream_api_key)

@@ -28,11 +28,8 @@ class Overtaken:
         self.tenants: set[str] = set()
         #: The keys of the requests that have left their places.
         self.keys: set[str] = set()
-
-    @property
-    def count(self) -> int:
-        """How many requests have left their places. May be called from any thread."""
-        return len(self.keys)
+        #: How many places they have left. Any thread may read it.
+        self.places = 0
 
     def note_first_part(self, run: Run, now_s: float) -> None:
         """Record that the first part of an answer has arrived."""
@@ -53,7 +50,7 @@ class Overtaken:
                 and run.started_s < last_s
                 and now_s - run.started_s > _LEAST_S + _TIMES * max(took_s, token_s * run.job.prompt_tokens)
             ]
-        self.keys = {run.key for run in late}
+        self.keys, self.places = {run.key for run in late}, sum(run.places for run in late)
         of_tenants = Counter(run.tenant for run in late)
         self.tenants = {tenant for tenant, count in of_tenants.items() if count >= _MOST_OF_A_TENANT}
         return not (self.keys <= before and tenants_before <= self.tenants)

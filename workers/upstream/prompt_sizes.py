@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.jobs import cost
-from shared.jobs.request_texts import attachments, request_texts
+from shared.jobs.request_texts import attachments, request_texts, token_ids
 
 #: Tokens per byte are reported only after this many bytes of prompts, so that no single prompt has a large effect.
 _MIN_BYTES = 2_000
@@ -36,7 +36,8 @@ class PromptSizes:
         """Add the prompt of one job. The tokens of attachments are what the text does not explain."""
         texts = request_texts(payload)
         size = sum(len(text.encode()) for text in texts)
-        tokens = max(0, prompt_tokens - (cost.TOKENS_PER_MESSAGE * len(texts) if "messages" in payload else 0))
+        given = cost.TOKENS_PER_MESSAGE * len(texts) if "messages" in payload else token_ids(payload)
+        tokens = max(0, prompt_tokens - given)
         attached = attachments(payload)
         with self._lock:
             if attached:

@@ -12,7 +12,6 @@ from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling
 from workers.upstream.answer import Answer
 from workers.upstream.dialect import LENGTH_FIELDS
-from workers.upstream.parts_writer import PartsWriter
 from workers.upstream.vectors import Vectors
 
 #: What a header may be, without spaces.
@@ -57,6 +56,9 @@ class UpstreamRequest:
     #: The number of tokens that the answer may have, and the number of texts to embed.
     max_tokens: int = 0
     inputs: int = 0
+    #: How many answers are asked for, and to how many prompts. `max_tokens` is the length of one answer.
+    answers: int = 1
+    prompts: int = 1
     #: Whether reasoning and calls of tools become parts of the answer's text (shared/answer_parts.py).
     has_parts: bool = False
     #: Whether the parts have the upstream's own ids and names, and whether the client gets all its other fields.
@@ -83,12 +85,24 @@ class UpstreamRequest:
         added = _as_json(self.added(refused))
         return self.fields if added == b"{}" else self.fields[:-1] + b"," + added[1:]
 
+    @property
+    def multiplied_by(self) -> str:
+        """The field that asks for several answers."""
+        return "prompt" if self.prompts == self.answers else "n"
+
     def new_answer(self) -> Answer | Vectors:
         """Return an empty answer of the kind that the request asks for."""
         if self.kind == "embeddings":
             return Vectors(self.inputs)
-        writer = PartsWriter(keeps_sources=self.keeps_sources) if self.has_parts else None
-        return Answer(self.kind, self.max_tokens, writer, keeps_rest=self.keeps_rest)
+        return Answer(
+            self.kind,
+            self.max_tokens,
+            n=self.answers,
+            prompts=self.prompts,
+            has_parts=self.has_parts,
+            keeps_sources=self.keeps_sources,
+            keeps_rest=self.keeps_rest,
+        )
 
 
 def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
@@ -107,18 +121,14 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         fields.pop("encoding_format", None)
         sent, inputs = _as_json(fields), len(payload["input"])
         return UpstreamRequest("embeddings", "embeddings", sent, inputs=inputs, headers=_trace_headers(spec))
-    if "prompts" in payload:
-        # The pool had no live worker when the door took the request, or another kind of worker.
-        message = "this model is served by an upstream, so prompt must be one text"
-        raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "prompt")
     fields = _without_lengths(forwarded) if isinstance(forwarded, dict) else _native_fields(payload)
-    kind = "chat" if "messages" in payload else "completion"
-    name = "messages" if kind == "chat" else "prompt"
+    kind, answers = "chat" if "messages" in payload else "completion", candidates_in(payload)
+    prompts = 1 if kind == "chat" else len(payload.get("prompts") or (1,))
+    if answers % prompts:
+        raise JobRejected(EndCode.INVALID_VALUE, f"n={answers} is no multiple of {prompts} prompts", "n")
     fields.pop("stream_options", None)
-    fields |= {
-        name: payload[name] if forwarded is not None or kind == "completion" else _without_reasoning(payload[name]),
-        "model": model,
-    }
+    fields |= _prompt(payload, is_forwarded=forwarded is not None) | {"model": model}
+    fields |= {"n": answers // prompts} if answers > prompts else {}
     # vLLM has the logprobs of prompts only in answers that are not streamed.
     streams = fields.get("prompt_logprobs") is None
     fields |= {"stream": True} if streams else {}
@@ -127,7 +137,9 @@ def build_request(spec: JobSpec, model: str) -> UpstreamRequest:
         kind,
         _as_json(fields),
         length_field=_length_field(payload, forwarded),
-        max_tokens=spec.max_tokens,
+        max_tokens=max(1, spec.max_tokens // answers),
+        answers=answers,
+        prompts=prompts,
         has_parts=payload.get("parts") is True,
         keeps_sources=payload.get("sources") is True,
         keeps_rest=isinstance(forwarded, dict),
@@ -167,9 +179,18 @@ def _trace_headers(spec: JobSpec) -> dict[str, str]:
     return {name: text for name, text in given.items() if isinstance(text, str) and _HEADER.fullmatch(text)}
 
 
-def _without_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages without earlier reasoning, because some servers refuse messages with a field for it."""
-    return [{name: given for name, given in each.items() if name != "reasoning_content"} for each in messages]
+def _prompt(payload: Mapping[str, Any], *, is_forwarded: bool) -> dict[str, Any]:
+    """Return the field with the messages or with the prompt, which is a list if there are several."""
+    if "messages" not in payload:
+        prompts = payload.get("prompts") or [payload["prompt"]]
+        return {"prompt": prompts if len(prompts) > 1 else prompts[0]}
+    messages = payload["messages"]
+    # Some servers refuse messages with a field for earlier reasoning.
+    return {"messages": messages if is_forwarded else [_without(each, "reasoning_content") for each in messages]}
+
+
+def _without(message: Mapping[str, Any], left_out: str) -> dict[str, Any]:
+    return {name: given for name, given in message.items() if name != left_out}
 
 
 def _as_json(fields: dict[str, Any]) -> bytes:
@@ -189,8 +210,6 @@ def _asked(payload: dict[str, Any]) -> list[str]:
 def _native_fields(payload: dict[str, Any]) -> dict[str, Any]:
     """Return the sampling fields and the format of a job that did not arrive on one of OpenAI's routes."""
     fields = {name: payload[name] for name in (*_asked(payload), *_CHAT) if payload.get(name) is not None}
-    if candidates_in(payload) > 1:
-        raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, "n is not supported: an upstream gives one answer", "n")
     if payload.get("logprobs") is not None:
         message = "logprobs is supported only on OpenAI's routes: this model is served by an upstream"
         raise JobRejected(EndCode.UNSUPPORTED_PARAMETER, message, "logprobs")

@@ -41,6 +41,11 @@ class Run:
         return self.job.spec.key.partition(":")[0]
 
     @property
+    def places(self) -> int:
+        """How many of the upstream's places the request takes: one for each answer."""
+        return self.request.answers
+
+    @property
     def streams(self) -> bool:
         """Whether the answer has a first token before its end. Embeddings arrive at once."""
         return self.request.kind != "embeddings"
@@ -68,7 +73,8 @@ class Run:
         """Whether the upstream has read the prompt: it has sent a part of the answer, its end, or usage."""
         counts = self.answer.counts
         has_usage = counts.prompt is not None or counts.completion is not None
-        return self.first_token_s is not None or has_usage or bool(self.answer.finish_reason)
+        has_part = self.first_token_s is not None or self.answer.has_begun
+        return has_part or has_usage or bool(self.answer.finish_reason)
 
     def usage(self, now_s: float) -> Usage:
         """Return the token counts and the times. A prompt that the upstream has not read counts nowhere."""

@@ -25,6 +25,7 @@ class Vectors:
     finish_reason: str = ""
     text: str = ""
     completion_tokens: int = 0
+    reported: int = 0
     has_begun: bool = False
     has_role: bool = False
     is_too_long: bool = False

@@ -54,15 +54,46 @@ def test_an_answer_with_a_format_or_tools_is_never_cut(more: dict[str, object], 
     assert read_forwarded(CHAT | more, chat=True).may_be_cut is may_be_cut
 
 
-def test_a_completion_needs_one_prompt() -> None:
-    assert read_forwarded({"prompt": "x", "echo": True}, chat=False).payload() == {
-        "prompt": "x",
-        "forward": {"echo": True},
-    }
-    for prompt in ("", None, ["x"], 3):
-        with pytest.raises(ApiError) as caught:
-            read_forwarded({"prompt": prompt}, chat=False)
-        assert caught.value.param == "prompt"
+@pytest.mark.parametrize(
+    ("body", "payload"),
+    [
+        ({"prompt": "x", "echo": True}, {"prompt": "x", "forward": {"echo": True}}),
+        ({"prompt": ["x"], "n": 1}, {"prompt": "x", "forward": {}}),
+        ({"prompt": "x", "n": 3, "best_of": 3}, {"prompts": ["x"], "n": 3, "forward": {"best_of": 3}}),
+        ({"prompt": ["x", "y"]}, {"prompts": ["x", "y"], "n": 2, "forward": {}}),
+        ({"prompt": [7, 8]}, {"prompts": [[7, 8]], "forward": {}}),
+        ({"prompt": [[7, 8], "x"], "n": 2}, {"prompts": [[7, 8], "x"], "n": 4, "forward": {}}),
+        ({"prompt": ["x"] * 16, "best_of": None}, {"prompts": ["x"] * 16, "n": 16, "forward": {"best_of": None}}),
+    ],
+)
+def test_a_completion_has_prompts_and_a_number_of_answers_to_each(
+    body: dict[str, Any], payload: dict[str, Any]
+) -> None:
+    read = read_forwarded(body, chat=False)
+    assert (read.payload(), read.candidates) == (payload, payload.get("n", 1))
+
+
+def test_a_chat_with_several_answers_is_one_that_workers_of_earlier_versions_reject() -> None:
+    assert read_forwarded(CHAT | {"n": 3}, chat=True).payload() == CHAT | {"n": 3, "prompts": [], "forward": {}}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        *(({"prompt": prompt}, "prompt") for prompt in ("", None, [], [""], 3, [[]], [["x"]], "a\0", ["x"] * 17)),
+        *(({"prompt": "x", "n": n}, "n") for n in (0, 17, True, "2", 2.5)),
+        *(({"prompt": "x", "n": n, "best_of": best}, "best_of") for n, best in ((1, 2), (3, 2), (2, 3))),
+        ({"prompt": ["x"] * 9, "n": 2}, None),
+        ({"prompt": "x", "num_return_sequences": 2}, "num_return_sequences"),
+    ],
+    ids=str,
+)
+def test_prompts_and_numbers_of_answers_that_no_upstream_is_asked_for_are_named(
+    body: dict[str, Any], param: str | None
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_forwarded(body, chat=False)
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from shared.jobs import cost
 from shared.jobs.prompt_weights import CHAT_COUNTS, TEXT_COUNTS
 from shared.store.replies import Snapshot, WorkerView
-from web.runtime.model_pools import read_directory
+from web.runtime.model_pools import Model, read_directory
 
 
 def a_worker(model: str, *, live: bool = True, **facts: str) -> WorkerView:
@@ -110,6 +110,25 @@ def test_a_model_is_passed_on_only_if_all_its_workers_pass_it_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("facts", "gives_one"),
+    [
+        ([{"forwards": "true", "forwards_several": "true"}], False),
+        ([{"forwards": "true"}], True),
+        ([{"forwards": "true", "forwards_several": "true"}, {"forwards": "true"}], True),
+        ([{"forwards": "false"}, {"forwards": "true"}], True),
+        ([{"forwards": "false"}, {"forwards": "true", "forwards_several": "true"}], False),
+        ([{}], False),
+    ],
+)
+def test_a_model_gives_one_answer_while_one_of_its_upstreams_workers_is_of_an_earlier_version(
+    facts: list[dict[str, str]], gives_one: bool
+) -> None:
+    model = read_directory(a_snapshot(*(a_worker("m", **each) for each in facts))).find("m")
+    assert model is not None
+    assert model.gives_one_answer is gives_one
+
+
+@pytest.mark.parametrize(
     ("facts", "longest"),
     [
         ([{"n_ctx": "512"}], 512),
@@ -126,3 +145,12 @@ def test_the_longest_job_that_clients_are_told_is_the_workers_or_the_upstreams(
     model = read_directory(a_snapshot(*(a_worker("m", **each) for each in facts))).find("m")
     assert model is not None
     assert model.max_model_len == longest
+
+
+@pytest.mark.parametrize(("forwards", "prompts", "tokens"), [(True, 2, 20), (False, 2, 10), (True, 0, 10)])
+def test_each_prompt_of_an_upstream_has_a_context_of_its_own(forwards: bool, prompts: int, tokens: int) -> None:
+    model = Model("m", live=True, forwards=forwards, n_ctx=10)
+    payload: dict[str, object] = {"prompts": ["x" * 900] * prompts}
+    if not prompts:
+        payload |= {"messages": [{"role": "user", "content": "x" * 900}], "forward": {}}
+    assert model.computed(payload) == tokens

@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, Call, Part, ordered_parts, read_parts, without_marks
 from workers.upstream.answer import Answer
 from workers.upstream.invalid import AnswerInvalid
-from workers.upstream.parts_writer import PartsWriter
 
 
 def chunk(delta: Any, **choice: Any) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def answer_of(*deltas: Any, finish_reason: str = "stop", waits: bool = False) ->
 
     Unless `waits`, all is shown except the end of the last part.
     """
-    answer = Answer("chat", 999, PartsWriter())
+    answer = Answer("chat", 999, has_parts=True)
     shown = "".join(answer.add_chunk(chunk(delta)) or "" for delta in ({"role": "assistant"}, *deltas))
     answer.add_chunk(chunk({}, finish_reason=finish_reason))
     assert answer.text.startswith(shown)
@@ -92,7 +91,7 @@ def test_a_complete_answer_ends_its_last_part_and_a_cut_one_does_not() -> None:
 
 
 def test_a_call_is_shown_at_once_if_the_call_before_it_is_complete() -> None:
-    answer = Answer("chat", 16, PartsWriter())
+    answer = Answer("chat", 16, has_parts=True)
     answer.add_chunk(call_chunk(0, "a", '{"x":'))
     answer.add_chunk(call_chunk(0, arguments="1}"))
     assert answer.add_chunk(call_chunk(1, "b", "{")) == END + CALL + "b" + ARGUMENTS + "{"
@@ -165,7 +164,7 @@ def test_what_the_upstream_writes_has_no_marks_and_no_halves_of_characters(piece
 
 
 def test_reasoning_tokens_are_those_that_the_upstream_counts() -> None:
-    answer = Answer("chat", 16, PartsWriter())
+    answer = Answer("chat", 16, has_parts=True)
     usage = {"prompt_tokens": 3, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
     answer.add_chunk({"choices": [], "usage": usage})
     assert answer.extra() == {"reasoning_tokens": 4}

@@ -11,7 +11,6 @@ from shared.answer_parts import Call, read_parts
 from workers.upstream.answer import Answer
 from workers.upstream.call_places import ObjectScanner
 from workers.upstream.invalid import AnswerInvalid
-from workers.upstream.parts_writer import PartsWriter
 
 ROLE = {"role": "assistant"}
 
@@ -28,7 +27,7 @@ def piece(**fields: Any) -> dict[str, Any]:
 
 def said(*deltas: Any, field: str = "delta") -> tuple[str, str, list[Call]]:
     """Return the content, the reasoning and the calls of a stream, which are the same for each API."""
-    apart, written = Answer("chat", 99), Answer("chat", 99, PartsWriter())
+    apart, written = Answer("chat", 99), Answer("chat", 99, has_parts=True)
     for answer in (apart, written):
         for delta in ({"role": "assistant", "content": ""}, *deltas):
             answer.add_chunk(chunk(delta, field))
@@ -143,9 +142,9 @@ def test_a_call_is_found_wherever_the_server_writes_it(call: dict[str, Any]) -> 
     ],
 )
 def test_a_content_of_parts_is_its_text_and_its_reasoning(field: str, content: Any, text: str, reasoning: str) -> None:
-    answer = Answer("chat", 99, PartsWriter())
+    answer = Answer("chat", 99, has_parts=True)
     answer.add_chunk(chunk({"content": content}, field, finish_reason="stop"))
-    whole = Answer("chat", 99, PartsWriter())
+    whole = Answer("chat", 99, has_parts=True)
     whole.add_whole(chunk({"content": content}, field))
     for each in (answer, whole):
         parts = read_parts(each.text)

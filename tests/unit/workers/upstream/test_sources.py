@@ -10,12 +10,11 @@ from web.openai.message_parts import delta_fields, message_fields
 from workers.engine.events import JobSpec
 from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
 from workers.upstream.invalid import AnswerInvalid
-from workers.upstream.parts_writer import PartsWriter
 from workers.upstream.request import build_request
 
 
 def passed_on() -> Answer:
-    return Answer("chat", 99, PartsWriter(keeps_sources=True), keeps_rest=True)
+    return Answer("chat", 99, has_parts=True, keeps_sources=True, keeps_rest=True)
 
 
 def add(answer: Answer, delta: Any, *, choice: Any = None, **response: Any) -> str:
@@ -59,7 +58,7 @@ def test_calls_that_wait_keep_their_ids_and_those_without_one_get_ours() -> None
 
 
 def test_other_clients_get_no_ids_of_the_upstream() -> None:
-    answer = Answer("chat", 99, PartsWriter())
+    answer = Answer("chat", 99, has_parts=True)
     add(answer, {"reasoning": "hm"})
     add(answer, call(0, id="a", function={"name": "read", "arguments": "{}"}), choice={"finish_reason": "stop"})
     parts = read_parts(answer.text)
@@ -68,8 +67,8 @@ def test_other_clients_get_no_ids_of_the_upstream() -> None:
 
 def test_a_mark_in_an_id_is_no_mark() -> None:
     answer = passed_on()
-    add(answer, call(0, id="a\ufdd1b\ufdd4", function={"name": "read", "arguments": "{}"}))
-    assert read_parts(answer.text).calls == [Call("read", "{}", without_marks("a\ufdd1b\ufdd4"))]
+    add(answer, call(0, id="a\ufdd1b\ufdd6", function={"name": "read", "arguments": "{}"}))
+    assert read_parts(answer.text).calls == [Call("read", "{}", without_marks("a\ufdd1b\ufdd6"))]
 
 
 def test_other_fields_are_kept_with_lists_joined_and_the_last_of_all_others() -> None:

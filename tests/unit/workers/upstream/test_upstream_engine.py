@@ -91,13 +91,6 @@ def test_an_upstream_is_not_asked_to_rank(scene: UpstreamScene, server: Upstream
     assert server.bodies == []
 
 
-def test_an_upstream_is_not_given_several_prompts_or_token_ids(scene: UpstreamScene, server: UpstreamServer) -> None:
-    with pytest.raises(JobRejected, match="prompt must be one text") as rejected:
-        scene.submit({"prompts": [[1, 2, 3]]})
-    assert rejected.value.code == "unsupported_parameter"
-    assert server.bodies == []
-
-
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_cancel_closes_the_request_and_frees_the_slot(
     scene: UpstreamScene, server: UpstreamServer, drop: bool
