@@ -297,12 +297,14 @@ def _judge_exactly(verdict: Verdict, scene: Scene, worker: Process) -> None:
 
 def _judge_with_kills(verdict: Verdict, scene: Scene) -> None:
     """Check that each job is charged no less than its client was told, and no more than the upstream wrote for it."""
-    entries, words = _by_trace(scene.upstream.entries), {one.trace: one.words for one in scene.clients.told}
+    entries = _by_trace(scene.upstream.entries)
+    words = {one.trace: one.words for one in scene.clients.told if one.answered}
     for trace, view in scene.views.items():
         prompt, _, answer = _told(view)
         read = [entry for entry in entries[trace] if entry.is_read]
-        least = words.get(trace, 0) if view.state is JobState.SUCCEEDED else 0
-        verdict.expect_between(f"answer of {view.id}", least, answer, max((one.taken for one in read), default=0))
+        verdict.expect_between(
+            f"answer of {view.id}", words.get(trace, 0), answer, max((one.taken for one in read), default=0)
+        )
         verdict.expect_between(f"prompt of {view.id}", 0, prompt, max((one.prompt for one in read), default=0))
     sums, counters = _sums(scene.upstream.entries), _counters(scene.stage)
     for at, name in enumerate(_KINDS):
