@@ -272,11 +272,13 @@ def _judge_exactly(verdict: Verdict, scene: Scene, worker: Process) -> None:
     """Compare with the upstream's ledger to the token: each attempt in the counters, the last one of a job in usage.
 
     A stream that has shown text is not repeated: its job is canceled after the failed attempt, and charged nothing. If
-    another attempt had begun by then, the worker may have read a part of that.
+    another attempt had begun by then, the worker may have read a part of that. aiohttp also drops what arrives together
+    with broken framing.
     """
     sums, counters, by_trace = _sums(scene.upstream.entries), _counters(scene.stage), _by_trace(scene.upstream.entries)
     canceled = [entries for trace, entries in by_trace.items() if scene.views[trace].state is JobState.CANCELED]
     cut = [entry for entries in canceled for entry in _after_text(entries)]
+    cut += [entry for entry in scene.upstream.entries if entry.behaviour == "broken_framing" and entry not in cut]
     unread = _sums(cut)
     verdict.figures["cut"] = len(cut)
     for name in _KINDS:
