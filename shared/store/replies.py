@@ -216,6 +216,11 @@ class WorkerView:
     draining: bool
     facts: dict[str, str]
 
+    @property
+    def kv_used(self) -> float:
+        """The share of the KV cells that is reserved. A worker that keeps no cells may report more free than it has."""
+        return max(0.0, 1 - self.cells_free / self.cells) if self.cells > 0 else 0.0
+
 
 @dataclass(frozen=True)
 class TenantView:

@@ -122,7 +122,7 @@ def _worker_line(before: "WorkerView | None", worker: "WorkerView", seconds: flo
         busy=worker.slots_busy,
         slots=worker.slots,
         paused=_number(worker.facts, "paused"),
-        kv_used=1 - worker.cells_free / worker.cells if worker.cells else 0.0,
+        kv_used=worker.kv_used,
         tokens_per_s=_rate(since, seconds),
     )
 

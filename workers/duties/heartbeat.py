@@ -99,7 +99,7 @@ class Heartbeat:
     def metrics(self) -> dict[str, tuple[str, str, float]]:
         """Return the worker's metrics as {name: (counter or gauge, help text, value)}."""
         engine_facts, stats = self._engine.facts, self._engine.stats
-        used = 1 - self._engine.free_capacity().cells / engine_facts.cells
+        used = self._engine.free_capacity().kv_used(engine_facts.cells)
         return {
             "penstock_worker_slots": (
                 "gauge",

@@ -47,6 +47,6 @@ class LoadLog:
                 tokens_per_s=round(completions / passed_s, 1),
                 steps_per_s=round(steps / passed_s, 1),
                 cached_share=f"{cached / max(1, cached + prompts):.0%}",
-                kv_used=f"{1 - free.cells / facts.cells:.0%}",
+                kv_used=f"{free.kv_used(facts.cells):.0%}",
             )
         return INTERVAL_S

@@ -107,3 +107,7 @@ class FreeCapacity:
     aside: tuple[str, ...] = ()
     #: Whether several jobs on their last attempt may run at once. If not, one that kills the worker ends no other job.
     trusts_last_attempts: bool = False
+
+    def kv_used(self, cells: int) -> float:
+        """Return the share of the worker's `cells` that is reserved. An engine that keeps no cells has more free."""
+        return max(0.0, 1 - self.cells / cells)

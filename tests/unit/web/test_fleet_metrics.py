@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -140,13 +141,15 @@ def test_gauges_show_the_tenants_seen_last_and_the_rest_as_other() -> None:
 
 
 def test_only_live_workers_are_counted() -> None:
-    workers = [a_worker("w1"), a_worker("w2", live=False)]
+    # An embedding worker keeps no cells, and reports more free ones than it has.
+    embeds = replace(a_worker("w3", busy=0), cells_free=40_000)
+    workers = [a_worker("w1"), a_worker("w2", live=False), embeds]
     read = samples(a_snapshot(workers=workers, live_workers=256, live_slots=1_024, capacity_wtps=120.5))
     assert read["penstock_workers"] == [({}, 256)]
     assert read["penstock_slots"] == [({}, 1_024)]
     assert read["penstock_capacity_tokens_per_second"] == [({}, 120.5)]
-    assert read["penstock_worker_slots_busy"] == [({"worker": "w1"}, 1)]
-    assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75)]
+    assert read["penstock_worker_slots_busy"] == [({"worker": "w1"}, 1), ({"worker": "w3"}, 0)]
+    assert read["penstock_worker_kv_used_ratio"] == [({"worker": "w1"}, 0.75), ({"worker": "w3"}, 0)]
 
 
 def test_paused_jobs_are_added_up_over_the_live_workers_of_a_pool() -> None:

@@ -8,7 +8,7 @@ from tests.support.lockstep import CALL_MS, ROW_MS, TOKEN_MS, Lockstep, lockstep
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.heartbeat import Heartbeat
 from workers.duties.throughput import Throughput
-from workers.engine.events import JobSpec
+from workers.engine.events import FreeCapacity, JobSpec
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 from workers.engine.stats import EngineSettings
@@ -64,3 +64,8 @@ def test_a_host_whose_name_is_not_utf_8_can_be_reported(monkeypatch):
     engine = Engine(SimBackend(slots=2, cells=100, n_ctx=100, clock=clock), EngineSettings(), print, clock)
     facts = _heartbeat(engine, clock).report().facts
     assert facts["host"] == "gr?n"
+
+
+@pytest.mark.parametrize(("free", "used"), [(512, 0.0), (128, 0.75), (0, 1.0), (4 << 20, 0.0)])
+def test_the_used_share_of_cells_is_0_for_an_engine_that_keeps_none_and_has_room_for_longer_jobs(free, used):
+    assert FreeCapacity(4, free).kv_used(512) == used

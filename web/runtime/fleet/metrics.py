@@ -230,9 +230,7 @@ def _gauges(snapshot: Snapshot) -> dict[str, Iterable[tuple[list[str], float]]]:
         "penstock_pool_tier": [([model], tier) for model, tier in sorted(snapshot.tiers.items())],
         "penstock_capacity_tokens_per_second": [([], snapshot.capacity_wtps)],
         "penstock_worker_slots_busy": [([worker.name], worker.slots_busy) for worker in live],
-        "penstock_worker_kv_used_ratio": [
-            ([worker.name], 1 - worker.cells_free / worker.cells) for worker in live if worker.cells > 0
-        ],
+        "penstock_worker_kv_used_ratio": [([worker.name], worker.kv_used) for worker in live if worker.cells > 0],
     }
 
 
