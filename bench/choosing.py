@@ -112,7 +112,7 @@ def _ms(call: Callable[[], object]) -> float:
     return 1000 * median(took)
 
 
-def steps(path: Path, slots: int, answer: int, rounds: int) -> dict[str, dict[str, float]]:
+def steps(path: Path, slots: int, answer: int, rounds: int, device: str = "cpu") -> dict[str, dict[str, float]]:
     """Return for each kind of sampling the tokens a second, and the share of the time that the model computes."""
     ended: set[str] = set()
 
@@ -121,7 +121,7 @@ def steps(path: Path, slots: int, answer: int, rounds: int) -> dict[str, dict[st
             ended.add(event.key)
 
     sizes = {"max_batch_size": slots, "n_ctx": 256, "kv_cells": 256 * slots - 1, "speculation": "off"}
-    engine = make_engine(load({}, None, device="cpu", **sizes), note, model_path=path, clock=RealClock())
+    engine = make_engine(load({}, None, device=device, **sizes), note, model_path=path, clock=RealClock())
     figures: dict[str, dict[str, list[float]]] = {}
     for turn in range(rounds + 1):
         for kind, temperature in (("greedy", 0.0), ("default", 0.8)):

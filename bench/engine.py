@@ -2,7 +2,9 @@
 
 Run: `make bench-engine`, or `python -m bench.engine` with options. Each load runs in several rounds; in each round
 these run one after the other: (a) llama_decode alone; (b) a worker whose jobs are admitted and followed through the
-store; (c) the same worker over HTTP; (d) a C++ llama.cpp server over HTTP with the same number of slots.
+store; (c) the same worker over HTTP; (d) a C++ llama.cpp server over HTTP with the same number of slots; (e) the same
+server with backend sampling, if --server names a `llama-server`. A load that fills all slots is also run with default
+sampling.
 bench/README.md explains the figures.
 """
 
@@ -57,31 +59,36 @@ def cells_of(name: str, chosen: argparse.Namespace) -> Iterator[Load]:
             answers = max(1, _ANSWERS_PER_CLIENT[name] // (4 if prompt_tokens > 256 else 1))
             answers *= 2 if clients >= chosen.slots else 1
             yield Load(clients, prompt_tokens, chosen.answer, chosen.turns or answers)
+            if clients >= chosen.slots:
+                yield Load(clients, prompt_tokens, chosen.answer, chosen.turns or answers, sampled=True)
 
 
 class ModelServers:
     """All servers of one model. They run at once and get load in turn, so that noise on the machine affects all."""
 
-    def __init__(self, ceiling: Ceiling, stack: Stack, peer: Peer | None, prompts: Prompts) -> None:
-        self._ceiling, self._stack, self._peer, self._prompts = ceiling, stack, peer, prompts
+    def __init__(self, ceiling: Ceiling, stack: Stack, peers: dict[str, Peer], prompts: Prompts) -> None:
+        """Take the servers; `peers` are (d) and (e)."""
+        self._ceiling, self._stack, self._peers, self._prompts = ceiling, stack, peers, prompts
 
     def run_round(self, load: Load) -> Cell:
-        """Run (a) to (d) once. Return each one's tokens per second, and each process's CPU ms per job."""
-        processes = self._stack.processes | ({} if self._peer is None else self._peer.processes)
+        """Run (a) to (e) once. Return each one's tokens per second, and each process's CPU ms per job."""
+        processes = dict(self._stack.processes)
+        for name, peer in self._peers.items():
+            processes |= {f"{kind} ({name})": process for kind, process in peer.processes.items()}
         cpu, answers = Cpu(processes), load.answer_tokens
         began = time.process_time()
         seconds = {"a": self._ceiling.run(load)}
         cpu_ms = {"a": {"llama_decode": 1000 * (time.process_time() - began) / load.jobs}}
         cpu.since()
         texts = self._texts(load)
-        seconds["b"] = self._stack.run(texts, load.clients, load.prompt_tokens, answers)
+        seconds["b"] = self._stack.run(texts, load.clients, load.prompt_tokens, answers, sampled=load.sampled)
         cpu_ms["b"] = _per_job(cpu.since(), load)
         texts = self._texts(load)
-        seconds["c"] = engine_http.run(self._stack.port, texts, load.clients, answers)
+        seconds["c"] = engine_http.run(self._stack.port, texts, load.clients, answers, sampled=load.sampled)
         cpu_ms["c"] = _per_job(cpu.since(), load)
-        if self._peer is not None:
-            seconds["d"] = engine_http.run(self._peer.port, texts, load.clients, answers)
-            cpu_ms["d"] = _per_job(cpu.since(), load)
+        for name, peer in self._peers.items():
+            seconds[name] = engine_http.run(peer.port, texts, load.clients, answers, sampled=load.sampled)
+            cpu_ms[name] = _per_job(cpu.since(), load)
         tps = {name: load.tokens / took for name, took in seconds.items()}
         return {"tokens_per_s": tps, "cpu_ms_per_job": cpu_ms, "load": os.getloadavg()[0]}
 
@@ -98,7 +105,7 @@ def medians(rounds: list[Cell]) -> Cell:
     tps = [one["tokens_per_s"] for one in rounds]
     ratios = {
         f"{x}/{y}": statistics.median(one[x] / one[y] for one in tps)
-        for x, y in ("ba", "ca", "cd", "bd")
+        for x, y in ("ba", "ca", "cd", "bd", "ce")
         if {x, y} <= set(tps[0])
     }
     processes = {(run, name) for one in rounds for run, spent in one["cpu_ms_per_job"].items() for name in spent}
@@ -117,10 +124,11 @@ def medians(rounds: list[Cell]) -> Cell:
 
 def print_cell(name: str, load: Load, cell: Cell) -> None:
     """Print one line of the table, and the CPU times below it."""
-    tps = "".join(f"{cell['tokens_per_s'].get(run, float('nan')):10,.1f}" for run in "abcd")
+    tps = "".join(f"{cell['tokens_per_s'].get(run, float('nan')):10,.1f}" for run in "abcde")
     ratios = "".join(f"{cell['ratios'].get(ratio, float('nan')):7.2f}" for ratio in ("b/a", "c/a", "c/d"))
-    print(f"{name:6}{load.prompt_tokens:7}{load.clients:8}{tps}  {ratios}{cell['load']:7.1f}", flush=True)
-    for run in "abcd":
+    kind = "default" if load.sampled else "greedy"
+    print(f"{name:6}{load.prompt_tokens:7}{load.clients:8} {kind:8}{tps}  {ratios}{cell['load']:7.1f}", flush=True)
+    for run in "abcde":
         if run in cell["cpu_ms_per_job"]:
             spent = ", ".join(f"{process} {ms:.1f}" for process, ms in cell["cpu_ms_per_job"][run].items())
             print(f"{'':21}({run}) CPU ms a job: {spent}")
@@ -135,13 +143,17 @@ def one_model(name: str, chosen: argparse.Namespace, folder: Path) -> dict[str, 
     print(f"# {ceiling.facts.sentence()}")
     prompts = Prompts(ceiling.count, chosen.seed)
     figures: dict[str, Any] = {"facts": ceiling.facts.as_dict(), "cells": {}}
-    peer = None if chosen.no_peer else Peer(path, ceiling.facts, chosen.server, folder / f"{name}-peer.log")
+    peers = {} if chosen.no_peer else {"d": Peer(path, ceiling.facts, chosen.server, folder / f"{name}-peer.log")}
+    peer = peers.get("d")
+    if chosen.server and peer is not None:
+        log = folder / f"{name}-peer-bs.log"
+        peers["e"] = Peer(path, ceiling.facts, chosen.server, log, backend_sampling=True)
     try:
         with running(folder, environ | {"PENSTOCK_MODEL": str(path)}) as stack:
-            servers = ModelServers(ceiling, stack, peer, prompts)
+            servers = ModelServers(ceiling, stack, peers, prompts)
             for load in cells_of(name, chosen):
                 cell = medians([servers.run_round(load) for _ in range(chosen.rounds)])
-                figures["cells"][f"{load.prompt_tokens} x {load.clients}"] = cell
+                figures["cells"][load.name] = cell
                 print_cell(name, load, cell)
             figures |= engine_extra.idle_slots(stack)
             if name == "small":
@@ -149,8 +161,8 @@ def one_model(name: str, chosen: argparse.Namespace, folder: Path) -> dict[str, 
             figures |= engine_extra.first_tokens(ceiling, stack, peer, prompts, chosen.rounds)
             figures |= engine_extra.reuse(stack, prompts, chosen.rounds)
     finally:
-        if peer is not None:
-            peer.close()
+        for each in peers.values():
+            each.close()
         ceiling.close()
     if "peer" not in figures and peer is not None:
         figures["peer"] = peer.name
@@ -185,7 +197,7 @@ def main() -> None:
         "--all", action="store_true", help="run long prompts (which take minutes) and extras for larger models, too"
     )
     options.add_argument("--server", type=Path, help="path of a llama-server; without it, xllamacpp is used")
-    options.add_argument("--no-peer", action="store_true", help="do not run (d)")
+    options.add_argument("--no-peer", action="store_true", help="do not run (d) and (e)")
     options.add_argument(
         "--no-extra", action="store_true", help="do not measure a long prompt beside short ones, nor two workers"
     )
@@ -198,10 +210,10 @@ def main() -> None:
         name: str(value) for name, value in vars(chosen).items() if name not in ("models_folder", "server")
     }
     print_environment(facts)
-    print("# tokens a second: (a) llama_decode alone, (b) worker and store, (c) HTTP to worker, (d) C++ server")
+    print("# tokens/s: (a) llama_decode alone, (b) worker and store, (c) HTTP to worker, (d) C++ server, (e) with -bs")
     print(
-        f"{'model':6}{'prompt':>7}{'clients':>8}"
-        + "".join(f"{f'({run})':>10}" for run in "abcd")
+        f"{'model':6}{'prompt':>7}{'clients':>8} {'sampling':8}"
+        + "".join(f"{f'({run})':>10}" for run in "abcde")
         + f"  {'b/a':>7}{'c/a':>7}{'c/d':>7}{'load':>7}"
     )
     figures: dict[str, Any] = {}

@@ -10,15 +10,27 @@ from typing import Any
 _DEADLINE_S = 600
 
 
-def post_completion(connection: HTTPConnection, prompt: str, max_tokens: int, *, stream: bool = False) -> Any:
-    """Send one greedy completion request and return the response, whose body is not yet read."""
-    body = {"model": "bench", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": stream}
+#: A greedy answer, and one with default sampling. This has all its tokens too, although the weights are random.
+_GREEDY, _DEFAULT = {"temperature": 0}, {"temperature": 0.8, "ignore_eos": True}
+
+
+def sampling_fields(*, sampled: bool) -> dict[str, Any]:
+    """Return the fields of a request for a greedy answer, or for one with default sampling."""
+    return _DEFAULT if sampled else _GREEDY
+
+
+def post_completion(
+    connection: HTTPConnection, prompt: str, max_tokens: int, *, stream: bool = False, sampled: bool = False
+) -> Any:
+    """Send one completion request and return the response, whose body is not yet read."""
+    body = {"model": "bench", "prompt": prompt, "max_tokens": max_tokens, "stream": stream}
+    body |= sampling_fields(sampled=sampled)
     headers = {"Content-Type": "application/json", "X-Deadline-Ms": str(_DEADLINE_S * 1000)}
     connection.request("POST", "/v1/completions", json.dumps(body), headers)
     return connection.getresponse()
 
 
-def run(port: int, prompts: list[str], clients: int, max_tokens: int) -> float:
+def run(port: int, prompts: list[str], clients: int, max_tokens: int, *, sampled: bool = False) -> float:
     """Return the seconds until all prompts are answered. Raises RuntimeError if an answer has another length."""
     todo: SimpleQueue[str] = SimpleQueue()
     for prompt in prompts:
@@ -35,7 +47,7 @@ def run(port: int, prompts: list[str], clients: int, max_tokens: int) -> float:
                 prompt = todo.get_nowait()
             except Empty:
                 break
-            response = post_completion(connection, prompt, max_tokens)
+            response = post_completion(connection, prompt, max_tokens, sampled=sampled)
             answer = json.loads(response.read())
             if response.status != 200 or answer["usage"]["completion_tokens"] != max_tokens:
                 faults.append(f"{response.status} {str(answer)[:400]}")

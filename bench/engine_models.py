@@ -34,6 +34,13 @@ class Load:
     answer_tokens: int
     #: Answers for each client.
     answers_per_client: int
+    #: Whether the answers have default sampling. Otherwise they are greedy.
+    sampled: bool = False
+
+    @property
+    def name(self) -> str:
+        """The load's name among the figures."""
+        return f"{self.prompt_tokens} x {self.clients}" + (", default sampling" if self.sampled else "")
 
     @property
     def jobs(self) -> int:

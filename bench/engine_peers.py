@@ -33,7 +33,10 @@ _OPTIONS = ("TESTS=OFF", "EXAMPLES=OFF", "UI=OFF", "APP=OFF")
 class Peer:
     """One server on loopback. It splits its KV cache as the worker does and has no additional prompt cache in RAM."""
 
-    def __init__(self, model: Path, facts: Facts, server: Path | None, log: Path) -> None:
+    def __init__(
+        self, model: Path, facts: Facts, server: Path | None, log: Path, *, backend_sampling: bool = False
+    ) -> None:
+        """Start the server. With `backend_sampling`, `llama-server` chooses tokens where the model computes."""
         self.name = "llama-server" if server else f"xllamacpp {version('xllamacpp')}"
         self.port = free_port()
         environ = os.environ | {"OMP_WAIT_POLICY": "passive"}
@@ -41,6 +44,9 @@ class Peer:
             libraries = Path(llama_cpp.__file__).parent / "lib"
             environ["LD_LIBRARY_PATH"] = f"{server.parent}:{libraries}"
         arguments = _llama_server(server, model, facts, self.port) if server else _xllamacpp(model, facts, self.port)
+        if server and backend_sampling:
+            self.name += " -bs"
+            arguments.append("--backend-sampling")
         with log.open("ab") as output:
             self._popen = subprocess.Popen(arguments, env=environ, stdout=output, stderr=output)
         self.processes = {"server": psutil.Process(self._popen.pid)}

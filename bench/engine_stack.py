@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from bench.engine_http import sampling_fields
 from shared.jobs.job import NewJob, new_job_id
 from shared.store.connection import OPERATOR, open_client
 from shared.store.embedded import EmbeddedStore
@@ -84,19 +85,32 @@ class Stack:
         workers = [worker for worker in self.store.snapshot().workers if worker.live]
         return sum(float(worker.facts[name]) for worker in workers)
 
-    def admit(self, prompt: str, prompt_tokens: int, max_tokens: int, tenant: str = "default") -> str:
-        """Admit a greedy job as the ingress would, and return its id."""
-        payload = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+    def admit(
+        self, prompt: str, prompt_tokens: int, max_tokens: int, tenant: str = "default", *, sampled: bool = False
+    ) -> str:
+        """Admit a job as the ingress would, and return its id. It is greedy unless it is `sampled`."""
+        payload = {"prompt": prompt, "max_tokens": max_tokens} | sampling_fields(sampled=sampled)
         job = NewJob(new_job_id(), tenant, "bench", payload, prompt_tokens, max_tokens, _DEADLINE_S * 1000)
         answer = self.store.admit(job)
         return str(answer.id)  # type: ignore[union-attr]  # if the job is refused, the benchmark fails here
 
-    def run(self, prompts: list[str], clients: int, prompt_tokens: int, max_tokens: int | list[int]) -> float:
+    def run(
+        self,
+        prompts: list[str],
+        clients: int,
+        prompt_tokens: int,
+        max_tokens: int | list[int],
+        *,
+        sampled: bool = False,
+    ) -> float:
         """Return the seconds until all prompts are answered, `clients` at a time, through the store without HTTP."""
         lengths = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else max_tokens
         remaining = iter(zip(prompts, lengths, strict=True))
         began = time.perf_counter()
-        following = {self.admit(prompt, prompt_tokens, length): "0" for prompt, length in islice(remaining, clients)}
+        following = {
+            self.admit(prompt, prompt_tokens, length, sampled=sampled): "0"
+            for prompt, length in islice(remaining, clients)
+        }
         while following:
             for job_id, events in self.store.read_events(following, block_ms=4000).items():
                 following[job_id] = events[-1][0]
@@ -106,7 +120,7 @@ class Stack:
                         raise RuntimeError(f"job {job_id} did not succeed: {last}")
                     del following[job_id]
                     for prompt, length in islice(remaining, 1):
-                        following[self.admit(prompt, prompt_tokens, length)] = "0"
+                        following[self.admit(prompt, prompt_tokens, length, sampled=sampled)] = "0"
         return time.perf_counter() - began
 
     def close(self) -> None:

@@ -44,6 +44,7 @@ def main() -> None:
     options.add_argument("--file-type", default="f16", choices=["f16", "f32", "q8_0"])
     options.add_argument("--device", default="0", help="PENSTOCK_DEVICE; cpu only tests this program")
     options.add_argument("--minutes", type=float, default=10, help="the run ends after this time")
+    options.add_argument("--server", type=Path, help="path of a llama-server of the same build, to be measured too")
     options.add_argument("--parts", default=",".join(PARTS), help="the parts to run")
     options.add_argument("--again", action="store_true", help="repeat the parts that have figures")
     options.add_argument("--models-folder", type=Path, default=Path(tempfile.gettempdir()) / "penstock-bench-models")
@@ -71,7 +72,7 @@ def main() -> None:
         written.rename(path)
 
     file = model_file(model, chosen.file_type, chosen.models_folder) if model in SHAPES else Path(chosen.model)
-    bench = Bench(file, chosen.device, seed=1)
+    bench = Bench(file, chosen.device, seed=1, server=chosen.server)
     # A part that was begun and has no figures has ended the process, and might do so again.
     for name in sorted(chosen.parts.split(","), key=lambda part: part in begun and part not in figures):
         if name in figures:

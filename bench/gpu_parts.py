@@ -1,5 +1,6 @@
 """The parts of the GPU benchmark: each measures one thing that could not be verified without a card."""
 
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,10 @@ from typing import Any
 
 from llama_cpp import _ggml, llama_cpp
 
-from bench.engine_models import Prompts
+from bench import choosing
+from bench.engine_ceiling import Ceiling
+from bench.engine_models import Load, Prompts, spread
+from bench.gpu_serving import Serving
 from shared.settings.settings import Settings, load
 from workers.engine.backend import BatchRow
 from workers.engine.events import Ended, Event, JobSpec
@@ -25,6 +29,8 @@ from workers.engine.loop import Engine
 _PROMPT, _ANSWER, _N_CTX = 64, 64, 1024
 #: Slots whose answers are compared with those of one slot, and number of these answers.
 _COMPARED_SLOTS, _COMPARED = 8, 16
+#: Slots of the parts that are about many rows, and how often they are measured.
+_MOST_SLOTS, _ROUNDS = 64, 3
 #: Longest time that the tests may take, in seconds.
 _TESTS_S = 240
 #: Prompt tokens whose computation is timed, and how often.
@@ -40,6 +46,13 @@ class Bench:
     path: Path
     device: str
     seed: int
+    #: A `llama-server` of the same build, to be measured too.
+    server: Path | None = None
+
+    @property
+    def serving(self) -> Serving:
+        """The servers of the parts that send requests."""
+        return Serving(self.path, self.device, self.server, self.seed)
 
     def settings(self, slots: int, **overrides: Any) -> Settings:
         """Return the settings of an engine with `slots` slots of 1,024 cells each."""
@@ -183,6 +196,28 @@ def memory(bench: Bench) -> Figures:
         }
 
 
+def ceiling(bench: Bench) -> Figures:
+    """Return how many tokens per second llama_decode alone computes with their logits, with 64 slots."""
+    alone = Ceiling(bench.settings(_MOST_SLOTS), bench.path)
+    try:
+        load = Load(_MOST_SLOTS, _PROMPT, _ANSWER, 1)
+        alone.run(load)
+        return {"generated_tps": spread([load.tokens / alone.run(load) for _ in range(_ROUNDS)])}
+    finally:
+        alone.close()
+
+
+def choosing_ways(bench: Bench) -> Figures:
+    """Return the milliseconds in which each way chooses the tokens of 64 rows, with one to eight threads."""
+    threads = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
+    return {"rows": _MOST_SLOTS, "ms": choosing.ways(_MOST_SLOTS, threads, bench.seed)}
+
+
+def choosing_steps(bench: Bench) -> Figures:
+    """Return the tokens per second, and the model's share of the time, with greedy and with default sampling."""
+    return choosing.steps(bench.path, _MOST_SLOTS, _ANSWER, _ROUNDS, device=bench.device)
+
+
 #: The parts, in the order in which they run.
 PARTS: dict[str, Callable[[Bench], Figures]] = {
     "devices": devices,
@@ -190,6 +225,12 @@ PARTS: dict[str, Callable[[Bench], Figures]] = {
     "speed_1": speed(1),
     "speed_8": speed(8),
     "speed_32": speed(32),
+    "ceiling": ceiling,
+    "choosing": choosing_ways,
+    "steps_64": choosing_steps,
+    "http": lambda bench: bench.serving.closed_loops(),
+    "prompts": lambda bench: bench.serving.long_prompts(),
+    "flood": lambda bench: bench.serving.flood(),
     "answers": answers,
     "cache": cache,
     "memory": memory,
