@@ -42,7 +42,7 @@ INVARIANTS: dict[int, str] = {
     13: "each webhook that is not told is due at some time, and its tenant has a turn by then",
 }
 
-#: No pause of reaping is longer than the longest lease (shared/lua/lib/pools/live.lua).
+#: No pause of reaping is longer than the longest lease (shared/lua/lib/pools/reap_pause.lua).
 _MAX_PAUSE_MS = 600_000
 #: How late the reaper may be before invariant 10 is breached: its period of 250 ms, plus an allowance for a busy store.
 _LATE_MS = 2_000

@@ -59,8 +59,8 @@
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 --   stale: another process has claimed the batch, the batch is to end, or its line has an answer
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock mark settings job waiting rq stats books lengths reservation verdict hint doorbell finish drop tier index
--- USES kept offers generated_weight assess routes spending budget webhook
+-- USES clock mark settings job_record waiting rq stats pool_record lengths reservation verdict hint doorbell finish drop tier index
+-- USES tenant_bytes offers generated_weight assess routes spending budget webhook
 -- RARELY enlist index_job change_set drop move_tier end_unchecked_tier predict shorten restore_service
 -- RARELY unrecorded_service hint_for book_less depends_on_load
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
@@ -79,7 +79,7 @@ local function admitted_before(other_id)
     -- Whether this call's client receives the job's id depends on the replicas. The job can be taken back if neither
     -- this offer nor an earlier one had them.
     -- WAIT returns at once on a connection that has written nothing. With this write it waits until the replicas have
-    -- everything up to here, the job included. The HDEL comes first for the reason that lib/base/afford.lua gives.
+    -- everything up to here, the job included. The HDEL comes first for the reason that lib/base/oom_write.lua gives.
     redis.call('HDEL', k_rq_job .. other_id, '')
     redis.call('HSET', k_rq_job .. other_id, 'penstock_offer', with_offer(offers, offer))
   elseif offers ~= offer then

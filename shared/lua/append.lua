@@ -5,7 +5,7 @@
 -- ANSWERS appended
 --   appended: a list of the ids of jobs that are not running under the given claim token
 -- KEEPS 4
--- USES afford
+-- USES oom_write
 
 -- Adds text to the job's stream, unless a repeated call has added it before. Returns whether the stream has the text.
 local function add_text(id, text, tokens)

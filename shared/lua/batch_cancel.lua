@@ -6,7 +6,7 @@
 -- ANSWERS asked gone
 --   asked: the batch's status, which does not change once its files are being written
 -- KEEPS 9
--- USES clock afford mark
+-- USES clock oom_write mark
 
 local saved = redis.call('HMGET', k_batch_record .. id, 'tenant', 'status')
 if saved[1] ~= tenant then

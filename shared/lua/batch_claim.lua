@@ -7,7 +7,7 @@
 --   claimed: the batch's id; now in ms; its open lines, each with its text; every field and value of its record
 --   none: ms until a batch is due, or -1 for none
 -- KEEPS 9
--- USES clock afford mark open_batches
+-- USES clock oom_write mark open_batches
 
 -- A batch is due at most this long after its last turn, or when its claim ends. No script writes a later time.
 local LATEST_MS = 120000

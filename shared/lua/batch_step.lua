@@ -11,7 +11,7 @@
 --   stepped: the batch's status; its numbers of lines that completed and that failed
 --   lost: another process has claimed the batch
 -- KEEPS 9 13
--- USES clock afford mark file_bytes open_batches webhook
+-- USES clock oom_write mark file_bytes open_batches webhook
 
 -- An answer begins with this character if it is one for the file of errors.
 local FAILED = 'e'

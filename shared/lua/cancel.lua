@@ -7,7 +7,7 @@
 --   offer text · cancel only if no client can have the job's id after this offer has failed; '' to cancel in any case
 -- ANSWERS canceled requested ended gone
 -- KEEPS 1 2 4
--- USES clock afford mark job waiting rq stats finish drop offers
+-- USES clock oom_write mark job_record waiting rq stats finish drop offers
 
 local job = read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then

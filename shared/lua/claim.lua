@@ -16,8 +16,8 @@
 --   jobs to pause; ids of jobs that the worker has lost, also of those that leave it for another worker; ms until another
 --   call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings afford mark schema job turns priority heads lease running tier fastest preemption progress contest exchange company
--- USES elsewhere giveback crowd
+-- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker pausing progress preempt worker_report company
+-- USES migrate giveback evict_paused
 -- RARELY find_leaver may_get_room find_displaced give_back finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
 -- RARELY late_ending end_deferral company_on find_giver
 

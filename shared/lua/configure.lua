@@ -10,7 +10,7 @@
 --   conflict: a list that has for each setting that differs: name, stored value, given value
 --   format: the process cannot work on the store's format; the store's format; the oldest format that may work on it
 -- KEEPS 9
--- USES afford schema
+-- USES oom_write schema
 
 -- A store without a number is either empty or was written by a version without numbers, which has format 1.
 local stored = redis.call('HMGET', k_config, 'schema', 'schema_oldest')

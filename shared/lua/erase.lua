@@ -7,7 +7,7 @@
 -- ANSWERS erased gone
 --   erased: 1 if a result was deleted; 0 if there was no result or if the job is inflight
 -- KEEPS 4
--- USES clock job kept
+-- USES clock job_record tenant_bytes
 
 -- Returns the length of a text, or 0 if it is missing.
 local function length_of_text(key)

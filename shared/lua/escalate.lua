@@ -12,7 +12,7 @@
 --   moved: the name of the model of the job's new pool · stays: the job has no later pool that takes it, or has ended, was
 --   canceled, has escalated before or is not the caller's; the caller settles it
 -- KEEPS 1 2 3 7 8
--- USES clock settings afford mark job waiting turns rq stats stream running books doorbell lengths generated_weight spending
+-- USES clock settings oom_write mark job_record waiting turns rq stats stream running pool_record doorbell lengths generated_weight spending
 -- USES budget counted_claims
 
 local job = read_job(id)

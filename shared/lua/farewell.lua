@@ -6,7 +6,7 @@
 --   fault text · why the worker ends, '' if it was asked to stop or comes back when its upstream does
 -- ANSWERS gone
 -- KEEPS 9 12
--- USES clock afford mark fleet lengths fastest crashes stats
+-- USES clock oom_write mark fleet lengths fastest_worker crashes stats
 -- RARELY leaves_to wake_worker
 
 if fault ~= '' then

@@ -14,7 +14,7 @@
 --   mismatch: the id of the file that was finished with the same Idempotency-Key and another body
 --   gone: another tenant has a file with this id, or the file has no part
 -- KEEPS 9
--- USES clock afford mark index file_bytes
+-- USES clock oom_write mark index file_bytes
 
 local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'created_ms', 'home', 'record_bytes')
 if saved[1] ~= tenant then

@@ -5,7 +5,7 @@
 --   tenant text · its owner
 -- ANSWERS deleted used gone
 -- KEEPS 9
--- USES clock afford mark file_bytes open_batches
+-- USES clock oom_write mark file_bytes open_batches
 
 local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'home', 'record_bytes', 'purpose', 'idem')
 if saved[1] ~= tenant then

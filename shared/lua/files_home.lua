@@ -6,7 +6,7 @@
 -- ANSWERS noted conflict
 --   conflict: the noted home
 -- KEEPS 9
--- USES afford
+-- USES oom_write
 
 local noted = redis.call('HGET', k_config, 'files_home')
 if noted and noted ~= home and take_over == 0 then

@@ -5,7 +5,7 @@
 -- ANSWERS overview
 --   overview: the bytes that are taken; the most that may be taken; where doors keep files, or '' if none was started
 -- KEEPS 9
--- USES clock afford file_bytes
+-- USES clock oom_write file_bytes
 
 return { 'overview', sum_of_periods(k_file_bytes .. home), most_in_home(home),
   redis.call('HGET', k_config, 'files_home') or '' }

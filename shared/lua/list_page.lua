@@ -9,7 +9,7 @@
 --   page: 1 if there may be more entries; the last id that was examined, or `after`; how many ids were examined; a list
 --   that has for each entry its id and a list of the fields and values of its record
 -- KEEPS 9
--- USES afford
+-- USES oom_write
 
 local EXAMINED = 64
 local list = (kind == 'files' and k_files or k_batches) .. owner

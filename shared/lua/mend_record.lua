@@ -5,7 +5,7 @@
 -- ANSWERS sound
 --   sound: the record is a hash, or does not exist
 -- KEEPS 9
--- USES afford
+-- USES oom_write
 
 -- The guard renames a value of another type when a command meets it, and counts and announces that.
 redis.call('HLEN', k_tenant .. owner)

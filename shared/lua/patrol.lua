@@ -9,7 +9,7 @@
 --   patrol: ms after which the process should ask again; the number of the round; 1 if this call begins the round; a
 --   list of the queues to reconcile, which is empty for a process that is not on patrol
 -- KEEPS 8
--- USES clock afford mark
+-- USES clock oom_write mark
 
 -- One process is on patrol at a time. It stays on patrol as long as it asks again within this time. After that, another
 -- process continues where it stopped.

@@ -31,7 +31,7 @@
 --   appointment nor earlier attempts into account, and has no per-request spread.
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 6
--- USES clock books lengths verdict tier kept room routes spending
+-- USES clock pool_record lengths verdict tier tenant_bytes return_room routes spending
 -- RARELY shorten check_room choose_pool fits_after_queued
 
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil

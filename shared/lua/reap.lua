@@ -7,7 +7,7 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 for none
 -- KEEPS 1 2 4 5 8 9 10 12
--- USES clock settings afford mark schema job waiting rq stats finish forget giveback lapse drop live fleet crashes company deferral
+-- USES clock settings oom_write mark schema job_record waiting rq stats finish forget giveback lapse drop reap_pause fleet crashes company deferral
 
 local lease_ms, ttl_s, schema_oldest = read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
 if is_outdated(schema_oldest) then

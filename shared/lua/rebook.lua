@@ -6,7 +6,7 @@
 -- ANSWERS rebooked
 --   rebooked: number of repairs
 -- KEEPS 3 7
--- USES clock settings afford mark turns service priority books stats
+-- USES clock settings oom_write mark turns service priority pool_record stats
 
 -- This script examines all owners of the set, because a sum over a part of them is useless. If there are more than
 -- MAX_EXAMINED, it does nothing. A group's part of the pool's sums is taken from the group's record, which another call

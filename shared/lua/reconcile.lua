@@ -8,7 +8,7 @@
 -- ANSWERS reconciled
 --   reconciled: number of repairs; the next position to examine, or -1 at the end of the queue
 -- KEEPS 1 7 8 9
--- USES clock settings afford mark job waiting rq stats forget
+-- USES clock settings oom_write mark job_record waiting rq stats forget
 
 -- The other programs may be RQ's dashboard (requeue, delete, empty), `rq requeue`, a stock `rq worker`, or a person who
 -- deletes a key. Penstock's order and states are authoritative: RQ's list, statuses and registries are made to agree.

@@ -7,7 +7,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock settings afford mark job stats forget rq books turns service priority kept budget
+-- USES clock settings oom_write mark job_record stats forget rq pool_record turns service priority tenant_bytes budget
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a

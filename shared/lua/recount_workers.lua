@@ -4,7 +4,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 12
--- USES clock afford mark fleet slug stats live_places
+-- USES clock oom_write mark fleet slug stats live_places
 
 -- This script may examine more than 64 entries, because a sum over a part of the workers is useless. It does nothing if
 -- there are more workers than this.

@@ -7,7 +7,7 @@
 -- ANSWERS released
 --   released: number of jobs that were requeued; the other jobs ended, or the worker had lost them
 -- KEEPS 1 2 3 7 8
--- USES clock afford mark job waiting rq stats finish giveback lapse deferral
+-- USES clock oom_write mark job_record waiting rq stats finish giveback lapse deferral
 
 -- `refusal` is not '' if the server behind the worker has refused the job: the job's result if it is never accepted.
 local released = 0

@@ -16,8 +16,8 @@
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel;
 --            number of requests that the model's pool has refused because of its load
 -- KEEPS 1 8 9 12
--- USES clock settings afford mark schema job live fleet lengths fastest books turns generated_weight stats progress
--- USES preemption
+-- USES clock settings oom_write mark schema job_record reap_pause fleet lengths fastest_worker pool_record turns generated_weight stats progress
+-- USES pausing
 -- RARELY charge_progress follow_service
 
 local reported = cjson.decode(facts)

@@ -20,7 +20,7 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock settings afford mark job waiting turns rq stats running books learning predictions finish
+-- USES clock settings oom_write mark job_record waiting turns rq stats running pool_record learning predictions finish
 -- USES generated_weight spending counted_claims
 -- RARELY delist rq_exc restore_service tell_end
 

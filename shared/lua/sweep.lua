@@ -11,7 +11,7 @@
 --   hold together as many jobs as the inflight set, else 0; the active sets of the examined jobs, as `<slug>` and
 --   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer for an empty store
 -- KEEPS 1 2 7 13
--- USES clock settings afford mark schema place stats slug webhook
+-- USES clock settings oom_write mark schema mend_place stats slug webhook
 
 -- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or
 -- its turn. A job that stands in none of these sets never ends. This script starts from the set of all inflight jobs

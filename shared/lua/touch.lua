@@ -8,7 +8,7 @@
 --   job: now in ms; the job's position in its queue, from 1, or 0 if it is not queued; number of tokens of the jobs
 --   before it in the queue, or -1 if unknown; result as JSON, or ''; a list of the fields and values of the job's hash
 -- KEEPS 1
--- USES clock job
+-- USES clock job_record
 
 local job = read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then
@@ -16,7 +16,7 @@ if not job or (tenant ~= '' and job.tenant ~= tenant) then
 end
 if quiet == 0 and job.poll_grace_ms > 0 then
   -- A store that refuses writes still answers reads, so a failure of these writes is ignored. The poll is then not
-  -- recorded. The HDEL comes first for the reason that lib/base/afford.lua gives.
+  -- recorded. The HDEL comes first for the reason that lib/base/oom_write.lua gives.
   redis.pcall('HDEL', k_config, '')
   redis.pcall('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
 end

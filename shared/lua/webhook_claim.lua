@@ -8,7 +8,7 @@
 --   claimed: the webhook's id; its tenant; now in ms; a list of the fields and values of its record
 --   none: ms until a webhook is due, or -1 if only busy tenants have webhooks or no tenant has any
 -- KEEPS 9 13
--- USES clock afford mark webhook
+-- USES clock oom_write mark webhook
 
 local EXAMINED = 64
 local is_busy, examined = {}, 0

@@ -10,7 +10,7 @@
 --   waits: ms until the next try
 --   lost: another process has claimed the webhook, or it is gone
 -- KEEPS 9 13
--- USES clock afford mark stats webhook
+-- USES clock oom_write mark stats webhook
 
 local saved = redis.call('HMGET', k_webhook .. id, 'token', 'ended_ms', 'kind', 'tenant')
 if saved[1] ~= token or saved[4] ~= tenant then

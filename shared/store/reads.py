@@ -20,7 +20,7 @@ from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, Ro
 #: The longest time that one blocking read blocks; a caller that wants to wait longer repeats the read.
 _MAX_BLOCK_S = 5.0
 #: The text in a worker's doorbell that is not a job id: a slower worker left a job to it
-#: (shared/lua/lib/pools/fastest.lua).
+#: (shared/lua/lib/pools/fastest_worker.lua).
 _LEFT_A_JOB = "+"
 #: Another one: a job waits for a slot that another tenant's job has (shared/lua/lib/pools/doorbell.lua).
 _CONTESTED = "!"

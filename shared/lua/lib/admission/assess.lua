@@ -1,6 +1,6 @@
 -- assess: runs the checks of admission for a request in one pool.
 -- KEYS rq_job
--- USES verdict tier kept room reservation budget
+-- USES verdict tier tenant_bytes return_room reservation budget
 
 -- Subtracts the superseded job from the figures of the request, so that a tenant whose queue is full can still replace
 -- a job.

@@ -1,6 +1,6 @@
 -- eta: predicts when an offered job has its first token and when it ends, and learns from how long admitted jobs waited.
 -- KEYS books order rq_job tenant
--- USES clock settings books turns service priority lengths tier slot_wait
+-- USES clock settings pool_record turns service priority lengths tier slot_wait
 -- docs/fairness.md explains the formulas.
 
 -- A prediction of a wait is corrected by a factor that is learned for each class of jobs, because the formula does not

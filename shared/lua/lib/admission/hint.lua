@@ -1,6 +1,6 @@
 -- hint: computes how long the client of a refused request should wait before it sends the request again.
 -- KEYS appointments asked
--- USES clock drain room
+-- USES clock work_time return_room
 
 local HINT_MIN_MS, HINT_MAX_MS = 50, 60000
 -- A wait longer than HINT_MAX_MS is told as a hint between this and HINT_MAX_MS.

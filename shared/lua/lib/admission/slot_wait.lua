@@ -1,6 +1,6 @@
 -- slot_wait: predicts how long an offered job waits for a slot where running jobs are paused in favor of others.
 -- KEYS tenant rows books
--- USES clock settings books turns service priority rows preemption turnover lengths contest
+-- USES clock settings pool_record turns service priority slots_in_use pausing turnover lengths preempt
 -- docs/fairness.md explains the formulas. A *holder* is a tenant or a group whose jobs have slots of the pool. The slots of
 -- batch jobs do not count, because they are given to every other job.
 

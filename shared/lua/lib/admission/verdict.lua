@@ -1,6 +1,6 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema books drain places groups turns lengths tier eta kept room work generated_weight spending
+-- USES clock settings schema pool_record work_time places groups turns lengths tier eta tenant_bytes return_room tenant_work generated_weight spending
 -- USES priority budget capacity
 
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.

@@ -1,6 +1,6 @@
 -- groups: makes a group count as one tenant in admission.
 -- KEYS tenant
--- USES settings books turns priority budget
+-- USES settings pool_record turns priority budget
 
 -- Replaces the tenant's figures in the request by those of its group, wherever admission counts tenants: weights,
 -- shares, kept places, the tenant's first job and retry hints. The tenant's own bounds still hold, and `member` has the

@@ -1,7 +1,7 @@
 -- heads: says what a claim does with the job at the head of a tenant's queue.
 -- KEYS order tenant books rq_job
 -- KEEPS 1 2 5
--- USES clock settings job waiting turns priority books lengths tier fastest finish forget rows stats deferral company
+-- USES clock settings job_record waiting turns priority pool_record lengths tier fastest_worker finish forget slots_in_use stats deferral company
 -- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker.
 
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.

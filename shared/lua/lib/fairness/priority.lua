@@ -1,6 +1,6 @@
 -- priority: orders a tenant's jobs by priority, and keeps batch work (priority -1) apart from all other work.
 -- KEYS active batch order
--- USES rows
+-- USES slots_in_use
 -- A *batch* job gives way to the other jobs of all tenants in its pool. Therefore each active set has a second set beside
 -- it, the batch set. An owner that wants slots is in exactly one of the two: a tenant is in the batch set if all its queued
 -- and paused jobs are batch jobs, and a group if all its tenants that want slots are. So claim needs to look at the batch

@@ -1,7 +1,7 @@
 -- progress: charges tenants for their jobs while these run.
 -- KEYS active tenant rq_job
 -- KEEPS 3 7
--- USES clock settings job turns generated_weight preemption
+-- USES clock settings job_record turns generated_weight pausing
 
 -- Charges the job's cost so far to the tenant, and to the group in which it was claimed. Without preemption, it charges
 -- only the part above the estimate that was charged at the claim. A charge that turns out too high is refunded only

@@ -1,7 +1,7 @@
 -- service: keeps the service of tenants and groups in each pool, and the charges of running jobs.
 -- KEYS active batch tenant books
 -- KEEPS 7
--- USES clock settings books priority
+-- USES clock settings pool_record priority
 -- An *owner* is a tenant or a group of tenants. The name of a group begins with '@', which no tenant's name contains, and
 -- its record is in the same family of keys as the tenants' records. The active set of a pool has the groups, and the
 -- tenants without a group; `<slug>@<group>` is the set of a group's tenants. Both levels work in the same way.

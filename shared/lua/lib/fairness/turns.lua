@@ -1,7 +1,7 @@
 -- turns: the active sets, which order the tenants and groups with queued jobs by their service, and their sums.
 -- KEYS active batch lists tenant books
 -- KEEPS 3 7
--- USES clock settings books priority service preemption
+-- USES clock settings pool_record priority service pausing
 
 -- Adds to the sums of an owner's queued jobs, in all pools and in one. Returns the group in whose set the owner is.
 local function add_sums(owner, slug, jobs, tokens, mwt)

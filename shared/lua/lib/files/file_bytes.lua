@@ -1,6 +1,6 @@
 -- file_bytes: counts the bytes of files and batches by when they expire, and says whether further ones may be stored.
 -- KEYS kept tenant file_bytes
--- USES clock index kept settings
+-- USES clock index tenant_bytes settings
 
 -- Files are kept in one of two homes, the store or a folder. The contents in the store count among the bytes of its
 -- tenant's jobs; for a folder, a tenant's bytes are counted by themselves. The bytes of all tenants are counted for

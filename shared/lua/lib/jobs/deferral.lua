@@ -1,13 +1,13 @@
 -- deferral: makes a job wait by itself that was given back, and ends one that the server behind its worker keeps refusing.
 -- KEYS rq_job
 -- KEEPS 7
--- USES clock job
+-- USES clock job_record
 
 -- After this many refusals, a job waits behind the other jobs of its tenant, and twice as long after each further one;
 -- and after this many it fails.
 local MOVED_BEHIND, MAX_REFUSALS = 3, 30
 -- The longest time that a job waits after a refusal. The hint of a server may be an hour.
-local LONGEST_WAIT_MS = 60000
+local LONGEST_DEFERRAL_MS = 60000
 
 -- Lets a job that is about to go back to its queue wait for `wait_ms`. If `refusal` is not '', the server has refused the
 -- job, and `refusal` is the job's result (JSON) if the server keeps refusing it. Returns whether the job has been refused
@@ -23,7 +23,7 @@ local function defer(job, wait_ms, refusal)
       redis.call('HSET', key, 'penstock_latest_us', whole(job.latest_us))
     end
   end
-  job.wait_until_ms = now_ms + math.min(wait_ms, LONGEST_WAIT_MS)
+  job.wait_until_ms = now_ms + math.min(wait_ms, LONGEST_DEFERRAL_MS)
   if wait_ms > 0 then
     redis.call('HSET', key, 'penstock_wait_until_ms', whole(job.wait_until_ms))
   end

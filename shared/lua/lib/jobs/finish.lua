@@ -2,7 +2,7 @@
 -- KEYS inflight leases polls payload partial result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9 13
--- USES clock settings job waiting rq stats stream running index kept predictions spending usage budget webhook
+-- USES clock settings job_record waiting rq stats stream running index tenant_bytes predictions spending usage budget webhook
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }

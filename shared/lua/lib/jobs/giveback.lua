@@ -1,7 +1,7 @@
 -- giveback: puts a running job back into its queue with the tokens it has; admission time, deadline and sort key stay.
 -- KEYS leases events rq_job
 -- KEEPS 1 2 3 7 8
--- USES settings job waiting turns rq stats stream running doorbell partial
+-- USES settings job_record waiting turns rq stats stream running doorbell partial
 
 -- Whether the claim that ends here has shown a first text. If so, the start deadline was met, and no later claim
 -- has to meet it again.

@@ -1,7 +1,7 @@
 -- lapse: ends or requeues a running job that no worker runs any more.
 -- KEYS
 -- KEEPS 1 2 3 4
--- USES settings job finish giveback deferral
+-- USES settings job_record finish giveback deferral
 
 -- Ends or requeues the job and returns its new state. If its cancel was requested, it ends as canceled; otherwise, if
 -- it is late, it expires; otherwise, if it was on its last attempt, it fails; otherwise it is requeued. A job that a server

@@ -1,7 +1,7 @@
 -- lease: leases a queued job to a worker, and returns the facts that the worker needs to run it.
 -- KEYS leases payload events rq_job rq_workers_of rq_worker
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings job waiting turns rq stats eta running generated_weight partial deferral
+-- USES clock settings job_record waiting turns rq stats eta running generated_weight partial deferral
 
 -- Returns the description of a claimed job for its worker: id, payload, attempt and so on. The answer's length is that
 -- after a cut.

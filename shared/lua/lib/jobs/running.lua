@@ -1,7 +1,7 @@
 -- running: counts a job as running, as paused, as computing again, and as no longer running; no other code does.
 -- KEYS tenant rq_job
 -- KEEPS 1 3 7
--- USES clock job books rows turns
+-- USES clock job_record pool_record slots_in_use turns
 -- A tenant with a paused job wants a slot as much as one with a queued job, so it is in its active set.
 
 -- Adds to the slots in use of a job's tenant and of the group in which it was claimed, and to the KV cells of the pool's

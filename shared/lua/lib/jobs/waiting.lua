@@ -1,7 +1,7 @@
 -- waiting: adds jobs to their queues and removes them; no other code changes the queues.
 -- KEYS deadlines order tenant rq_queue rq_job key_jobs kept
 -- KEEPS 1 3 7 8
--- USES clock rq books turns service priority kept
+-- USES clock rq pool_record turns service priority tenant_bytes
 
 -- Adds a queued job to the sums of its tenant, of the tenant's group and of its pool (`jobs` is 1), or subtracts it
 -- (`jobs` is -1). The tenant must be in its active set.

@@ -1,6 +1,6 @@
 -- company: bounds how many jobs run together after crashes of their workers, until it is clear which job is the cause.
 -- KEYS leases rq_job worker
--- USES settings job
+-- USES settings job_record
 
 -- The most leases that are searched for the jobs of one worker.
 local MAX_SEARCHED = 1024

@@ -1,6 +1,6 @@
 -- doorbell: wakes a worker of a pool for a new job: an idle worker or, failing that, one that may pause another job.
 -- KEYS wake bell books pool worker
--- USES clock rows preemption
+-- USES clock slots_in_use pausing
 -- If this many rings have not been read, no worker is idle, and another ring would have no effect.
 local MAX_RINGS = 64
 -- The most workers without a free slot that one job looks at.
@@ -10,7 +10,7 @@ local MAX_LOOKED_AT = 64
 local MAX_WOKEN = 3
 
 -- Returns whether a full worker has to be woken for a new job, and whether it will claim again even if it is not
--- (lib/fairness/exchange.lua). One that holds as many paused jobs as it may could do nothing for the job.
+-- (lib/fairness/worker_report.lua). One that holds as many paused jobs as it may could do nothing for the job.
 local function needs_ring(name, woken)
   local fields = redis.call('HMGET', k_worker .. name, 'can_pause', 'asks_by_ms', 'crowded')
   local asks_itself = number(fields[2], 0, 0, now_ms + LIVE_MS) > now_ms

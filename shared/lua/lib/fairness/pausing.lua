@@ -1,4 +1,4 @@
--- preemption: says whether running jobs are paused in favor of other tenants, and which workers can pause jobs.
+-- pausing: says whether running jobs are paused in favor of other tenants, and which workers can pause jobs.
 -- KEYS worker books
 -- USES clock settings
 -- With preemption, a running job is charged its cost so far. Without it, and on a worker that cannot pause jobs, the

@@ -1,4 +1,4 @@
--- drain: how long a pool takes to do an amount of work.
+-- work_time: how long a pool takes to do an amount of work.
 -- KEYS
 -- USES
 

@@ -1,4 +1,4 @@
--- rows: counts the running jobs of a pool's tenants and groups: those that compute, and those that are paused.
+-- slots_in_use: counts the running jobs of a pool's tenants and groups: those that compute, and those that are paused.
 -- KEYS rows
 -- The field `c|<owner>` of a pool's hash is the number of the owner's jobs that compute, each in one row of a worker's
 -- steps. `p|<tenant>` is the number of the tenant's jobs that are paused. `cb|<owner>` and `pb|<tenant>` are the numbers of

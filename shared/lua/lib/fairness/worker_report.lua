@@ -1,7 +1,7 @@
--- exchange: takes a worker's report of the jobs that it holds: charges their tenants, and follows the worker's pauses.
+-- worker_report: takes a worker's report of the jobs that it holds: charges their tenants, and follows the worker's pauses.
 -- KEYS order
 -- KEEPS 1 3 7
--- USES clock settings job turns running progress preemption turnover contest generated_weight
+-- USES clock settings job_record turns running progress pausing turnover preempt generated_weight
 
 -- The most slots of a worker whose record has no number of them.
 local MAX_SLOTS = 4096

@@ -1,4 +1,4 @@
--- books: the pool record of a model: sums and costs in thousandths of a weighted token, times in ms, rates per second.
+-- pool_record: the pool record of a model: sums and costs in thousandths of a weighted token, times in ms, rates per second.
 -- KEYS books
 -- KEEPS 3
 -- USES clock

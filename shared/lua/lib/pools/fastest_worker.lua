@@ -1,6 +1,6 @@
--- fastest: keeps which live worker of a pool is the fastest, and says which jobs slower workers leave to it.
+-- fastest_worker: keeps which live worker of a pool is the fastest, and says which jobs slower workers leave to it.
 -- KEYS books worker tenant bell
--- USES clock job lengths
+-- USES clock job_record lengths
 
 -- A worker is slower than the fastest one only if the fastest one needs at most this part of its time per token. Equal
 -- machines differ by less.

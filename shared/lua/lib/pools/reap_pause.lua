@@ -1,4 +1,4 @@
--- live: pauses the reaping of leases after a gap in the heartbeats.
+-- reap_pause: pauses the reaping of leases after a gap in the heartbeats.
 -- KEYS config workers
 -- USES clock rq
 

@@ -1,6 +1,6 @@
--- elsewhere: finds the paused job that another worker of the pool could resume sooner than its own worker.
+-- migrate: finds the paused job that another worker of the pool could resume sooner than its own worker.
 -- KEYS pool worker books
--- USES clock job partial fastest
+-- USES clock job_record partial fastest_worker
 -- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up computes
 -- prompt and tokens again. That worker has nothing else to do, so the prefill delays only the job itself.
 

@@ -1,4 +1,4 @@
--- kept: counts the bytes that a tenant's jobs take in the store's memory, inflight and until their results expire.
+-- tenant_bytes: counts the bytes that a tenant's jobs take in the store's memory, inflight and until their results expire.
 -- KEYS kept rq_job lists tenant
 -- USES clock index
 

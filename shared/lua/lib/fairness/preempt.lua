@@ -1,6 +1,6 @@
--- contest: chooses the running job of a worker that gives its slot to another tenant.
+-- preempt: chooses the running job of a worker that gives its slot to another tenant.
 -- KEYS active batch tenant books
--- USES clock books turns service priority rows generated_weight
+-- USES clock pool_record turns service priority slots_in_use generated_weight
 -- docs/fairness.md explains the rules. The functions share a table `contest`, which describes the jobs of a worker
 -- whose slots may change hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got
 -- its slot) and `left_ms` (how long the rest of its answer is expected to take).

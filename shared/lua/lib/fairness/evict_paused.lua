@@ -1,5 +1,5 @@
--- crowd: finds the paused job that goes back to its queue when a worker holds as many as it may and a newcomer wants a slot.
--- USES clock job rows partial contest
+-- evict_paused: finds the paused job that goes back to its queue when a worker holds as many as it may and a newcomer wants a slot.
+-- USES clock job_record slots_in_use partial preempt
 -- docs/adr/0088-when-a-running-job-is-paused.md gives the reasons.
 
 -- Whether the owner of a paused job leads a tenant by so much that the job makes room for it: by RISK_FACTOR times the lead

@@ -1,6 +1,6 @@
--- room: makes new requests of a tenant leave room for its clients that were told to come back and are due.
+-- return_room: makes new requests of a tenant leave room for its clients that were told to come back and are due.
 -- KEYS room
--- USES clock settings drain reservation
+-- USES clock settings work_time reservation
 -- A tenant's threshold falls when other tenants queue work, faster than the tenant's own queue drains. So both a hint and
 -- the room that is left rest on the smallest threshold of the recent past. docs/adr/0039-reservations.md explains the
 -- figures.

@@ -1,4 +1,4 @@
--- work: computes how much work a tenant may have queued for a pool if PENSTOCK_MAX_QUEUE_TOKENS is `auto`.
+-- tenant_work: computes how much work a tenant may have queued for a pool if PENSTOCK_MAX_QUEUE_TOKENS is `auto`.
 -- KEYS
 -- The bound is on expected work, in mwt, and not on requested tokens: most clients ask for a much larger `max_tokens`
 -- than their answers are long, and a bound on requested tokens would refuse work that the pool can do in time.

@@ -1,7 +1,7 @@
--- place: puts an inflight job back where its record says that it is, if another program removed or changed entries.
+-- mend_place: puts an inflight job back where its record says that it is, if another program removed or changed entries.
 -- KEYS inflight deadlines leases polls order lists tenant tenants queues rq_job rq_queues rq_queue rq_wip
 -- KEEPS 1 2 7
--- USES clock settings job waiting turns service priority rq stats forget finish
+-- USES clock settings job_record waiting turns service priority rq stats forget finish
 
 -- The longest deadline that a request can name, in ms. A job whose deadline is further away has a spoiled record.
 local MAX_DEADLINE_MS = 86400000

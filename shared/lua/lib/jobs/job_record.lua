@@ -1,4 +1,4 @@
--- job: reads Penstock's fields from RQ's job hash.
+-- job_record: reads Penstock's fields from RQ's job hash.
 -- KEYS rq_job
 -- USES priority
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
