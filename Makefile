@@ -81,6 +81,7 @@ check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import 
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.generated_pages --check
+	$(BIN)/python -m tools.check_lua
 	$(BIN)/pytest -q tests/house
 
 helm: build/helm/bin/helm ## install Helm and the schemas of Kubernetes into build/helm for the tests of the chart; Linux on x86-64 only

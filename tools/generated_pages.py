@@ -1,7 +1,7 @@
 """Generates the docs tables of settings, keys and metrics and Grafana's boards, or checks them with --check.
 
-.env.example, docs/settings.md and deploy/grafana/boards/ are generated as a whole. In docs/keys.md and docs/metrics.md
-only the parts between `<!-- made by make docs: NAME -->` and `<!-- end -->` are.
+.env.example, docs/settings.md and deploy/grafana/boards/ are generated as a whole. In docs/keys.md, docs/metrics.md
+and shared/lua/README.md only the parts between `<!-- made by make docs: NAME -->` and `<!-- end -->` are.
 """
 
 import sys
@@ -14,7 +14,7 @@ from shared.metrics.spec import MetricSpec
 from shared.settings.setting import Setting
 from shared.settings.settings import SYSTEM_WIDE
 from shared.settings.table import ROWS
-from shared.store import key_table
+from shared.store import key_table, scripts
 from tools.boards.grafana import board_json
 from tools.boards.overview import OVERVIEW
 from tools.boards.tenant import TENANT
@@ -79,6 +79,16 @@ def keys_table() -> str:
     return _table(("key", "type", "holds", "dies"), rows)
 
 
+def sizes_table() -> str:
+    """Return the table of all scripts with the lines of code that the store gets of each, the longest first."""
+    lines = {name: scripts.load(name).source.splitlines() for name in scripts.names()}
+    sizes = {
+        name: sum(bool(line.strip()) and not line.lstrip().startswith("--") for line in lines[name]) for name in lines
+    }
+    ordered = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return _table(("script", "lines"), [(f"`{name}`", str(sizes[name])) for name in ordered])
+
+
 def metrics_table(rows: Iterable[MetricSpec], title: str) -> str:
     """Return a table of metrics by their names in Prometheus."""
     cells = (
@@ -104,6 +114,9 @@ def pages() -> dict[Path, str]:
                 "fleet metrics": metrics_table(FLEET, "fleet metric"),
                 "process metrics": metrics_table(PROCESS, "process metric"),
             },
+        ),
+        ROOT / "shared" / "lua" / "README.md": _replace_parts(
+            ROOT / "shared" / "lua" / "README.md", {"script sizes": sizes_table()}
         ),
         **{ROOT / "deploy/grafana/boards" / f"{name}.json": board_json(board) for name, board in BOARDS.items()},
     }

@@ -44,7 +44,7 @@
 --   batch text · id of the batch whose line this is, '' for none
 --   batch_token text · the claim of that batch
 --   batch_line int · the number of the line
---   routing_json text · if the request names a route, the JSON that lib/admission/routes.lua describes; '' if it names a pool
+--   routing_json text · the JSON of lib/admission/routes.lua if the request names a route, '' if it names a pool
 --   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
 -- ANSWERS admitted refused mismatch rerouted stale
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
@@ -52,16 +52,16 @@
 --   jobs
 --   refused: reason; name, value and bound of the quantity that was checked; number of inflight jobs; the bound on
 --   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
---   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest hint;
---   the time at which the client is expected, in ms, and for how long, in ms, or 0 and 0; the time at which the budget
---   that is exhausted begins anew, in ms, or 0
+--   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest
+--   hint; the time at which the client is expected, in ms, and for how long, in ms, or 0 and 0; the time at which the
+--   budget that is exhausted begins anew, in ms, or 0
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 --   stale: another process has claimed the batch, the batch is to end, or its line has an answer
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock mark settings job_record waiting rq stats pool_record lengths reservation verdict hint doorbell finish drop tier index
--- USES tenant_bytes offers generated_weight assess routes spending budget webhook
--- RARELY enlist index_job change_set drop move_tier end_unchecked_tier predict shorten restore_service
+-- USES clock mark settings job_record waiting rq stats reservation verdict hint doorbell drop index tenant_bytes
+-- USES offers generated_weight assess routes spending budget webhook eta
+-- RARELY enlist index_job change_set cancel_job move_tier end_unchecked_tier predict shorten restore_service
 -- RARELY unrecorded_service hint_for book_less depends_on_load
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer doubt_wait
 -- RARELY choose_pool keep_route hold_amount ring webhook_bytes fits_after_queued
@@ -81,7 +81,7 @@ local function admitted_before(other_id)
     -- WAIT returns at once on a connection that has written nothing. With this write it waits until the replicas have
     -- everything up to here, the job included. The HDEL comes first for the reason that lib/base/oom_write.lua gives.
     redis.call('HDEL', k_rq_job .. other_id, '')
-    redis.call('HSET', k_rq_job .. other_id, 'penstock_offer', with_offer(offers, offer))
+    redis.call('HSET', k_rq_job .. other_id, 'penstock_offer', offers.with_offer(offers, offer))
   elseif offers ~= offer then
     -- This call's client now receives the job's id, so the offer that created the job must no longer be able to cancel
     -- it.
@@ -123,7 +123,7 @@ end
 
 -- Find the tenant's older job with the same supersede_key. If that job is still queued, the checks do not count it.
 local supersede = k_supersede .. tenant .. '.' .. supersede_digest
-local superseded = supersede_digest ~= '' and read_job(redis.call('GET', supersede) or '') or nil
+local superseded = supersede_digest ~= '' and job_record.read_job(redis.call('GET', supersede) or '') or nil
 local return_id = string.sub(body_digest, 1, 16)
 -- Returns the request as it is in a pool. `pool` has the name of the pool's model, the slug of that name, the request's
 -- tokens there and the bytes of its answer.
@@ -134,24 +134,25 @@ local function make_request(pool)
     start_within_ms = start_within_ms, degrade = degrade, is_private = private == 1,
     deadline_named = patience_from ~= 'default', start_named = start_named == 1, longest_in_ms = longest_in_ms,
     latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil,
-    key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
-  request.fixed_bytes = record_bytes(#metadata, #form + #callback_url,
+    key = verdict.key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
+  request.fixed_bytes = tenant_bytes.record_bytes(#metadata, #form + #callback_url,
     (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
   request.bytes = request.fixed_bytes + #payload + pool.answer_bytes
   if callback_url ~= '' then
-    request.bytes = request.bytes + webhook_bytes(callback_url, metadata .. form .. callback_url, pool.answer_bytes)
+    request.bytes = request.bytes + webhook.webhook_bytes(callback_url, metadata .. form .. callback_url,
+      pool.answer_bytes)
   end
   return request
 end
 -- Runs the checks. Finds the reservation of a client that has come back before.
 local function run_checks(request)
-  return assess(request, superseded, ticket_id, ticket_ms, attempt > 0 and return_id or '')
+  return assess.refusal_in_pool(request, superseded, ticket_id, ticket_ms, attempt > 0 and return_id or '')
 end
-count('offered_tokens', prompt_tokens + max_tokens)
-local label = label_of(tenant)
+stats.count('offered_tokens', prompt_tokens + max_tokens)
+local label = stats.label_of(tenant)
 local request, why, refusal
 if routing then
-  request, why, refusal = choose_pool(routing, id, make_request, run_checks)
+  request, why, refusal = routes.choose_pool(routing, id, make_request, run_checks)
   slug, model, prompt_tokens, max_tokens = request.slug, request.model, request.prompt_tokens, request.max_tokens
   queue = tenant .. '.' .. slug
 else
@@ -160,34 +161,34 @@ else
   refusal = run_checks(request)
 end
 if request.reservation then
-  end_reservation(request, refusal and 'refused' or 'admitted')
+  reservation.end_reservation(request, refusal and 'refused' or 'admitted')
 end
 if refusal then
   local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
   local retry_ms, window_ms = 0, 0
-  local hint_ms, is_capped = hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
-  if return_id ~= '' and priority >= 0 and depends_on_load(reason, infeasible) and not is_capped
-    and is_in_time(request, hint_ms) then
-    retry_ms, window_ms = reserve(request, return_id, hint_ms)
+  local hint_ms, is_capped = hint.hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
+  if return_id ~= '' and priority >= 0 and hint.depends_on_load(reason, infeasible) and not is_capped
+    and hint.is_in_time(request, hint_ms) then
+    retry_ms, window_ms = reservation.reserve(request, return_id, hint_ms)
   else
-    book_less(request)
+    hint.book_less(request)
   end
   if reason == 'deadline_unmeetable' and base_ms <= request.learned_ms then
-    doubt_wait(request)
+    eta.doubt_wait(request)
   end
-  if depends_on_load(reason, infeasible) then
-    count('load_refusals|' .. request.slug)
+  if hint.depends_on_load(reason, infeasible) then
+    stats.count('load_refusals|' .. request.slug)
   end
-  count('yielded')
-  count('refused|' .. label .. '|' .. reason)
-  observe('retry_hint', hint_ms)
+  stats.count('yielded')
+  stats.count('refused|' .. label .. '|' .. reason)
+  stats.observe('retry_hint', hint_ms)
   return { 'refused', reason, limit, value, max, request.inflight, request.max_inflight, hint_ms, infeasible or 0,
     math.floor(request.compute_ms), is_capped and 1 or 0, retry_ms, window_ms, request.resets_ms or 0 }
 end
 
 -- All checks have passed, so the job is admitted. Everything below writes the admission to the store.
 if superseded then
-  drop(superseded, 'superseded', now_ms)
+  drop.cancel_job(superseded, 'superseded', now_ms)
 end
 -- Compute the latest start from which the job is predicted to end by its deadline. It is the job's sort key in the
 -- queue and never changes.
@@ -196,13 +197,13 @@ if latest_in_ms < 0 then
   latest_in_ms = request.has_rates and math.max(0, math.floor(deadline_in_ms - request.compute_ms)) or deadline_in_ms
 end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
-local ttl_s, lease_ms = read_settings('result_ttl_s', 'lease_ms')
+local ttl_s, lease_ms = settings.read_settings('result_ttl_s', 'lease_ms')
 -- The longest time until the job ends. If the job's worker dies at the deadline, the job ends up to two leases later;
 -- one minute is added for the reaper.
 local ends_in_ms = deadline_in_ms + 2 * lease_ms + 60000
 local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, rq_fields))
-redis.call('HSET', job_key, 'enqueued_at', iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
+redis.call('HSET', job_key, 'enqueued_at', rq.iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
   'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens,
   'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', request.cost_mwt, 'penstock_charged_mwt', 0,
   'penstock_deadline_ms', deadline_ms, 'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from,
@@ -214,7 +215,7 @@ redis.call('HSET', job_key,
   'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '', 'penstock_key_label', key_label,
   'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent,
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
-keep_weight(job_key, request.generated_weight_milli)
+generated_weight.keep_weight(job_key, request.generated_weight_milli)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
 if priority ~= 0 then
   redis.call('HSET', job_key, 'penstock_priority', priority)
@@ -225,8 +226,8 @@ end
 if request.prediction then
   redis.call('HSET', job_key, 'penstock_predicted', request.prediction)
 end
-hold_amount(request, id)
-reserve_tokens(request, id)
+spending.hold_amount(request, id)
+budget.reserve_tokens(request, id)
 if callback_url ~= '' then
   redis.call('HSET', job_key, 'penstock_callback_url', callback_url)
 end
@@ -237,7 +238,7 @@ if request.is_private then
   redis.call('HSET', job_key, 'penstock_private', 1)
 end
 if routing then
-  keep_route(routing, request, why, id)
+  routes.keep_route(routing, request, why, id)
 end
 if request.degradation_on and degrade == 1 then
   -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
@@ -246,9 +247,10 @@ if request.degradation_on and degrade == 1 then
 end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
-local rank = enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
+local rank = waiting.enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
   max_tokens = max_tokens, cost_mwt = request.cost_mwt, key_id = key_max_waiting > 0 and key_id or '',
-  wanted_ms = wanted_until(deadline_ms, now_ms, start_within_ms), latest_us = latest_us, priority = priority })
+  wanted_ms = job_record.wanted_until(deadline_ms, now_ms, start_within_ms), latest_us = latest_us,
+  priority = priority })
 if poll_grace_ms > 0 then
   redis.call('ZADD', k_polls, now_ms + poll_grace_ms, id)
 end
@@ -258,19 +260,20 @@ end
 if supersede_digest ~= '' then
   redis.call('SET', supersede, id, 'PX', ends_in_ms)
 end
-index_job(tenant, id, ends_in_ms + ttl_s * 1000)
-keep_offered(tenant, request.bytes, ends_in_ms + ttl_s * 1000)
+index.index_job(tenant, id, ends_in_ms + ttl_s * 1000)
+tenant_bytes.keep_offered(tenant, request.bytes, ends_in_ms + ttl_s * 1000)
 redis.call('ZADD', k_tenants, now_ms, tenant)
 redis.call('HSETNX', k_tenant .. tenant, 'first_ms', now_ms)
 if request.next_rpm_ms then
   redis.call('HSET', k_tenant .. tenant, 'rpm_ms', math.floor(request.next_rpm_ms))
 end
 if request.next_tpm_ms then
-  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(math.min(request.next_tpm_ms, now_ms + MAX_DEBT_MS)))
+  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(math.min(request.next_tpm_ms, now_ms
+    + verdict.MAX_DEBT_MS)))
 end
 if request.key and (request.key.next_rpm_ms or request.key.next_tpm_ms) then
   local rpm_ms = math.floor(request.key.next_rpm_ms or 0)
-  local tpm_ms = math.floor(math.min(request.key.next_tpm_ms or 0, now_ms + MAX_DEBT_MS))
+  local tpm_ms = math.floor(math.min(request.key.next_tpm_ms or 0, now_ms + verdict.MAX_DEBT_MS))
   redis.call('HSET', k_key_rates .. key_id, 'rpm_ms', rpm_ms, 'tpm_ms', tpm_ms)
   redis.call('PEXPIRE', k_key_rates .. key_id, math.max(rpm_ms, tpm_ms) - now_ms + 60000)
 end
@@ -280,8 +283,8 @@ if not redis.call('HGET', k_tenant .. tenant, 'policy') then
   redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
-ring(slug, tenant)
-book_taken(request, attempt)
-count('admitted')
-count('admitted|' .. label)
+doorbell.ring(slug, tenant)
+hint.book_taken(request, attempt)
+stats.count('admitted')
+stats.count('admitted|' .. label)
 return { 'admitted', id, 0, rank + 1, request.inflight + 1 }

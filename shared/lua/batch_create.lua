@@ -43,29 +43,29 @@ end
 if number(file[2], 0, 0) < now_ms + window_ms then
   return { 'short_file' }
 end
-local open = #open_batches(tenant) / 2
-if open >= MAX_OPEN_BATCHES then
-  return { 'full', open, MAX_OPEN_BATCHES }
+local open = #open_batches.ids_of(tenant) / 2
+if open >= open_batches.MAX_OPEN_BATCHES then
+  return { 'full', open, open_batches.MAX_OPEN_BATCHES }
 end
-local bytes_of_record = BATCH_RECORD_BYTES + (idem_digest ~= '' and IDEM_BYTES or 0)
+local bytes_of_record = file_bytes.BATCH_RECORD_BYTES + (idem_digest ~= '' and file_bytes.IDEM_BYTES or 0)
 for i = fields, #ARGV do
   bytes_of_record = bytes_of_record + #ARGV[i]
 end
-local whose, taken, most = exhausted_by(STORE, tenant, bytes_of_record)
+local whose, taken, most = file_bytes.exhausted_by(file_bytes.STORE, tenant, bytes_of_record)
 if whose then
   return { 'exhausted', whose, taken, most }
 end
 local ttl_ms = window_ms + 1000 * ttl_s
-local record_kept_s = file_period_s(ttl_ms / 1000)
+local record_kept_s = file_bytes.file_period_s(ttl_ms / 1000)
 redis.call('HSET', k_batch_record .. id, 'tenant', tenant, 'input_file', input_file, 'status', 'validating',
   'created_ms', whole(now_ms), 'expires_ms', whole(now_ms + window_ms), 'ttl_s', ttl_s,
   'record_kept_s', whole(record_kept_s), unpack(ARGV, fields))
 redis.call('PEXPIRE', k_batch_record .. id, ttl_ms)
-count_file_bytes(STORE, tenant, record_kept_s, bytes_of_record)
-note_open_batch(tenant, id, ttl_ms)
+file_bytes.count_file_bytes(file_bytes.STORE, tenant, record_kept_s, bytes_of_record)
+open_batches.note_open_batch(tenant, id, ttl_ms)
 redis.call('ZADD', k_batches .. tenant, 0, id)
-trim_index(k_batches .. tenant, k_batch_record)
-keep_key(k_batches .. tenant, ttl_ms)
+index.trim_index(k_batches .. tenant, k_batch_record)
+index.keep_key(k_batches .. tenant, ttl_ms)
 redis.call('ZADD', k_open_batches, now_ms, id)
 if idem_digest ~= '' then
   redis.call('SET', idem, id .. ' ' .. body_digest, 'PX', ttl_ms)

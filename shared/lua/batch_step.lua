@@ -11,7 +11,7 @@
 --   stepped: the batch's status; its numbers of lines that completed and that failed
 --   lost: another process has claimed the batch
 -- KEEPS 9 13
--- USES clock oom_write mark file_bytes open_batches webhook
+-- USES clock oom_write mark file_bytes webhook
 
 -- An answer begins with this character if it is one for the file of errors.
 local FAILED = 'e'
@@ -25,7 +25,7 @@ end
 local record, status, tenant = k_batch_record .. id, saved[2] or '', saved[3] or ''
 local completed, failed = number(saved[4], 0, 0), number(saved[5], 0, 0)
 local ttl_ms = math.max(1000, redis.call('PTTL', record))
-local kept_s, new_bytes, bytes_of_record = number(saved[6]) or file_period_s(ttl_ms / 1000), 0, 0
+local kept_s, new_bytes, bytes_of_record = number(saved[6]) or file_bytes.file_period_s(ttl_ms / 1000), 0, 0
 for i = writes, #ARGV, 3 do
   local kind, name, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind == 'field' then
@@ -46,10 +46,11 @@ local answer_bytes = number(saved[7], 0, 0) + new_bytes
 redis.call('HSET', record, 'completed', whole(completed), 'failed', whole(failed), 'kept_s', whole(kept_s),
   'answer_bytes', whole(answer_bytes))
 if new_bytes > 0 then
-  count_file_bytes(STORE, tenant, kept_s, new_bytes)
+  file_bytes.count_file_bytes(file_bytes.STORE, tenant, kept_s, new_bytes)
 end
 if bytes_of_record > 0 then
-  count_file_bytes(STORE, tenant, number(saved[8]) or file_period_s(ttl_ms / 1000), bytes_of_record)
+  file_bytes.count_file_bytes(file_bytes.STORE, tenant, number(saved[8]) or file_bytes.file_period_s(ttl_ms / 1000),
+    bytes_of_record)
 end
 local changes = to_status ~= '' and status == from_status
 if changes then
@@ -61,9 +62,9 @@ if rest_ms < 0 and changes then
   redis.call('SREM', k_open_batches_of .. tenant, id)
   redis.call('UNLINK', k_batch_lines .. id, k_batch_answers .. id)
   redis.call('HDEL', record, 'token')
-  uncount_file_bytes(STORE, tenant, kept_s, answer_bytes)
+  file_bytes.uncount_file_bytes(file_bytes.STORE, tenant, kept_s, answer_bytes)
   if saved[9] then
-    tell_end(tenant, id, 'batch', saved[9], redis.call('HGETALL', record), '')
+    webhook.tell_end(tenant, id, 'batch', saved[9], redis.call('HGETALL', record), '')
   end
 else
   redis.call('ZADD', k_open_batches, now_ms + math.max(0, rest_ms), id)

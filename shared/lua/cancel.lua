@@ -7,14 +7,14 @@
 --   offer text · cancel only if no client can have the job's id after this offer has failed; '' to cancel in any case
 -- ANSWERS canceled requested ended gone
 -- KEEPS 1 2 4
--- USES clock oom_write mark job_record waiting rq stats finish drop offers
+-- USES clock oom_write mark job_record drop offers
 
-local job = read_job(id)
+local job = job_record.read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then
   return { 'gone' }
 end
 if offer ~= '' then
-  local others = without_offer(redis.call('HGET', k_rq_job .. id, 'penstock_offer'), offer)
+  local others = offers.without_offer(redis.call('HGET', k_rq_job .. id, 'penstock_offer'), offer)
   if not others then
     return { 'gone' }
   end
@@ -25,11 +25,11 @@ if offer ~= '' then
   end
 end
 if job.state == 'queued' then
-  drop(job, code, now_ms)
+  drop.cancel_job(job, code, now_ms)
   return { 'canceled' }
 end
 if job.state == 'running' then
-  drop(job, code, now_ms)
+  drop.cancel_job(job, code, now_ms)
   return { 'requested' }
 end
 return { 'ended' }

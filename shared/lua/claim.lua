@@ -11,15 +11,16 @@
 --   held rest · for each job that the worker holds: id, claim token, tokens, CPU tokens, ms in its slot (-1: paused)
 -- ANSWERS claimed
 --   claimed: a list with one list for each leased job: id, payload or '', attempt number, ms to the deadline, ms to the
---   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent, packed ids of the kept
---   tokens or '', label of the client's API key, ms in the queue before this claim; ids of paused jobs to resume; ids of
---   jobs to pause; ids of jobs that the worker has lost, also of those that leave it for another worker; ms until another
---   call may pause a job, or -1 if nobody else wants the slots
+--   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent, packed ids of the
+--   kept tokens or '', label of the client's API key, ms in the queue before this claim; ids of paused jobs to resume;
+--   ids of jobs to pause; ids of jobs that the worker has lost, also of those that leave it for another worker; ms
+--   until another call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
--- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker pausing progress preempt worker_report company
--- USES migrate giveback evict_paused
--- RARELY find_leaver may_get_room find_displaced give_back finish forget strike note_wait restore_service unrecorded_service leaves_to wake_worker open_exchange
--- RARELY late_ending end_deferral company_on find_giver
+-- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker preempt
+-- USES worker_report company migrate giveback evict_paused service
+-- RARELY find_leaver may_get_room find_displaced give_back end_job forget_job strike note_wait restore_service
+-- RARELY unrecorded_service leaves_to wake_worker open_exchange
+-- RARELY late_ending end_deferral company_on find_victim
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -28,7 +29,7 @@ local worker_key = k_worker .. worker
 local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps',
   'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots',
   'asks_by_ms', 'apart')
-local schema_oldest, fingerprint = read_settings('schema_oldest'), worker_fields[11] or ''
+local schema_oldest, fingerprint = settings.read_settings('schema_oldest'), worker_fields[11] or ''
 
 local answer = { started = {}, resume = {}, pause = {}, lost = {}, ask_in_ms = -1 }
 local function tell(told)
@@ -43,7 +44,7 @@ end
 local function still_running(stored, is_paused)
   local ids = {}
   for id in string.gmatch(stored or '', '%S+') do
-    local job = read_job(id)
+    local job = job_record.read_job(id)
     if job and job.state == 'running' and job.worker == worker and (job.paused_since_ms > 0) == is_paused then
       ids[#ids + 1] = id
     end
@@ -53,15 +54,15 @@ end
 
 if worker_fields[1] == claim_id then
   for id in string.gmatch(worker_fields[2] or '', '%S+') do
-    local job = read_job(id)
+    local job = job_record.read_job(id)
     if is_held(job, claim_id) then
-      answer.started[#answer.started + 1] = description_of(job, fingerprint)
+      answer.started[#answer.started + 1] = lease.description_of(job, fingerprint)
     end
   end
   answer.resume = still_running(worker_fields[7], false)
   answer.pause = still_running(worker_fields[8], true)
   for i = held, #ARGV, 5 do
-    if not is_held(read_job(ARGV[i]), ARGV[i + 1]) then
+    if not is_held(job_record.read_job(ARGV[i]), ARGV[i + 1]) then
       answer.lost[#answer.lost + 1] = ARGV[i]
     end
   end
@@ -70,19 +71,20 @@ if worker_fields[1] == claim_id then
   answer.ask_in_ms = asks_by_ms and math.max(0, asks_by_ms - now_ms) or -1
   return tell(answer)
 end
-if is_outdated(schema_oldest) then
+if schema.is_outdated(schema_oldest) then
   return tell(answer)
 end
 
 local own = { prefill_tps = number(worker_fields[5], 0), tpot_ms = number(worker_fields[6], 0) }
-local view = read_view(slug, worker, own, number(worker_fields[3], 0), trusts_last == 1, worker_fields[15] == '1')
+local view = heads.read_view(slug, worker, own, number(worker_fields[3], 0), trusts_last == 1, worker_fields[15] == '1')
 if worker_fields[4] and worker_fields[4] ~= '' then
-  local suspect = read_job(worker_fields[4])
+  local suspect = job_record.read_job(worker_fields[4])
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
 local worker_pauses = may_pause(worker_fields[12])
-local report = (ARGV[held] or worker_pauses) and open_exchange(worker, slug, held, room, { slots = worker_fields[13],
-  tpot_ms = worker_fields[6], mu_wtps = worker_fields[9], generated_tps = worker_fields[10] }) or { lost = {}, paused = {} }
+local report = (ARGV[held] or worker_pauses) and worker_report.open_exchange(worker, slug, held, room,
+  { slots = worker_fields[13], tpot_ms = worker_fields[6], mu_wtps = worker_fields[9],
+  generated_tps = worker_fields[10] }) or { lost = {}, paused = {} }
 local contest = report.contest
 answer.lost = report.lost
 
@@ -94,71 +96,72 @@ local passed = { [''] = 0 }
 -- Returns the least served owner, and its score, of a set's owners that were not passed, or none at the end of a group.
 local function least_served(group)
   local first = passed[group] or 0
-  return group ~= '' and first >= MAX_PASSED and {}
-    or redis.call('ZRANGE', set_key(slug, group, view.is_batch), first, first, 'WITHSCORES')
+  return group ~= '' and first >= heads.MAX_PASSED and {}
+    or redis.call('ZRANGE', priority.set_key(slug, group, view.is_batch), first, first, 'WITHSCORES')
 end
 
--- Returns the paused job of a tenant that goes before the tenant's queued jobs, or nil. `may_start` is false if no further
--- job may be paused, so that a queued one would have no slot.
+-- Returns the paused job of a tenant that goes before the tenant's queued jobs, or nil. `may_start` is false if no
+-- further job may be paused, so that a queued one would have no slot.
 local function paused_first(tenant, may_start)
-  local entry = first_of_kind(report.paused[tenant], view.is_batch)
-  return entry and not (may_start and waits_for_head(contest, entry, slug)) and entry or nil
+  local entry = worker_report.first_of_kind(report.paused[tenant], view.is_batch)
+  return entry and not (may_start and worker_report.waits_for_head(contest, entry, slug)) and entry or nil
 end
 
--- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and, if no slot is free,
--- the entry of the job that gives its slot, and the job that makes room among the paused ones if it has to.
+-- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and, if no slot is
+-- free, the entry of the job that gives its slot, and the job that makes room among the paused ones if it has to.
 local function look_at(tenant, group)
   if string.find(' ' .. aside .. ' ', ' ' .. tenant .. ' ', 1, true) then
     return 'pass'
   end
   local may_pause, displaced = free > 0 or report.paused_jobs < report.most_paused, nil
-  local is_crowded = not may_pause and not first_of_kind(report.paused[tenant], view.is_batch)
-  if is_crowded and not may_get_room(contest, tenant, view.is_batch, own, fingerprint) then
+  local is_crowded = not may_pause and not worker_report.first_of_kind(report.paused[tenant], view.is_batch)
+  if is_crowded and not evict_paused.may_get_room(contest, tenant, view.is_batch, own, fingerprint) then
     return 'pass'
   end
-  local giver = free <= 0 and find_giver(contest, tenant, group, view.is_batch) or nil
+  local giver = free <= 0 and preempt.find_victim(contest, tenant, group, view.is_batch) or nil
   if giver and is_crowded then
-    displaced = find_displaced(report, contest, tenant, group, view.is_batch, own, fingerprint)
+    displaced = evict_paused.find_displaced(report, contest, tenant, group, view.is_batch, own, fingerprint)
     may_pause = displaced ~= nil
   end
   if free <= 0 and not giver or is_crowded and not displaced then
     return 'pass'
   end
-  local usable_cells = cells + (giver and cells_for(giver.job) or 0)
+  local usable_cells = cells + (giver and heads.cells_for(giver.job) or 0)
   local entry = paused_first(tenant, may_pause)
   if entry then
-    return wait_for_cells(view, entry.job, cells_for(entry.job), usable_cells, free > 0, 'resume'), entry.job, giver
+    return heads.wait_for_cells(view, entry.job, heads.cells_for(entry.job), usable_cells, free > 0, 'resume'),
+      entry.job, giver
   end
-  local action, job = examine(view, tenant, group, usable_cells, free > 0)
+  local action, job = heads.examine(view, tenant, group, usable_cells, free > 0)
   return action, job, giver, displaced
 end
 
 -- Pauses the job of an entry.
 local function take_slot(giver)
-  note_slot(contest, giver.job.tenant, giver.job.group, -1, 0)
-  pause(giver.job)
+  preempt.note_slot(contest, giver.job.tenant, giver.job.group, -1, 0)
+  running.pause(giver.job)
   giver.is_paused = true
   report.paused_jobs = report.paused_jobs + 1
-  cells, free = cells + cells_for(giver.job), free + 1
+  cells, free = cells + heads.cells_for(giver.job), free + 1
   answer.pause[#answer.pause + 1] = giver.job.id
 end
 
 local function start(job, group)
-  if is_suspect(view, job) then
+  if heads.is_suspect(view, job) then
     view.has_suspect = true
     redis.call('HSET', worker_key, 'suspect', job.id)
   end
-  join_company(view, job)
-  local waited_ms = lease(job, group, worker, claim_id, fingerprint, worker_pauses)
+  company.join_company(view, job)
+  local waited_ms = lease.lease_job(job, group, worker, claim_id, fingerprint, worker_pauses)
   -- After the lease, which knows how many tokens of the answer are kept.
   if job.degrade >= 0 then
-    cut_answer(view, job)
+    heads.cut_answer(view, job)
   end
   if job.priority >= 0 then
     min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
   end
   leased_ids[#leased_ids + 1] = job.id
-  answer.started[#answer.started + 1] = description_of(job, fingerprint)
+  answer.started[#answer.started + 1] = lease.description_of(job, fingerprint)
 end
 
 -- Notes that a job is no longer among the worker's paused ones.
@@ -173,28 +176,28 @@ local function end_pause_of(job)
 end
 
 local function go_on(job)
-  resume(job)
+  running.resume(job)
   end_pause_of(job)
   answer.resume[#answer.resume + 1] = job.id
 end
 
 -- Puts a paused job back into its queue.
 local function let_go(job)
-  give_back(job, false, now_ms)
+  giveback.give_back(job, false, now_ms)
   end_pause_of(job)
   answer.lost[#answer.lost + 1] = job.id
 end
 
 -- Paused jobs that would be late after another quantum do not wait for their tenants' turns.
-for _, entry in ipairs(contest and free > 0 and urgent_ones(report, contest.quantum_ms) or {}) do
-  if free > 0 and fits(view, cells_for(entry.job), cells) then
-    note_new_row(contest, entry.job, entry.job.group)
-    clear_skips(entry.job)
+for _, entry in ipairs(contest and free > 0 and worker_report.urgent_ones(report, contest.quantum_ms) or {}) do
+  if free > 0 and heads.fits(view, heads.cells_for(entry.job), cells) then
+    preempt.note_new_row(contest, entry.job, entry.job.group)
+    heads.clear_skips(entry.job)
     go_on(entry.job)
-    free, cells = free - 1, cells - cells_for(entry.job)
+    free, cells = free - 1, cells - heads.cells_for(entry.job)
   end
 end
-while examined < MAX_EXAMINED and (free > 0 or contest and has_givers(contest)) do
+while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_givers(contest)) do
   examined = examined + 1
   local owner = least_served('')
   if not owner[1] and not view.is_batch and passed[''] == 0 then
@@ -205,18 +208,18 @@ while examined < MAX_EXAMINED and (free > 0 or contest and has_givers(contest)) 
   if not owner[1] then
     break
   end
-  local group = is_group(owner[1]) and owner[1] or ''
+  local group = service.is_group(owner[1]) and owner[1] or ''
   local candidate = group == '' and owner or least_served(group)
   local action, job, giver, displaced = 'end of group', nil, nil, nil
-  if candidate[1] and not belongs_to_set(candidate[1], slug, group, view.is_batch) then
+  if candidate[1] and not service.belongs_to_set(candidate[1], slug, group, view.is_batch) then
     action = 'gone'
   elseif candidate[1] then
     action, job, giver, displaced = look_at(candidate[1], group)
   end
   if action == 'lease' or action == 'resume' then
-    raise_virtual_time(slug, '', number(owner[2], 0))
+    service.raise_virtual_time(slug, '', number(owner[2], 0))
     if group ~= '' then
-      raise_virtual_time(slug, group, number(candidate[2], 0))
+      service.raise_virtual_time(slug, group, number(candidate[2], 0))
     end
     if displaced then
       let_go(displaced)
@@ -225,34 +228,34 @@ while examined < MAX_EXAMINED and (free > 0 or contest and has_givers(contest)) 
       take_slot(giver)
     end
     if contest then
-      note_new_row(contest, job, action == 'lease' and group or job.group)
+      preempt.note_new_row(contest, job, action == 'lease' and group or job.group)
     end
-    clear_skips(job)
+    heads.clear_skips(job)
     if action == 'lease' then
       start(job, group)
     else
       go_on(job)
     end
-    free, cells = free - 1, cells - cells_for(job)
+    free, cells = free - 1, cells - heads.cells_for(job)
   elseif action == 'pass' then
     passed[group] = (passed[group] or 0) + 1
   elseif action == 'end of group' and passed[group] then
     passed[''] = passed[''] + 1
   elseif action == 'end of group' then
-    deactivate(group, slug)
+    turns.deactivate(group, slug)
   elseif action == 'stop' then
     break
   end
 end
-local leaver = contest and free <= 0 and find_leaver(report, contest, worker, own, fingerprint)
+local leaver = contest and free <= 0 and migrate.find_leaver(report, contest, worker, own, fingerprint)
 if leaver then
   let_go(leaver)
 end
 if view.left_to_faster then
-  wake_worker(view.faster.name)
+  fastest_worker.wake_worker(view.faster.name)
 end
 if min_wait_ms and view.degrades then
-  note_wait(slug, min_wait_ms)
+  tier.note_wait(slug, min_wait_ms)
 end
 if #leased_ids + #answer.resume + #answer.pause > 0 then
   redis.call('HSET', worker_key, 'claim_id', claim_id, 'claim_ids', table.concat(leased_ids, ' '),
@@ -260,9 +263,9 @@ if #leased_ids + #answer.resume + #answer.pause > 0 then
   redis.call('PEXPIRE', worker_key, 60000)
 end
 if contest then
-  answer.ask_in_ms = next_contest_ms(contest)
+  answer.ask_in_ms = preempt.next_contest_ms(contest)
 end
 if contest and worker_pauses then
-  note_next_claim(worker_key, worker_fields[14], report, answer.ask_in_ms)
+  worker_report.note_next_claim(worker_key, worker_fields[14], report, answer.ask_in_ms)
 end
 return tell(answer)

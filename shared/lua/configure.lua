@@ -14,9 +14,9 @@
 
 -- A store without a number is either empty or was written by a version without numbers, which has format 1.
 local stored = redis.call('HMGET', k_config, 'schema', 'schema_oldest')
-local format, oldest = schema_in(stored[1]), schema_in(stored[2]) or 1
+local format, oldest = schema.schema_in(stored[1]), schema.schema_in(stored[2]) or 1
 local is_empty = redis.call('EXISTS', k_config) == 0
-if is_outdated(oldest) or not is_empty and (format or 1) < reads_from then
+if schema.is_outdated(oldest) or not is_empty and (format or 1) < reads_from then
   return { 'format', format or 1, oldest }
 end
 local differing = {}
@@ -31,6 +31,6 @@ end
 if #differing > 0 and take_over == 0 then
   return { 'conflict', differing }
 end
-redis.call('HSET', k_config, 'schema', math.max(format or 1, SCHEMA), 'schema_oldest', math.max(oldest, works_beside),
-  'store_bytes', store_bytes, unpack(ARGV, settings))
+redis.call('HSET', k_config, 'schema', math.max(format or 1, schema.SCHEMA), 'schema_oldest', math.max(oldest,
+  works_beside), 'store_bytes', store_bytes, unpack(ARGV, settings))
 return { 'configured' }

@@ -15,7 +15,7 @@ local function length_of_text(key)
   return type(length) == 'number' and length or 0
 end
 
-local job = read_job(id)
+local job = job_record.read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then
   return { 'gone' }
 end
@@ -31,6 +31,6 @@ end
 local bytes = length_of_text(k_result .. id) + length_of_text(k_payload .. id)
 local erased = redis.call('DEL', k_result .. id)
 if erased + redis.call('DEL', k_payload .. id) > 0 then
-  keep_erased(job.tenant, id, bytes)
+  tenant_bytes.keep_erased(job.tenant, id, bytes)
 end
 return { 'erased', erased }

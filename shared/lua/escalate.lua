@@ -9,13 +9,13 @@
 --   again_tokens int · number of these tokens that were computed before and were computed again
 --   cpu_tokens int · weighted tokens of CPU time
 -- ANSWERS moved stays
---   moved: the name of the model of the job's new pool · stays: the job has no later pool that takes it, or has ended, was
---   canceled, has escalated before or is not the caller's; the caller settles it
+--   moved: the name of the model of the job's new pool · stays: the job has no later pool that takes it, or has ended,
+--   was canceled, has escalated before or is not the caller's; the caller settles it
 -- KEEPS 1 2 3 7 8
--- USES clock settings oom_write mark job_record waiting turns rq stats stream running pool_record doorbell lengths generated_weight spending
--- USES budget counted_claims
+-- USES clock settings oom_write mark job_record waiting rq stats stream running pool_record doorbell lengths
+-- USES generated_weight spending budget counted_claims service
 
-local job = read_job(id)
+local job = job_record.read_job(id)
 if not job or job.state ~= 'running' or token == '' or job.claim ~= token or job.cancel ~= ''
   or now_ms >= job.deadline_ms then
   return { 'stays' }
@@ -27,19 +27,19 @@ local function figures_of(pool, is_private)
   local fields = redis.call('HMGET', k_books .. pool.slug, 'policy_local', 'policy_prompt_price_micro',
     'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'drained_ms')
   local figures = { slug = pool.slug, tenant = job.tenant, prompt_tokens = pool.prompt_tokens,
-    max_tokens = pool.max_tokens, prompt_price = integer_setting(fields[2], 0, 0, MAX_AMOUNT),
-    answer_price = integer_setting(fields[3], 0, 0, MAX_AMOUNT),
-    day_cap = fields[4] and integer_setting(fields[4], 0, 0, MAX_AMOUNT) or nil,
-    weight_milli = weight_of_pool(read_settings('generated_weight'), fields[5]) }
-  local is_dear = number(pool.max_price_micro, nil, 0) and most_of(figures) > pool.max_price_micro
-  if is_private and fields[1] ~= '1' or is_dear or check_budget(figures)
-    or not may_use(job, pool.prompt_tokens, pool.max_tokens)
+    max_tokens = pool.max_tokens, prompt_price = settings.integer_setting(fields[2], 0, 0, spending.MAX_AMOUNT),
+    answer_price = settings.integer_setting(fields[3], 0, 0, spending.MAX_AMOUNT),
+    day_cap = fields[4] and settings.integer_setting(fields[4], 0, 0, spending.MAX_AMOUNT) or nil,
+    weight_milli = generated_weight.weight_of_pool(settings.read_settings('generated_weight'), fields[5]) }
+  local is_dear = number(pool.max_price_micro, nil, 0) and spending.most_of(figures) > pool.max_price_micro
+  if is_private and fields[1] ~= '1' or is_dear or spending.check_budget(figures)
+    or not budget.may_use(job, pool.prompt_tokens, pool.max_tokens)
     or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0
     or now_ms - number(fields[6], -LIVE_MS, 0, now_ms) < LIVE_MS then
     return nil
   end
   figures.cost_mwt = math.floor(1000 * pool.prompt_tokens
-    + figures.weight_milli * usual_length(job.tenant, pool.slug, pool.max_tokens))
+    + figures.weight_milli * lengths.usual_length(job.tenant, pool.slug, pool.max_tokens))
   return figures
 end
 
@@ -65,31 +65,31 @@ end
 
 -- The run counts in the job's first pool, as if the job had ended there.
 local computed = prompt_tokens - cached_tokens + completion_tokens
-local label = label_of(job.tenant)
-if count_claim_once(id, token) then
-  count('tokens|' .. label .. '|' .. job.model .. '|prompt', prompt_tokens + again_tokens)
+local label = stats.label_of(job.tenant)
+if counted_claims.count_claim_once(id, token) then
+  stats.count('tokens|' .. label .. '|' .. job.model .. '|prompt', prompt_tokens + again_tokens)
   if cached_tokens > 0 then
-    count('tokens|' .. label .. '|' .. job.model .. '|cached', cached_tokens)
+    stats.count('tokens|' .. label .. '|' .. job.model .. '|cached', cached_tokens)
   end
-  count('tokens|' .. label .. '|' .. job.model .. '|completion', completion_tokens)
-  count('served|' .. label .. '|' .. job.model,
-    math.floor(cost_of(id, prompt_tokens - cached_tokens, completion_tokens) / 1000 + 0.5))
-  count('wasted|' .. label .. '|escalated', computed)
+  stats.count('tokens|' .. label .. '|' .. job.model .. '|completion', completion_tokens)
+  stats.count('served|' .. label .. '|' .. job.model,
+    math.floor(generated_weight.cost_of(id, prompt_tokens - cached_tokens, completion_tokens) / 1000 + 0.5))
+  stats.count('wasted|' .. label .. '|escalated', computed)
   if again_tokens > 0 then
-    count('wasted|' .. label .. '|retried', again_tokens)
+    stats.count('wasted|' .. label .. '|retried', again_tokens)
   end
 end
-local cost_mwt = cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
-if read_settings('fairness') ~= 'turns' then
-  charge(job, cost_mwt)
+local cost_mwt = generated_weight.cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
+if settings.read_settings('fairness') ~= 'turns' then
+  service.charge(job, cost_mwt)
 end
-smooth(job.slug, run_ms_of(job), cost_mwt)
-spend_tokens(job, prompt_tokens, completion_tokens)
-return_amount(job)
+pool_record.smooth(job.slug, running.run_ms_of(job), cost_mwt)
+spending.spend_tokens(job, prompt_tokens, completion_tokens)
+spending.return_amount(job)
 
 redis.call('ZREM', k_leases, id)
-rq_stop(job.queue, id, job.claim)
-end_running(job)
+rq.rq_stop(job.queue, id, job.claim)
+running.end_running(job)
 
 local queue = job.tenant .. '.' .. pool.slug
 redis.call('HDEL', k_rq_job .. id, 'penstock_later_pools', 'penstock_price', 'penstock_predicted', 'penstock_group',
@@ -107,16 +107,16 @@ redis.call('HSET', k_rq_job .. id, 'penstock_state', 'queued', 'penstock_claim',
 if is_private then
   redis.call('HSET', k_rq_job .. id, 'penstock_private', 1)
 end
-keep_weight(k_rq_job .. id, figures.weight_milli)
-hold_amount(figures, id)
-reserve_anew(job, pool.prompt_tokens, pool.max_tokens)
-add_requeued(k_events .. id)
+generated_weight.keep_weight(k_rq_job .. id, figures.weight_milli)
+spending.hold_amount(figures, id)
+budget.reserve_anew(job, pool.prompt_tokens, pool.max_tokens)
+stream.add_requeued(k_events .. id)
 redis.call('PEXPIRE', k_events .. id, math.max(60000, job.deadline_ms - now_ms + 60000))
-enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,
+waiting.enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,
   max_tokens = pool.max_tokens, cost_mwt = figures.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
   latest_us = job.latest_us, priority = job.priority })
-redis.call('ZADD', k_queues, job.deadline_ms + 1000 * read_settings('result_ttl_s'), queue)
-ring(pool.slug, job.tenant)
+redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_settings('result_ttl_s'), queue)
+doorbell.ring(pool.slug, job.tenant)
 local route = redis.call('HGET', k_rq_job .. id, 'penstock_route')
-count('routed|' .. (route or '') .. '|' .. pool.model .. '|escalated')
+stats.count('routed|' .. (route or '') .. '|' .. pool.model .. '|escalated')
 return { 'moved', pool.model }

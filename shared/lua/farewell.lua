@@ -6,17 +6,17 @@
 --   fault text · why the worker ends, '' if it was asked to stop or comes back when its upstream does
 -- ANSWERS gone
 -- KEEPS 9 12
--- USES clock oom_write mark fleet lengths fastest_worker crashes stats
+-- USES clock oom_write mark fleet fastest_worker crashes
 -- RARELY leaves_to wake_worker
 
 if fault ~= '' then
-  note_crash(slug, worker, now_ms, fault)
-  count_crash(redis.call('HGET', k_worker .. worker, 'model') or slug)
+  crashes.note_crash(slug, worker, now_ms, fault)
+  crashes.count_crash(redis.call('HGET', k_worker .. worker, 'model') or slug)
 end
 redis.call('ZREM', k_workers, worker)
 redis.call('ZREM', k_pool .. slug, worker)
 redis.call('DEL', k_worker .. worker, k_bell .. worker, k_rq_executions(worker))
-discount(worker)
-note_fastest(slug, worker, false)
-retire_silent(now_ms)
+fleet.discount(worker)
+fastest_worker.note_fastest(slug, worker, false)
+fleet.retire_silent(now_ms)
 return { 'gone' }

@@ -25,11 +25,11 @@ end
 if part < parts then
   return { 'added', length }
 end
-local bytes_of_record = saved[1] and 0 or FILE_RECORD_BYTES
+local bytes_of_record = saved[1] and 0 or file_bytes.FILE_RECORD_BYTES
 if forced == 0 then
-  local whose, taken, most = exhausted_by(home, tenant, bytes)
+  local whose, taken, most = file_bytes.exhausted_by(home, tenant, bytes)
   if not whose and bytes_of_record > 0 then
-    whose, taken, most = exhausted_by(STORE, tenant, bytes_of_record + #content)
+    whose, taken, most = file_bytes.exhausted_by(file_bytes.STORE, tenant, bytes_of_record + #content)
   end
   if whose then
     return { 'exhausted', whose, taken, most }
@@ -43,12 +43,12 @@ if content ~= '' then
   redis.call('HSET', k_file_parts .. id, part, content)
   redis.call('PEXPIRE', k_file_parts .. id, 1000 * UNFINISHED_S)
 end
-local kept_s = number(saved[3]) or file_period_s(UNFINISHED_S)
+local kept_s = number(saved[3]) or file_bytes.file_period_s(UNFINISHED_S)
 redis.call('HSET', k_file .. id, 'tenant', tenant, 'home', home, 'bytes', whole(length + bytes),
   'parts', whole(parts + 1), 'kept_s', whole(kept_s), 'record_bytes', whole(number(saved[4], bytes_of_record, 0)))
 redis.call('PEXPIRE', k_file .. id, 1000 * UNFINISHED_S)
-count_file_bytes(home, tenant, kept_s, bytes)
+file_bytes.count_file_bytes(home, tenant, kept_s, bytes)
 if bytes_of_record > 0 then
-  count_file_bytes(STORE, tenant, kept_s, bytes_of_record)
+  file_bytes.count_file_bytes(file_bytes.STORE, tenant, kept_s, bytes_of_record)
 end
 return { 'added', length + bytes }

@@ -32,25 +32,25 @@ if not saved[4] and idem_digest ~= '' then
   end
 end
 if not saved[4] then
-  local home, bytes, kept_s = saved[5] or STORE, number(saved[2], 0, 0), number(saved[3], 0, 0)
-  local record_bytes, new_kept_s = FILE_RECORD_BYTES + #filename, file_period_s(ttl_s)
+  local home, bytes, kept_s = saved[5] or file_bytes.STORE, number(saved[2], 0, 0), number(saved[3], 0, 0)
+  local new_record_bytes, new_kept_s = file_bytes.FILE_RECORD_BYTES + #filename, file_bytes.file_period_s(ttl_s)
   if idem_digest ~= '' then
-    record_bytes = record_bytes + IDEM_BYTES
+    new_record_bytes = new_record_bytes + file_bytes.IDEM_BYTES
     redis.call('SET', idem, id .. ' ' .. body_digest, 'PX', 1000 * ttl_s)
     redis.call('HSET', k_file .. id, 'idem', idem_digest)
   end
-  uncount_file_bytes(home, tenant, kept_s, bytes)
-  uncount_file_bytes(STORE, tenant, kept_s, number(saved[6], 0, 0))
-  count_file_bytes(home, tenant, new_kept_s, bytes)
-  count_file_bytes(STORE, tenant, new_kept_s, record_bytes)
-  redis.call('HSET', k_file .. id, 'kept_s', whole(new_kept_s), 'record_bytes', whole(record_bytes),
+  file_bytes.uncount_file_bytes(home, tenant, kept_s, bytes)
+  file_bytes.uncount_file_bytes(file_bytes.STORE, tenant, kept_s, number(saved[6], 0, 0))
+  file_bytes.count_file_bytes(home, tenant, new_kept_s, bytes)
+  file_bytes.count_file_bytes(file_bytes.STORE, tenant, new_kept_s, new_record_bytes)
+  redis.call('HSET', k_file .. id, 'kept_s', whole(new_kept_s), 'record_bytes', whole(new_record_bytes),
     'created_ms', whole(now_ms), 'expires_ms', whole(now_ms + 1000 * ttl_s), 'purpose', purpose, 'filename', filename)
   redis.call('PEXPIRE', k_file .. id, 1000 * ttl_s)
   redis.call('PEXPIRE', k_file_parts .. id, 1000 * ttl_s)
   for _, index in ipairs({ k_files .. tenant, k_files .. tenant .. '.' .. purpose }) do
     redis.call('ZADD', index, 0, id)
-    trim_index(index, k_file)
-    keep_key(index, 1000 * ttl_s)
+    index.trim_index(index, k_file)
+    index.keep_key(index, 1000 * ttl_s)
   end
 end
 return { 'closed', redis.call('HGETALL', k_file .. id) }

@@ -7,5 +7,5 @@
 -- KEEPS 9
 -- USES clock oom_write file_bytes
 
-return { 'overview', sum_of_periods(k_file_bytes .. home), most_in_home(home),
+return { 'overview', file_bytes.sum_of_periods(k_file_bytes .. home), file_bytes.most_in_home(home),
   redis.call('HGET', k_config, 'files_home') or '' }

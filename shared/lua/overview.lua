@@ -3,8 +3,8 @@
 -- ARGV
 -- ANSWERS overview
 --   overview: number of inflight jobs; the bound on them (a number or `auto`); number of live workers; number of their
---   slots; number of their pools' places; 1 if no new jobs are admitted, because the system or every live worker drains;
---   1 if all live workers that do not drain belong to pools whose workers restart again and again, and are new.
+--   slots; number of their pools' places; 1 if no new jobs are admitted, because the system or every live worker
+--   drains; 1 if all live workers that do not drain belong to pools whose workers restart again and again, and are new.
 --   The cost of this script does not depend on the numbers of tenants and metrics, and it looks at 64 workers at most.
 -- KEEPS 1
 -- USES clock schema crashes
@@ -23,7 +23,7 @@ local function judge_workers()
     local worker = redis.call('HMGET', k_worker .. live[i], 'draining', 'slug', 'since_ms')
     if worker[1] ~= '1' then
       local slug = worker[2] or ''
-      new_until_ms[slug] = new_until_ms[slug] or ms_of_a_new_worker(slug)
+      new_until_ms[slug] = new_until_ms[slug] or crashes.ms_of_a_new_worker(slug)
       all_drain = false
       none_lasts = none_lasts and now_ms - number(worker[3], 0, 0, now_ms) < new_until_ms[slug]
     end
@@ -36,4 +36,4 @@ local settings = redis.call('HMGET', k_config, 'max_inflight', 'live_slots', 'li
 local all_drain, none_lasts = judge_workers()
 return { 'overview', redis.call('ZCARD', k_inflight), settings[1] or '',
   redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), settings[2] or '', settings[3] or '',
-  (settings[4] == '1' or is_outdated(settings[5]) or all_drain) and 1 or 0, none_lasts and 1 or 0 }
+  (settings[4] == '1' or schema.is_outdated(settings[5]) or all_drain) and 1 or 0, none_lasts and 1 or 0 }

@@ -26,8 +26,8 @@ if held[1] and held[1] ~= asker and until_ms > now_ms and until_ms <= now_ms + O
   return { 'patrol', math.max(rest_ms, pause_ms), round, 0, {} }
 end
 
--- ZSCAN returns each queue that exists from the beginning of the round to its end, even if queues are added, removed and
--- ordered anew in between. A walk by rank would skip the queues behind one that moves to the end of the order.
+-- ZSCAN returns each queue that exists from the beginning of the round to its end, even if queues are added, removed
+-- and ordered anew in between. A walk by rank would skip the queues behind one that moves to the end of the order.
 local cursor = string.match(held[3] or '', '^%d+$') or '0'
 local page = redis.pcall('ZSCAN', k_queues, cursor, 'COUNT', limit)
 if page.err then

@@ -21,7 +21,7 @@
 --   metadata_bytes int · length of the metadata as JSON
 --   answer_bytes int · the most bytes that the answer is expected to take in the store, with its event stream
 --   id text · the id that the job would have, which decides its share of a route
---   routing_json text · if the request names a route, the JSON that lib/admission/routes.lua describes; '' if it names a pool
+--   routing_json text · the JSON of lib/admission/routes.lua if the request names a route, '' if it names a pool
 -- ANSWERS quoted rerouted
 --   quoted: the job's cost in thousandths of a weighted token; the most that it can cost by the pool's prices, in
 --   millionths of the currency; ms until the job would end, and the interval of ms in which eight of ten such jobs end,
@@ -31,7 +31,7 @@
 --   appointment nor earlier attempts into account, and has no per-request spread.
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 6
--- USES clock pool_record lengths verdict tier tenant_bytes return_room routes spending
+-- USES clock verdict tier tenant_bytes return_room routes spending
 -- RARELY shorten check_room choose_pool fits_after_queued
 
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
@@ -45,19 +45,19 @@ local function make_request(pool)
     candidates = candidates, cost_mwt = -1, priority = priority, is_batch = priority < 0, is_private = private == 1,
     deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
     start_named = start_named == 1, longest_in_ms = longest_in_ms,
-    key = key_bounds(key_id, key_rpm, key_tpm, key_max_waiting), place = pool.place }
-  request.bytes = record_bytes(metadata_bytes, 0, 0) + request_bytes + pool.answer_bytes
+    key = verdict.key_bounds(key_id, key_rpm, key_tpm, key_max_waiting), place = pool.place }
+  request.bytes = tenant_bytes.record_bytes(metadata_bytes, 0, 0) + request_bytes + pool.answer_bytes
   return request
 end
 -- Runs the checks of admission without its writes.
 local function run_checks(request)
-  look(request)
-  look_at_room(request)
+  verdict.look(request)
+  return_room.look_at_room(request)
   if request.has_tier then
     local pool_fields = redis.call('HMGET', k_books .. request.slug, 'tier', 'tier_look_ms')
-    request.tier = tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
+    request.tier = tier.tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
   end
-  return verdict(request)
+  return verdict.first_refusal(request)
 end
 
 local request, why, refusal
@@ -65,10 +65,10 @@ if routing then
   for place, pool in ipairs(routing.pools) do
     pool.place = place
   end
-  request, why, refusal = choose_pool(routing, id, make_request, run_checks)
+  request, why, refusal = routes.choose_pool(routing, id, make_request, run_checks)
 else
-  request = make_request({ slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens, answer_bytes = answer_bytes,
-    place = 0 })
+  request = make_request({ slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
+    answer_bytes = answer_bytes, place = 0 })
   refusal = run_checks(request)
 end
 local eta_ms, early_ms, late_ms = -1, -1, -1
@@ -76,10 +76,11 @@ if request.eta_ms then
   eta_ms, early_ms, late_ms = math.floor(request.eta_ms), math.floor(request.early_ms), math.floor(request.late_ms)
 end
 if not refusal then
-  return { 'quoted', request.cost_mwt, most_of(request), eta_ms, early_ms, late_ms, request.place, why or '', '' }
+  return { 'quoted', request.cost_mwt, spending.most_of(request), eta_ms, early_ms, late_ms, request.place, why or '',
+    '' }
 end
 local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
-return { 'quoted', request.cost_mwt, most_of(request), eta_ms, early_ms, late_ms, request.place, '', reason, limit, value,
-  max, request.inflight, request.max_inflight, request.hint_ms or math.floor(math.max(50, math.min(60000, base_ms))),
-  infeasible or 0, math.floor(request.compute_ms), (request.hint_ms or base_ms > 60000) and 1 or 0, 0, 0,
+return { 'quoted', request.cost_mwt, spending.most_of(request), eta_ms, early_ms, late_ms, request.place, '', reason,
+  limit, value, max, request.inflight, request.max_inflight, request.hint_ms or math.floor(math.max(50, math.min(60000,
+  base_ms))), infeasible or 0, math.floor(request.compute_ms), (request.hint_ms or base_ms > 60000) and 1 or 0, 0, 0,
   request.resets_ms or 0 }

@@ -7,65 +7,66 @@
 --   reaped: numbers of jobs expired, requeued, failed and canceled; ms until the next deadline, lease or poll is due,
 --   or -1 for none
 -- KEEPS 1 2 4 5 8 9 10 12
--- USES clock settings oom_write mark schema job_record waiting rq stats finish forget giveback lapse drop reap_pause fleet crashes company deferral
+-- USES clock settings oom_write mark schema job_record stats finish forget lapse drop reap_pause fleet crashes
+-- USES company deferral
 
-local lease_ms, ttl_s, schema_oldest = read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
-if is_outdated(schema_oldest) then
+local lease_ms, ttl_s, schema_oldest = settings.read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
+if schema.is_outdated(schema_oldest) then
   return { 'reaped', 0, 0, 0, 0, -1 }
 end
 local counts = { expired = 0, requeued = 0, failed = 0, canceled = 0 }
 
 local late = redis.call('ZRANGEBYSCORE', k_deadlines, '-inf', now_ms, 'LIMIT', 0, limit)
 for i = 1, #late do
-  local job = read_job(late[i])
+  local job = job_record.read_job(late[i])
   if job and job.state == 'queued' then
-    local ending = late_ending(job, 'deadline_exceeded')
-    finish(job, ending, now_ms)
+    local ending = deferral.late_ending(job, 'deadline_exceeded')
+    finish.end_job(job, ending, now_ms)
     counts[ending.outcome] = counts[ending.outcome] + 1
   elseif job then
     redis.call('ZREM', k_deadlines, late[i])
   else
-    forget(late[i])
+    forget.forget_job(late[i])
   end
 end
 
-note_gap(now_ms, lease_ms)
-local on_hold = holds_leases(now_ms)
+reap_pause.note_gap(now_ms, lease_ms)
+local on_hold = reap_pause.holds_leases(now_ms)
 local lapsed = on_hold and {} or redis.call('ZRANGEBYSCORE', k_leases, '-inf', now_ms, 'LIMIT', 0, limit)
 
 -- Takes back the job and, if its worker has crashed, all jobs of the worker, because any of them can be the cause.
 local function take_back(lapsed_job)
   local jobs = { lapsed_job }
-  if is_silent(lapsed_job.worker, lease_ms) then
-    count_silence(lapsed_job)
-    jobs = jobs_on(lapsed_job.worker)
-    note_company(jobs)
+  if crashes.is_silent(lapsed_job.worker, lease_ms) then
+    crashes.count_silence(lapsed_job)
+    jobs = company.jobs_on(lapsed_job.worker)
+    company.note_company(jobs)
   end
   for _, job in ipairs(jobs) do
-    local outcome = lapse(job, true, now_ms)
+    local outcome = lapse.end_lease(job, true, now_ms)
     counts[outcome] = counts[outcome] + 1
-    count('reclaimed')
+    stats.count('reclaimed')
   end
 end
 
 for i = 1, #lapsed do
-  local job = read_job(lapsed[i])
+  local job = job_record.read_job(lapsed[i])
   if job and job.state == 'running' then
     take_back(job)
   elseif job then
     redis.call('ZREM', k_leases, lapsed[i])
   else
-    forget(lapsed[i])
+    forget.forget_job(lapsed[i])
   end
 end
 
 local unpolled = redis.call('ZRANGEBYSCORE', k_polls, '-inf', now_ms, 'LIMIT', 0, limit)
 for i = 1, #unpolled do
-  local job = read_job(unpolled[i])
+  local job = job_record.read_job(unpolled[i])
   redis.call('ZREM', k_polls, unpolled[i])
   if job then
     counts.canceled = counts.canceled + (job.state == 'queued' and 1 or 0)
-    drop(job, 'abandoned', now_ms)
+    drop.cancel_job(job, 'abandoned', now_ms)
   end
 end
 
@@ -100,7 +101,7 @@ for i = 1, #stale_tenants do
     redis.call('ZREM', k_tenants, tenant)
   end
 end
-retire_silent(now_ms)
+fleet.retire_silent(now_ms)
 
 local due_ms = -1
 local function consider(score)
@@ -115,7 +116,7 @@ consider(redis.call('ZRANGE', k_deadlines, 0, 0, 'WITHSCORES')[2])
 consider(redis.call('ZRANGE', k_polls, 0, 0, 'WITHSCORES')[2])
 local first_lease = redis.call('ZRANGE', k_leases, 0, 0, 'WITHSCORES')[2]
 if first_lease and on_hold then
-  first_lease = math.max(number(first_lease, 0), held_until_ms())
+  first_lease = math.max(number(first_lease, 0), reap_pause.held_until_ms())
 end
 consider(first_lease)
 return { 'reaped', counts.expired, counts.requeued, counts.failed, counts.canceled, due_ms }

@@ -6,13 +6,14 @@
 -- ANSWERS rebooked
 --   rebooked: number of repairs
 -- KEEPS 3 7
--- USES clock settings oom_write mark turns service priority pool_record stats
+-- USES clock oom_write mark turns service priority pool_record stats
 
 -- This script examines all owners of the set, because a sum over a part of them is useless. If there are more than
 -- MAX_EXAMINED, it does nothing. A group's part of the pool's sums is taken from the group's record, which another call
 -- recomputes.
 local MAX_EXAMINED = 1024
-local repairs, is_batch = 0, { [set_key(slug, group, false)] = false, [set_key(slug, group, true)] = true }
+local repairs, is_batch = 0, { [priority.set_key(slug, group, false)] = false, [priority.set_key(slug, group,
+  true)] = true }
 local members_of = {}
 for set in pairs(is_batch) do
   members_of[set] = redis.call('ZRANGE', set, 0, MAX_EXAMINED, 'WITHSCORES')
@@ -31,18 +32,18 @@ local function correct(key, fields)
   end
 end
 
--- Makes an owner's score agree with its service, its number of queued jobs with its queue, and a group's weight with its
--- policy. Adds the owner's contribution to the sums. `fields` are those of its record.
+-- Makes an owner's score agree with its service, its number of queued jobs with its queue, and a group's weight with
+-- its policy. Adds the owner's contribution to the sums. `fields` are those of its record.
 local sums = { jobs = 0, tokens = 0, mwt = 0, batch_jobs = 0, batch_mwt = 0, [false] = 0, [true] = 0 }
 local function rebook_owner(owner, set, score, fields)
   local key, jobs = k_tenant .. owner, number(fields[2], 0, 0)
-  local service, weight_milli = number(fields[5], nil, MIN_SERVICE_MWT), number(fields[6], 0, 0)
+  local service, weight_milli = number(fields[5], nil, service.MIN_SERVICE_MWT), number(fields[6], 0, 0)
   if service and score ~= service then
     redis.call('ZADD', set, whole(service), owner)
     repairs = repairs + 1
   end
-  if is_group(owner) then
-    weight_milli = weight_in(fields[7])
+  if service.is_group(owner) then
+    weight_milli = pool_record.weight_in(fields[7])
     correct(key, { ['w|' .. slug] = weight_milli })
   else
     jobs = redis.call('ZCARD', k_order .. owner .. '.' .. slug)
@@ -58,21 +59,21 @@ end
 local function examine(owner, set, score)
   local fields = redis.call('HMGET', k_tenant .. owner, 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
     's|' .. slug, 'w|' .. slug, 'policy_weight_milli', 'bn|' .. slug, 'bb|' .. slug)
-  local right_group = is_group(owner) and '' or group_in(fields[1])
-  local only_batch = has_only_batch(owner, slug)
+  local right_group = service.is_group(owner) and '' or service.group_in(fields[1])
+  local only_batch = priority.has_only_batch(owner, slug)
   if right_group ~= group then
     redis.call('ZREM', set, owner)
-    redis.call('ZADD', set_key(slug, right_group, is_batch[set]), 'NX', score or 0, owner)
+    redis.call('ZADD', priority.set_key(slug, right_group, is_batch[set]), 'NX', score or 0, owner)
     repairs = repairs + 1
   elseif only_batch == nil then
-    deactivate(owner, slug)
+    turns.deactivate(owner, slug)
     repairs = repairs + 1
   elseif only_batch ~= is_batch[set] then
-    change_set(owner, slug, only_batch)
+    turns.change_set(owner, slug, only_batch)
     repairs = repairs + 1
   end
   if right_group == group and only_batch ~= nil then
-    rebook_owner(owner, set_key(slug, group, only_batch), score, fields)
+    rebook_owner(owner, priority.set_key(slug, group, only_batch), score, fields)
   end
 end
 
@@ -97,6 +98,6 @@ elseif sums.jobs > 0 then
   correct(key, all)
 end
 if repairs > 0 then
-  count('reconciled', repairs)
+  stats.count('reconciled', repairs)
 end
 return { 'rebooked', repairs }

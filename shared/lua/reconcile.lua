@@ -22,7 +22,7 @@ local REGISTRIES = { finished = k_rq_finished .. queue, failed = k_rq_failed .. 
 
 local function repaired()
   repairs = repairs + 1
-  count('reconciled')
+  stats.count('reconciled')
 end
 
 -- Makes RQ's status, registries and TTL for a job agree with Penstock's state. An inflight job's hash has no TTL.
@@ -32,7 +32,7 @@ local function make_agree(job)
     redis.call('HSET', k_rq_job .. job.id, 'status', status)
     repaired()
   end
-  local ttl_s = read_settings('result_ttl_s')
+  local ttl_s = settings.read_settings('result_ttl_s')
   for name, key in pairs(REGISTRIES) do
     if name ~= status then
       redis.call('ZREM', key, job.id)
@@ -53,7 +53,7 @@ end
 -- too, and up to WINDOW of them are examined.
 local function restore_registries()
   for _, id in ipairs(redis.call('ZREVRANGE', k_jobs .. tenant, 0, WINDOW - 1)) do
-    local job = read_job(id)
+    local job = job_record.read_job(id)
     if job and job.queue == queue and REGISTRIES[RQ_STATUS[job.state]] then
       local repairs_before = repairs
       make_agree(job)
@@ -70,7 +70,7 @@ local MARK = '(place)'
 local function insert_at(position, id)
   local there = redis.call('LINDEX', mirror, position)
   if not there then
-    rq_enlist(queue, id)
+    rq.rq_enlist(queue, id)
     return
   end
   redis.call('LSET', mirror, position, MARK)
@@ -85,7 +85,7 @@ local place = start
 local expected = redis.call('ZRANGE', order, start, start + WINDOW - 1)
 for i = 1, #expected do
   local id = expected[i]
-  local job = read_job(id)
+  local job = job_record.read_job(id)
   if job and job.state == 'queued' then
     make_agree(job)
     if redis.call('LINDEX', mirror, place) ~= id then
@@ -95,9 +95,9 @@ for i = 1, #expected do
     end
     place = place + 1
   else
-    strike(tenant, slug, id)
+    waiting.strike(tenant, slug, id)
     if not job then
-      forget(id)
+      forget.forget_job(id)
     end
     repaired()
   end
@@ -108,7 +108,7 @@ local length = redis.call('ZCARD', order)
 local surplus = redis.call('LRANGE', mirror, length, length + WINDOW - 1)
 for i = 1, #surplus do
   redis.call('LREM', mirror, -1, surplus[i])
-  local job = read_job(surplus[i])
+  local job = job_record.read_job(surplus[i])
   if job then
     make_agree(job)
   end
@@ -118,7 +118,7 @@ end
 local started = redis.call('ZRANGE', wip, 0, WINDOW - 1)
 for i = 1, #started do
   local id, token = string.match(started[i], '^([^:]*):?(.*)$')
-  local job = read_job(id)
+  local job = job_record.read_job(id)
   if not (job and job.state == 'running' and job.claim == token) then
     redis.call('ZREM', wip, started[i])
     if job then

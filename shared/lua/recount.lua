@@ -7,7 +7,8 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock settings oom_write mark job_record stats forget rq pool_record turns service priority tenant_bytes budget
+-- USES clock settings oom_write mark job_record forget rq pool_record turns service priority tenant_bytes budget
+-- USES index
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
 -- each job, and it examines the jobs only if the sums may be wrong. For example, when claim removes an id without a
@@ -23,46 +24,46 @@ local is_complete, repairs = true, 0
 local slugs, listed_jobs = {}, 0
 for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
   -- A tenant that enters a pool's set gets a weight there. Without a weight and a job, another program added the pool.
-  if wants_slots(tenant, pool) or redis.call('HEXISTS', k_tenant .. tenant, 'w|' .. pool) == 1 then
+  if turns.wants_slots(tenant, pool) or redis.call('HEXISTS', k_tenant .. tenant, 'w|' .. pool) == 1 then
     slugs[#slugs + 1] = pool
     listed_jobs = listed_jobs + redis.call('ZCARD', k_order .. tenant .. '.' .. pool)
   else
     repairs = repairs + redis.call('SREM', k_lists .. tenant, pool)
   end
 end
--- Apply the tenant's group and weight again if they were changed while the tenant had queued jobs, or were lost with its
--- record. If its service was lost, restore it.
+-- Apply the tenant's group and weight again if they were changed while the tenant had queued jobs, or were lost with
+-- its record. If its service was lost, restore it.
 local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli', 'policy_group')
 for i = 1, #slugs do
   local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slugs[i], 's|' .. slugs[i], 'g|' .. slugs[i])
-  local group, weight_milli = group_named(policy[3]), weight_in(policy[2])
+  local group, weight_milli = service.group_named(policy[3]), pool_record.weight_in(policy[2])
   if not own[2] then
     redis.call('HSET', k_tenant .. tenant, 's|' .. slugs[i],
-      whole(unrecorded_service(tenant, slugs[i], group_in(own[3]))))
+      whole(service.unrecorded_service(tenant, slugs[i], service.group_in(own[3]))))
     repairs = repairs + 1
   end
   if number(own[1]) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
     -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
     -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
-    if group_in(own[3]) == '' then
-      add_weight(slugs[i], has_only_batch(tenant, slugs[i]), weight_milli - number(own[1], 1000))
+    if service.group_in(own[3]) == '' then
+      turns.add_weight(slugs[i], priority.has_only_batch(tenant, slugs[i]), weight_milli - number(own[1], 1000))
     end
     repairs = repairs + 1
   end
-  if group_in(own[3]) ~= group then
-    regroup(tenant, slugs[i], group)
+  if service.group_in(own[3]) ~= group then
+    turns.regroup(tenant, slugs[i], group)
     repairs = repairs + 1
   elseif (own[3] or '') ~= group then
-    join(tenant, slugs[i], group)
+    turns.join(tenant, slugs[i], group)
     repairs = repairs + 1
   end
   if group ~= '' then
     local of_group = redis.call('HMGET', k_tenant .. group, 'w|' .. slugs[i], 'policy_weight_milli')
-    local counted_milli, group_milli = number(of_group[1], 0, 0), weight_in(of_group[2])
+    local counted_milli, group_milli = number(of_group[1], 0, 0), pool_record.weight_in(of_group[2])
     if counted_milli ~= group_milli then
       redis.call('HSET', k_tenant .. group, 'w|' .. slugs[i], group_milli)
-      add_weight(slugs[i], has_only_batch(group, slugs[i]), group_milli - counted_milli)
+      turns.add_weight(slugs[i], priority.has_only_batch(group, slugs[i]), group_milli - counted_milli)
       repairs = repairs + 1
     end
   end
@@ -90,12 +91,12 @@ end
 -- writes a sum into the record creates it again without a TTL.
 local function restore_ttl()
   if not policy[1] and redis.call('TTL', k_tenant .. tenant) == -1 then
-    local ttl_s = read_settings('result_ttl_s')
+    local ttl_s = settings.read_settings('result_ttl_s')
     redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
   end
 end
 
-repairs = repairs + recount_ended(tenant)
+repairs = repairs + tenant_bytes.recount_ended(tenant)
 if thorough == 0 and listed_jobs == number(redis.call('HGET', k_tenant .. tenant, 'waiting'), 0) then
   restore_ttl()
   return { 'recounted', repairs }
@@ -111,15 +112,15 @@ for i = 1, #slugs do
   for j = 1, #ids do
     local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
     if job[1] == 'queued' then
-      true_sums[own] = true_sums[own] + natural(job[5])
+      true_sums[own] = true_sums[own] + job_record.natural(job[5])
       true_sums.waiting, true_sums[number_here] = true_sums.waiting + 1, true_sums[number_here] + 1
-      true_live_bytes = true_live_bytes + kept_number(job[9])
-      true_sums[tokens_here] = true_sums[tokens_here] + natural(job[3]) + natural(job[4])
-      true_sums.waiting_tokens = true_sums.waiting_tokens + natural(job[3]) + natural(job[4])
-      true_sums.waiting_mwt = true_sums.waiting_mwt + natural(job[5])
-      if priority_in(job[12]) == -1 then
+      true_live_bytes = true_live_bytes + tenant_bytes.kept_number(job[9])
+      true_sums[tokens_here] = true_sums[tokens_here] + job_record.natural(job[3]) + job_record.natural(job[4])
+      true_sums.waiting_tokens = true_sums.waiting_tokens + job_record.natural(job[3]) + job_record.natural(job[4])
+      true_sums.waiting_mwt = true_sums.waiting_mwt + job_record.natural(job[5])
+      if priority.priority_in(job[12]) == -1 then
         true_sums[batch_here] = true_sums[batch_here] + 1
-        true_sums[batch_mwt_here] = true_sums[batch_mwt_here] + natural(job[5])
+        true_sums[batch_mwt_here] = true_sums[batch_mwt_here] + job_record.natural(job[5])
       end
     end
   end
@@ -130,7 +131,7 @@ local function make_agree(id, job)
   local queue = tenant .. '.' .. job[6]
   if job[8] ~= 'started' or not redis.call('ZSCORE', k_rq_wip .. queue, id .. ':' .. job[7]) then
     redis.call('HSET', k_rq_job .. id, 'status', 'started')
-    rq_start(queue, id, job[7], now_ms)
+    rq.rq_start(queue, id, job[7], now_ms)
     repairs = repairs + 1
   end
 end
@@ -148,13 +149,14 @@ end
 -- Adds a running job to the figures of its pool.
 local function count_in_pool(job)
   local pool = pools[job[6]] or no_figures()
-  local is_paused, group = natural(job[11]) > 0, group_in(job[10])
+  local is_paused, group = job_record.natural(job[11]) > 0, service.group_in(job[10])
   pools[job[6]], pool.running = pool, pool.running + 1
   pool.paused = pool.paused + (is_paused and 1 or 0)
-  pool.running_mwt = pool.running_mwt + natural(job[5])
-  pool.running_tokens = pool.running_tokens + (is_paused and 0 or natural(job[3]) + natural(job[4]))
+  pool.running_mwt = pool.running_mwt + job_record.natural(job[5])
+  pool.running_tokens = pool.running_tokens + (is_paused and 0 or job_record.natural(job[3])
+    + job_record.natural(job[4]))
   for _, owner in ipairs({ job[2], not is_paused and group ~= '' and group or nil }) do
-    for _, of_batch in ipairs({ '', priority_in(job[12]) == -1 and 'b' or nil }) do
+    for _, of_batch in ipairs({ '', priority.priority_in(job[12]) == -1 and 'b' or nil }) do
       local field = (is_paused and 'p' or 'c') .. of_batch .. '|' .. owner
       pool.rows[field] = (pool.rows[field] or 0) + 1
     end
@@ -168,19 +170,19 @@ for i = 1, #running do
   end
   if job[1] == 'running' and job[2] == tenant and job[6] and job[7] then
     true_sums.running = true_sums.running + 1
-    true_sums.paused = true_sums.paused + (natural(job[11]) > 0 and 1 or 0)
-    true_live_bytes = true_live_bytes + kept_number(job[9])
+    true_sums.paused = true_sums.paused + (job_record.natural(job[11]) > 0 and 1 or 0)
+    true_live_bytes = true_live_bytes + tenant_bytes.kept_number(job[9])
     make_agree(running[i], job)
-  elseif job[1] ~= 'running' and not read_job(running[i]) then
-    forget(running[i])
+  elseif job[1] ~= 'running' and not job_record.read_job(running[i]) then
+    forget.forget_job(running[i])
   end
 end
 
 if is_complete then
-  if open_kept(tenant, 'live') ~= true_live_bytes then
+  if tenant_bytes.open_kept(tenant, 'live') ~= true_live_bytes then
     redis.call('HSET', k_kept .. tenant, 'live', whole(true_live_bytes))
     -- The count is deleted with the last result. Until then, each admission and each end extends its life.
-    keep_key(k_kept .. tenant, 86400000)
+    index.keep_key(k_kept .. tenant, 86400000)
     repairs = repairs + 1
   end
   -- Correct each pool's counts of its running jobs: a pool whose number is too high is never considered idle.
@@ -203,19 +205,19 @@ if is_complete then
       -- the tenant's part, so the pool's sum is not changed.
       local pool = string.match(name, '^b|(.+)$')
       if pool and held then
-        book(pool, 'waiting_mwt', value - (before or 0))
+        pool_record.book(pool, 'waiting_mwt', value - (before or 0))
       end
       local pool_of_batch = string.match(name, '^bb|(.+)$')
       if pool_of_batch and held then
-        book(pool_of_batch, 'batch_mwt', value - (before or 0))
+        pool_record.book(pool_of_batch, 'batch_mwt', value - (before or 0))
       end
       local pool_of_number = string.match(name, '^n|(.+)$')
       if pool_of_number and held then
-        book(pool_of_number, 'waiting', value - (before or 0))
+        pool_record.book(pool_of_number, 'waiting', value - (before or 0))
       end
     end
   end
 end
-repairs = repairs + recount_reserved(tenant, group_named(policy[3]))
+repairs = repairs + budget.recount_reserved(tenant, service.group_named(policy[3]))
 restore_ttl()
 return { 'recounted', repairs }

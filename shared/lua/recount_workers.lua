@@ -12,7 +12,7 @@ local MAX_COUNTED, MAX_MODELS = 4096, 1024
 local repairs = 0
 local function repaired()
   repairs = repairs + 1
-  count('reconciled')
+  stats.count('reconciled')
 end
 
 for key, kind in pairs({ [k_live] = 'zset', [k_counted] = 'hash' }) do
@@ -45,11 +45,11 @@ end
 
 local sums, live_slots = {}, 0
 local function sums_of(slug)
-  sums[slug] = sums[slug] or no_sums()
+  sums[slug] = sums[slug] or fleet.no_sums()
   return sums[slug]
 end
 for i = 1, #stored_parts, 2 do
-  local name, part = stored_parts[i], parse_part(stored_parts[i + 1])
+  local name, part = stored_parts[i], fleet.parse_part(stored_parts[i + 1])
   local heartbeat_ms = number(redis.call('ZSCORE', k_workers, name), 0)
   if part and not heartbeats[name] and heartbeat_ms >= now_ms - LIVE_MS then
     redis.call('ZADD', k_live, math.min(heartbeat_ms, now_ms), name)
@@ -60,7 +60,7 @@ for i = 1, #stored_parts, 2 do
     repaired()
     part = nil
   end
-  for j = 1, part and #SUMS or 0 do
+  for j = 1, part and #fleet.SUMS or 0 do
     sums_of(part[1])[j] = sums_of(part[1])[j] + part[j + 1]
   end
   live_slots = live_slots + (part and part[2] or 0)
@@ -68,13 +68,13 @@ end
 
 -- A pool without live workers may have sums too, if its worker's part was removed by another program.
 for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - 3600000, 'LIMIT', 0, MAX_MODELS)) do
-  sums_of(slug_of(model))
+  sums_of(slug.slug_of(model))
 end
 for slug, true_sums in pairs(sums) do
-  local held = redis.call('HMGET', k_books .. slug, unpack(SUMS))
-  for i = 1, #SUMS do
+  local held = redis.call('HMGET', k_books .. slug, unpack(fleet.SUMS))
+  for i = 1, #fleet.SUMS do
     if number(held[i] or '0') ~= true_sums[i] then
-      write_sums(slug, true_sums)
+      fleet.write_sums(slug, true_sums)
       repaired()
       break
     end
@@ -82,7 +82,7 @@ for slug, true_sums in pairs(sums) do
 end
 local live_places = 0
 for slug, true_sums in pairs(sums) do
-  local places = number(redis.call('HGET', k_books .. slug, 'places'), 0, 0, MAX_PLACES)
+  local places = number(redis.call('HGET', k_books .. slug, 'places'), 0, 0, live_places.MAX_PLACES)
   if true_sums[1] > 0 then
     live_places = live_places + places
   elseif places > 0 then

@@ -7,15 +7,15 @@
 -- ANSWERS released
 --   released: number of jobs that were requeued; the other jobs ended, or the worker had lost them
 -- KEEPS 1 2 3 7 8
--- USES clock oom_write mark job_record waiting rq stats finish giveback lapse deferral
+-- USES clock oom_write mark job_record lapse deferral
 
 -- `refusal` is not '' if the server behind the worker has refused the job: the job's result if it is never accepted.
 local released = 0
 for i = held, #ARGV, 4 do
-  local job = read_job(ARGV[i])
+  local job = job_record.read_job(ARGV[i])
   if job and job.state == 'running' and job.claim == ARGV[i + 1] and job.worker == worker then
-    local is_refused_too_often = defer(job, number(ARGV[i + 2], 0, 0), ARGV[i + 3])
-    if lapse(job, counts == 1, now_ms, is_refused_too_often) == 'requeued' then
+    local is_refused_too_often = deferral.defer(job, number(ARGV[i + 2], 0, 0), ARGV[i + 3])
+    if lapse.end_lease(job, counts == 1, now_ms, is_refused_too_often) == 'requeued' then
       released = released + 1
     end
   end

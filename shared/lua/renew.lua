@@ -11,19 +11,18 @@
 --   cells_free int · number of the worker's free KV cells
 --   draining int · 1 if the worker claims no more jobs
 --   facts text · JSON object of plain values; names that begin with rq_ are written to RQ's record of the worker
---   held rest · for each job that the worker holds: id, claim token, tokens generated so far, weighted tokens of CPU time
+--   held rest · for each job of the worker: id, claim token, tokens generated so far, weighted tokens of CPU time
 -- ANSWERS renewed
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel;
 --            number of requests that the model's pool has refused because of its load
 -- KEEPS 1 8 9 12
--- USES clock settings oom_write mark schema job_record reap_pause fleet lengths fastest_worker pool_record turns generated_weight stats progress
--- USES pausing
+-- USES clock settings oom_write mark schema job_record reap_pause fleet fastest_worker stats progress pausing rq
 -- RARELY charge_progress follow_service
 
 local reported = cjson.decode(facts)
-local lease_ms, fairness = read_settings('lease_ms', 'fairness')
+local lease_ms, fairness = settings.read_settings('lease_ms', 'fairness')
 local charges_tokens = fairness ~= 'turns'
-note_gap(now_ms, lease_ms)
+reap_pause.note_gap(now_ms, lease_ms)
 
 -- Returns by how much a number has grown that the worker counts from its start; 0 if it has begun anew.
 local function growth(worker_key, field)
@@ -37,8 +36,8 @@ local MAX_LOOKED = 1000
 
 -- Notes whether all live workers of a pool drain: nobody would start a job that is admitted then.
 local function note_drain(slug, drains)
-  local live = drains and redis.call('ZRANGEBYSCORE', k_pool .. slug, '(' .. whole(now_ms - LIVE_MS), '+inf', 'LIMIT', 0,
-    MAX_LOOKED) or {}
+  local live = drains and redis.call('ZRANGEBYSCORE', k_pool .. slug, '(' .. whole(now_ms - LIVE_MS), '+inf', 'LIMIT',
+    0, MAX_LOOKED) or {}
   drains = drains and #live < MAX_LOOKED
   for i = 1, #live do
     drains = drains and redis.call('HGET', k_worker .. live[i], 'draining') == '1'
@@ -55,13 +54,13 @@ local function count_reported(worker_key)
   for _, way in ipairs({ 'kept', 'copied', 'recomputed' }) do
     local ended = growth(worker_key, 'pauses_' .. way)
     if ended > 0 then
-      count('pauses|' .. model .. '|' .. way, ended)
+      stats.count('pauses|' .. model .. '|' .. way, ended)
     end
   end
   for _, result in ipairs({ 'accepted', 'rejected' }) do
     local drafted = growth(worker_key, 'drafts_' .. result)
     if drafted > 0 then
-      count('drafts|' .. model .. '|' .. result, drafted)
+      stats.count('drafts|' .. model .. '|' .. result, drafted)
     end
   end
 end
@@ -102,7 +101,7 @@ if known_to_rq then
   else
     redis.call('HDEL', rq_key, 'current_job')
   end
-  redis.call('HSET', rq_key, 'last_heartbeat', iso(now_ms))
+  redis.call('HSET', rq_key, 'last_heartbeat', rq.iso(now_ms))
   redis.call('PEXPIRE', rq_key, 120000)
 end
 redis.call('ZADD', k_workers, now_ms, worker)
@@ -110,27 +109,27 @@ redis.call('ZADD', k_pool .. slug, now_ms, worker)
 redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
-count_worker(worker, slug, slots, now_ms)
+fleet.count_worker(worker, slug, slots, now_ms)
 note_drain(slug, draining == 1)
 if reported.can_pause == 1 then
   redis.call('HSET', k_books .. slug, 'can_pause_ms', now_ms)
 end
-note_fastest(slug, worker, draining == 0)
+fastest_worker.note_fastest(slug, worker, draining == 0)
 if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0, 'running_mwt', 0, 'running_tokens', 0, 'paused', 0)
   redis.call('DEL', k_rows .. slug)
 end
 
 local lost, canceled, computing = {}, {}, {}
-local charges_all = worker_may_pause(worker)
+local charges_all = pausing.worker_may_pause(worker)
 for i = held, #ARGV, 4 do
   local id, token = ARGV[i], ARGV[i + 1]
-  local job = read_job(id)
+  local job = job_record.read_job(id)
   if job and job.state == 'running' and job.claim == token and job.worker == worker then
     redis.call('ZADD', k_leases, now_ms + lease_ms, id)
-    redis.call('HSET', k_rq_job .. id, 'last_heartbeat', iso(now_ms))
+    redis.call('HSET', k_rq_job .. id, 'last_heartbeat', rq.iso(now_ms))
     if charges_tokens then
-      charge_progress(job, number(ARGV[i + 2], 0), number(ARGV[i + 3], 0), charges_all)
+      progress.charge_progress(job, number(ARGV[i + 2], 0), number(ARGV[i + 3], 0), charges_all)
     end
     if job.paused_since_ms == 0 then
       computing[#computing + 1] = job
@@ -143,9 +142,9 @@ for i = held, #ARGV, 4 do
   end
 end
 if charges_all then
-  follow_service(slug, computing)
+  progress.follow_service(slug, computing)
 end
 local system = redis.call('HMGET', k_config, 'draining', 'schema_oldest')
-local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or system[1] == '1' or is_outdated(system[2])
+local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or system[1] == '1' or schema.is_outdated(system[2])
 local refused = number(redis.call('HGET', k_stats, 'load_refusals|' .. slug), 0, 0)
 return { 'renewed', drain and 1 or 0, known_to_rq and 0 or 1, lost, canceled, refused }

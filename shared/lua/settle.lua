@@ -20,45 +20,46 @@
 -- ANSWERS settled already lost gone
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
--- USES clock settings oom_write mark job_record waiting turns rq stats running pool_record learning predictions finish
--- USES generated_weight spending counted_claims
+-- USES clock settings oom_write mark job_record stats running pool_record learning predictions finish
+-- USES generated_weight spending counted_claims service
 -- RARELY delist rq_exc restore_service tell_end
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
 local GRACE_MS = 1000
 
-local job = read_job(id)
+local job = job_record.read_job(id)
 if not job then
   return { 'gone' }
 end
-local label = label_of(job.tenant)
+local label = stats.label_of(job.tenant)
 local label_and_model = label .. '|' .. job.model
 -- Counts the tokens of this attempt, and returns how many it computed for the first time. If the tokens of an attempt
 -- were kept, it counts only the others: the attempt that continues the answer counts the kept ones.
 local function count_tokens(kept)
   local prompt, cached = kept > 0 and 0 or prompt_tokens, kept > 0 and 0 or cached_tokens
   local completion = math.max(0, completion_tokens - kept)
-  count('tokens|' .. label_and_model .. '|prompt', prompt + again_tokens)
+  stats.count('tokens|' .. label_and_model .. '|prompt', prompt + again_tokens)
   if cached > 0 then
-    count('tokens|' .. label_and_model .. '|cached', cached)
+    stats.count('tokens|' .. label_and_model .. '|cached', cached)
   end
-  count('tokens|' .. label_and_model .. '|completion', completion)
-  count('served|' .. label_and_model, math.floor(cost_of(id, prompt - cached, completion) / 1000 + 0.5))
-  spend_tokens(job, prompt, completion)
+  stats.count('tokens|' .. label_and_model .. '|completion', completion)
+  stats.count('served|' .. label_and_model, math.floor(generated_weight.cost_of(id, prompt - cached, completion) / 1000
+    + 0.5))
+  spending.spend_tokens(job, prompt, completion)
   if again_tokens > 0 then
-    count('wasted|' .. label .. '|retried', again_tokens)
+    stats.count('wasted|' .. label .. '|retried', again_tokens)
   end
   return prompt - cached + completion
 end
 if outcome == '' or token == '' or job.claim ~= token then
   -- A repeated call must not count the tokens of one claim twice.
-  if prompt_tokens + completion_tokens > cached_tokens and count_claim_once(id, token) then
+  if prompt_tokens + completion_tokens > cached_tokens and counted_claims.count_claim_once(id, token) then
     local ended_by_own_claim = job.claim == token and job.state ~= 'running' and job.state ~= 'queued'
       and job.state ~= 'succeeded'
     local kept_claim = redis.call('HGET', k_rq_job .. id, 'penstock_kept_claim')
     local computed = count_tokens(kept_claim == token and job.kept_tokens or 0)
     if computed > 0 then
-      count('wasted|' .. label .. '|'
+      stats.count('wasted|' .. label .. '|'
         .. (ended_by_own_claim and (job.cancel == 'abandoned' and 'abandoned' or job.state) or 'retried'), computed)
     end
   end
@@ -77,40 +78,40 @@ elseif outcome == 'succeeded' and now_ms > job.deadline_ms + GRACE_MS then
 end
 
 -- The tenant pays only for tokens that were computed, not for those that were reused.
-local cost_mwt = cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
+local cost_mwt = generated_weight.cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
 -- Replace the estimate charged at the claim with the true cost. In turns mode every job costs the same, so nothing
 -- needs to be replaced.
-local fairness = read_settings('fairness')
+local fairness = settings.read_settings('fairness')
 if fairness ~= 'turns' then
-  charge(job, cost_mwt)
+  service.charge(job, cost_mwt)
 end
 
 local computed = count_tokens(0)
 if ending.outcome ~= 'succeeded' and computed > 0 then
-  count('wasted|' .. label .. '|' .. (ending.code == 'abandoned' and 'abandoned' or ending.outcome), computed)
+  stats.count('wasted|' .. label .. '|' .. (ending.code == 'abandoned' and 'abandoned' or ending.outcome), computed)
 end
 -- An attempt that continues an answer has neither the job's first token nor all of its tokens.
 local first_token_ms, own_tokens = job.kept_tokens == 0 and ttft_ms or -1, completion_tokens - job.kept_tokens
 if first_token_ms >= 0 then
   local size = prompt_tokens < 256 and 's' or prompt_tokens < 2048 and 'm' or 'l'
   local claimed_ms = number(redis.call('HGET', k_rq_job .. id, 'penstock_started_ms'), nil, job.admitted_ms, now_ms)
-  observe('time_to_first_token|' .. label_and_model .. '|' .. size,
+  stats.observe('time_to_first_token|' .. label_and_model .. '|' .. size,
     first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0), id)
 end
 -- Candidates that are generated side by side share the time.
 if decode_ms >= 0 and own_tokens > 1 and job.candidates == 1 then
-  observe('time_per_output_token|' .. label_and_model, decode_ms / (own_tokens - 1), id)
+  stats.observe('time_per_output_token|' .. label_and_model, decode_ms / (own_tokens - 1), id)
 end
 if ending.outcome == 'succeeded' then
-  smooth(job.slug, run_ms_of(job), cost_mwt)
+  pool_record.smooth(job.slug, running.run_ms_of(job), cost_mwt)
 end
 if ending.outcome == 'succeeded' or ending.outcome == 'expired' and completion_tokens > 0 then
   -- The lengths are those of single answers.
   local answer_tokens = math.floor(completion_tokens / job.candidates + 0.5)
-  learn_length(job, answer_tokens, outcome ~= 'succeeded' or finish_reason == 'length')
+  learning.learn_length(job, answer_tokens, outcome ~= 'succeeded' or finish_reason == 'length')
 end
-judge_predictions(job, ending.outcome, first_token_ms, now_ms)
-finish(job, ending, now_ms)
+predictions.judge_predictions(job, ending.outcome, first_token_ms, now_ms)
+finish.end_job(job, ending, now_ms)
 if redis.call('EXISTS', k_rq_worker .. worker) == 1 then
   redis.call('HINCRBY', k_rq_worker .. worker,
     ending.outcome == 'succeeded' and 'successful_job_count' or 'failed_job_count', 1)

@@ -21,16 +21,16 @@ local MAX_EXAMINED = 16
 -- A worker is listed for this long after its last heartbeat, and a model for this long after that of its last worker.
 local WORKER_LISTED_MS, MODEL_LISTED_MS = 60000, 3600000
 
--- Returns the age in ms of a tenant's oldest queued job, or -1 if it has none. Batch jobs are left out: they may wait for
--- long, and that shows nothing.
+-- Returns the age in ms of a tenant's oldest queued job, or -1 if it has none. Batch jobs are left out: they may wait
+-- for long, and that shows nothing.
 local function oldest_ms(tenant)
   local oldest_ms_seen, examined = now_ms + 1, 0
   for _, slug in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
     if examined == MAX_EXAMINED then
       break
     end
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', k_order .. tenant .. '.' .. slug, '-inf', '(' .. whole(PRIORITY_STEP),
-      'LIMIT', 0, MAX_EXAMINED - examined)) do
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', k_order .. tenant .. '.' .. slug, '-inf', '('
+      .. whole(priority.PRIORITY_STEP), 'LIMIT', 0, MAX_EXAMINED - examined)) do
       local admitted_ms = redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
       oldest_ms_seen = math.min(oldest_ms_seen, number(admitted_ms, oldest_ms_seen))
       examined = examined + 1
@@ -61,20 +61,20 @@ end
 local recent_models = redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - WORKER_LISTED_MS, 'LIMIT', 0, 64)
 local part = math.max(1, math.floor(worker_limit / math.max(1, #recent_models)))
 for _, model in ipairs(recent_models) do
-  list_workers(redis.call('ZREVRANGE', k_pool .. slug_of(model), 0, part - 1))
+  list_workers(redis.call('ZREVRANGE', k_pool .. slug.slug_of(model), 0, part - 1))
 end
 list_workers(redis.call('ZREVRANGE', k_workers, 0, worker_limit))
 
 local has_tiers, live_models, capacity_wtps, loads = redis.call('HGET', k_config, 'degradation') == 'on', {}, 0, {}
 for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)) do
-  local slug = slug_of(model)
+  local slug = slug.slug_of(model)
   if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
     local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli',
       'waiting_mwt', 'batch_mwt', 'mu_wtps', 'running', 'slots')
     local queued_mwt, mu_wtps = number(pool_fields[4], 0) - number(pool_fields[5], 0), number(pool_fields[6], 0, 0)
     capacity_wtps = capacity_wtps + number(pool_fields[3], 0) / 1000
     live_models[#live_models + 1] = model
-    live_models[#live_models + 1] = has_tiers and tier_in_force(pool_fields[1], pool_fields[2], queued_mwt) or -1
+    live_models[#live_models + 1] = has_tiers and tier.tier_in_force(pool_fields[1], pool_fields[2], queued_mwt) or -1
     local backlog_s = mu_wtps > 0 and math.max(0, queued_mwt) / 1000 / mu_wtps or -1
     local busy_ratio = math.min(1, number(pool_fields[7], 0, 0) / math.max(1, number(pool_fields[8], 0, 0)))
     loads[#loads + 1] = { model, string.format('%.17g', backlog_s), string.format('%.17g', busy_ratio) }

@@ -1,22 +1,24 @@
 -- sweep: examines the oldest inflight jobs, and puts those back that stand where no other script would end them.
 -- KEYS config inflight deadlines leases polls workers worker tenants models queues notices wake pool bell patrol
---      promises webhook webhooks webhook_due webhook_turns webhook_secrets rq_queues rq_workers rq_worker rq_workers_of groups tenant pools routes admin_actions
+--      promises webhook webhooks webhook_due webhook_turns webhook_secrets rq_queues rq_workers rq_worker rq_workers_of
+--      groups tenant pools routes admin_actions
 -- ARGV
 --   asker text · the process that sweeps, '' for a process that sweeps although another one has the turn
 --   source text · the set to examine: inflight, deadlines or leases
 --   start int · the first rank to examine, from 0
---   settings rest · the caller's system-wide settings: name, value, …; used where the stored ones are missing or spoiled
+--   settings rest · the caller's system-wide settings: name, value, …; they replace missing or spoiled ones
 -- ANSWERS swept
 --   swept: number of repairs; the next rank to examine, or -1 at the end; 1 if the sets of queued and of running jobs
 --   hold together as many jobs as the inflight set, else 0; the active sets of the examined jobs, as `<slug>` and
---   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer for an empty store
+--   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer
+--   for an empty store
 -- KEEPS 1 2 7 13
 -- USES clock settings oom_write mark schema mend_place stats slug webhook
 
 -- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or
 -- its turn. A job that stands in none of these sets never ends. This script starts from the set of all inflight jobs
 -- and trusts only the job's own record. The set of inflight jobs itself is rebuilt from the other two.
-if is_outdated(redis.call('HGET', k_config, 'schema_oldest')) then
+if schema.is_outdated(redis.call('HGET', k_config, 'schema_oldest')) then
   return { 'swept', 0, -1, 1, {}, {} }
 end
 
@@ -73,7 +75,7 @@ end
 -- script.
 local function check_times()
   local until_ms = redis.call('HGET', k_config, 'hold_until_ms')
-  if until_ms and not number(until_ms, nil, 0, now_ms + read_settings('lease_ms')) then
+  if until_ms and not number(until_ms, nil, 0, now_ms + settings.read_settings('lease_ms')) then
     redis.call('HDEL', k_config, 'hold_until_ms', 'hold_beat_ms')
     repairs = repairs + 1
   end
@@ -84,17 +86,17 @@ local function check_times()
   correct_scores(k_tenants, '-inf', '(-' .. whole(now_ms))
   for _, model in ipairs(redis.call('ZREVRANGE', k_models, 0, WINDOW - 1)) do
     -- Doors with format 1 write this key until they are stopped, and nothing else would delete it.
-    redis.call('DEL', k_promises .. slug_of(model))
+    redis.call('DEL', k_promises .. slug.slug_of(model))
     -- A live worker that is removed from its pool here is added again by its next heartbeat.
     repairs = repairs
-      + redis.call('ZREMRANGEBYSCORE', k_pool .. slug_of(model), '(' .. whole(now_ms + LIVE_MS), '+inf')
+      + redis.call('ZREMRANGEBYSCORE', k_pool .. slug.slug_of(model), '(' .. whole(now_ms + LIVE_MS), '+inf')
   end
 end
 
 local function restore_settings()
   for i = settings, #ARGV, 2 do
     local stored = redis.call('HGET', k_config, ARGV[i])
-    local checked = stored and checked_setting(ARGV[i], stored)
+    local checked = stored and settings.checked_setting(ARGV[i], stored)
     local is_good = stored and (stored == 'auto' or checked == stored or checked and checked == tonumber(stored))
     if not is_good then
       redis.call('HSET', k_config, ARGV[i], ARGV[i + 1])
@@ -104,14 +106,14 @@ local function restore_settings()
   end
 end
 
--- Every webhook is due at some time, and its tenant has a turn by then. Those to examine are chosen at random, because a
--- receiver that is away leaves thousands.
+-- Every webhook is due at some time, and its tenant has a turn by then. Those to examine are chosen at random, because
+-- a receiver that is away leaves thousands.
 local function check_webhooks()
   redis.call('ZCARD', k_webhooks)
   redis.call('HLEN', k_webhook_secrets)
-  correct_scores(k_webhook_turns, now_ms + LONGEST_WAIT_MS, '+inf')
+  correct_scores(k_webhook_turns, now_ms + webhook.LONGEST_WAIT_MS, '+inf')
   correct_scores(k_webhooks, '(' .. whole(now_ms), '+inf')
-  correct_scores(k_webhooks, '-inf', '(' .. whole(now_ms - TOLD_FOR_MS - MARGIN_MS))
+  correct_scores(k_webhooks, '-inf', '(' .. whole(now_ms - webhook.TOLD_FOR_MS - webhook.MARGIN_MS))
   for _, id in ipairs(redis.call('ZRANDMEMBER', k_webhooks, WINDOW)) do
     local tenant = redis.call('HGET', k_webhook .. id, 'tenant')
     if not tenant or not string.find(tenant, '^[%w_-]+$') then
@@ -120,9 +122,9 @@ local function check_webhooks()
       repairs = repairs + 1
     else
       local due_ms = redis.call('ZSCORE', k_webhook_due .. tenant, id)
-      if not due_ms or not number(due_ms, nil, 0, now_ms + LONGEST_WAIT_MS)
+      if not due_ms or not number(due_ms, nil, 0, now_ms + webhook.LONGEST_WAIT_MS)
         or not redis.call('ZSCORE', k_webhook_turns, tenant) then
-        make_due(tenant, id, now_ms)
+        webhook.make_due(tenant, id, now_ms)
         repairs = repairs + 1
       end
     end
@@ -139,10 +141,10 @@ end
 local key = source == 'deadlines' and k_deadlines or source == 'leases' and k_leases or k_inflight
 local ids, removed = redis.call('ZRANGE', key, start, start + WINDOW - 1), 0
 for i = 1, #ids do
-  local made, job = place(ids[i])
+  local made, job = mend_place.place(ids[i])
   if job and not seen[job.queue] then
     seen[job.queue] = true
-    local mends, group = ensure_active(job)
+    local mends, group = mend_place.ensure_active(job)
     made = made + mends
     redis.call('SCARD', k_rq_workers_of .. job.queue)
     for _, set in ipairs({ job.slug, job.slug .. group }) do
@@ -154,7 +156,7 @@ for i = 1, #ids do
   end
   if made > 0 then
     repairs = repairs + made
-    count('reconciled', made)
+    stats.count('reconciled', made)
     if not redis.call('ZSCORE', key, ids[i]) then
       removed = removed + 1
     end

@@ -10,7 +10,7 @@
 -- KEEPS 1
 -- USES clock job_record
 
-local job = read_job(id)
+local job = job_record.read_job(id)
 if not job or (tenant ~= '' and job.tenant ~= tenant) then
   return { 'gone' }
 end

@@ -24,19 +24,20 @@ for _, tenant in ipairs(redis.call('ZRANGEBYSCORE', k_webhook_turns, '-inf', now
       if owner == tenant then
         redis.call('HSET', k_webhook .. id, 'token', token)
         -- A webhook that another program has removed from this set is listed again.
-        redis.call('ZADD', k_webhooks, 'NX', number(redis.call('HGET', k_webhook .. id, 'ended_ms'), now_ms, 0, now_ms), id)
+        redis.call('ZADD', k_webhooks, 'NX', number(redis.call('HGET', k_webhook .. id, 'ended_ms'), now_ms, 0,
+          now_ms), id)
         redis.call('ZADD', k_webhook_due .. tenant, now_ms + lease_ms, id)
-        end_turn(tenant)
+        webhook.end_turn(tenant)
         return { 'claimed', id, tenant, now_ms, redis.call('HGETALL', k_webhook .. id) }
       end
       if not owner then
-        drop_webhook(tenant, id)
+        webhook.drop_webhook(tenant, id)
       else
         redis.call('ZREM', k_webhook_due .. tenant, id)
       end
     end
-    end_turn(tenant)
+    webhook.end_turn(tenant)
   end
 end
 local next_turn = redis.call('ZRANGEBYSCORE', k_webhook_turns, '(' .. now_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-return { 'none', next_turn and math.ceil(math.min(LONGEST_WAIT_MS, number(next_turn, now_ms) - now_ms)) or -1 }
+return { 'none', next_turn and math.ceil(math.min(webhook.LONGEST_WAIT_MS, number(next_turn, now_ms) - now_ms)) or -1 }

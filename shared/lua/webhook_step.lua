@@ -4,7 +4,7 @@
 --   id text · the webhook
 --   tenant text · its tenant
 --   token text · the claim
---   result text · how the try ended, `delivered` or another result of shared/store/webhook_results.py; '' if none was made
+--   result text · how the try ended, a result of shared/store/webhook_results.py; '' if none was made
 --   rest_ms int · ms until the next try; -1 to make none
 -- ANSWERS told waits gave_up lost
 --   waits: ms until the next try
@@ -17,10 +17,10 @@ if saved[1] ~= token or saved[4] ~= tenant then
   return { 'lost' }
 end
 if result == '' then
-  make_due(tenant, id, now_ms + math.max(0, rest_ms))
+  webhook.make_due(tenant, id, now_ms + math.max(0, rest_ms))
   return { 'waits', math.max(0, rest_ms) }
 end
-count('webhooks|' .. result)
+stats.count('webhooks|' .. result)
 local tries = number(redis.call('HGET', k_webhook .. id, 'tries'), 0, 0, 1e6) + 1
 -- Writes the state of the webhook to the record of its job or batch, if that has not expired.
 local function show(state)
@@ -32,23 +32,23 @@ local function show(state)
 end
 if result == 'delivered' then
   show('delivered')
-  drop_webhook(tenant, id)
-  end_turn(tenant)
+  webhook.drop_webhook(tenant, id)
+  webhook.end_turn(tenant)
   return { 'told' }
 end
-local until_ms = number(saved[2], now_ms, 0, now_ms) + TOLD_FOR_MS
+local until_ms = number(saved[2], now_ms, 0, now_ms) + webhook.TOLD_FOR_MS
 local due_ms = now_ms + rest_ms
 if rest_ms < 0 or now_ms >= until_ms then
   show('gave_up')
-  count('webhooks|gave_up')
-  drop_webhook(tenant, id)
-  end_turn(tenant)
+  stats.count('webhooks|gave_up')
+  webhook.drop_webhook(tenant, id)
+  webhook.end_turn(tenant)
   return { 'gave_up' }
 end
 -- The last try is made when the day ends, so that a receiver that comes back just before is told.
 due_ms = math.min(due_ms, until_ms)
 redis.call('HSET', k_webhook .. id, 'tries', tries, 'last', result)
 show('waiting')
-make_due(tenant, id, due_ms)
-end_turn(tenant)
+webhook.make_due(tenant, id, due_ms)
+webhook.end_turn(tenant)
 return { 'waits', due_ms - now_ms }

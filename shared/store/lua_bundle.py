@@ -7,13 +7,19 @@ indirectly. A function that the script's header names under RARELY is created on
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_STRING = re.compile(r"'(?:\\.|[^'\\])*'")
+#: A name that is not the field of a table. Two dots join texts.
+_NAME = re.compile(r"(?:(?<![\w.:])|(?<=\.\.))[A-Za-z_]\w*")
 _LOCAL = re.compile(r"local (?:function )?([\w, ]+)")
+#: A name of another file, or a field of a table.
+_QUALIFIED = re.compile(r"(?<![\w.:])([a-z]\w*)\.(\w+)")
 _FUNCTION = re.compile(r"local function (\w+)\(")
+#: A top-level line that defines nothing but constants, whose names are in capitals and whose values are numbers.
+_CONSTANTS = re.compile(r"^local ([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (-?[\d.e]+(?:, -?[\d.e]+)*)\n", re.MULTILINE)
 #: A line that starts with one of these prefixes continues the statement of the previous line.
 _CONTINUATION_PREFIXES = (" ", "end", "else", "}", ")", "\t")
 
@@ -25,7 +31,7 @@ class Statement:
     text: str
     #: The names of the locals that the statement defines; empty for a statement that is executed only for its effect.
     defines: frozenset[str]
-    #: All identifiers in the statement, including keywords.
+    #: All names in the statement but those of fields; keywords are among them.
     words: frozenset[str]
 
 
@@ -40,6 +46,22 @@ def split_statements(library: str) -> list[Statement]:
     return [_statement("\n".join(lines)) for lines in statements]
 
 
+@cache
+def _defined(library: str) -> frozenset[str]:
+    """Return the names that a library defines."""
+    return frozenset(name for statement in split_statements(library) for name in statement.defines)
+
+
+def with_plain_names(text: str, libraries: Mapping[str, str]) -> str:
+    """Return the code with `name` in place of `library.name`, for the names that these libraries define."""
+
+    def plain(match: re.Match[str]) -> str:
+        library = libraries.get(match[1])
+        return match[2] if library is not None and match[2] in _defined(library) else match[0]
+
+    return _QUALIFIED.sub(plain, text)
+
+
 def _code(text: str) -> list[str]:
     """Return the lines of `text` that are neither empty nor comments."""
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("--")]
@@ -48,7 +70,11 @@ def _code(text: str) -> list[str]:
 def _statement(text: str) -> Statement:
     match = _LOCAL.match(text)
     defines = frozenset(match[1].replace(" ", "").split(",")) if match else frozenset[str]()
-    return Statement(text, defines, frozenset(_NAME.findall(text)))
+    return Statement(text, defines, frozenset(_names(text)))
+
+
+def _names(code: str) -> list[str]:
+    return _NAME.findall(_STRING.sub("''", code))
 
 
 def bundle(statements: Sequence[Statement], body: str, rarely: Iterable[str] = ()) -> str:
@@ -63,29 +89,38 @@ def bundle(statements: Sequence[Statement], body: str, rarely: Iterable[str] = (
         if name not in definitions or not _FUNCTION.match(definitions[name].text):
             raise ValueError(f"RARELY names {name!r}, which is not a function of the libraries in USES")
     always = [word for statement in statements if not statement.defines for word in statement.words]
-    reached = _reachable(definitions, [*always, *_NAME.findall("\n".join(_code(body)))], rare)
+    needed = [*always, *_names("\n".join(_code(body)))]
+    # `inline_constants` puts the values of constants in place of their names, so all of them stay at the top level.
+    constants = {
+        statement for statement in _reachable(definitions, needed) if _CONSTANTS.fullmatch(f"{statement.text}\n")
+    }
+    reached = _reachable(definitions, needed, rare) | constants
     lines: list[str] = []
     for statement in statements:
         if statement.defines & rare:
             if statement in reached:
-                lines.append(_lazy_function(statement, statements, definitions, reached))
+                lines.append(_lazy_function(statement, statements, definitions, frozenset(reached)))
         elif not statement.defines or statement in reached:
             lines.append(statement.text)
     return "\n".join(lines)
 
 
 def _reachable(
-    definitions: dict[str, Statement], words: Iterable[str], stop: frozenset[str] = frozenset()
+    definitions: dict[str, Statement],
+    words: Iterable[str],
+    stop: frozenset[str] = frozenset(),
+    without: frozenset[Statement] = frozenset(),
 ) -> set[Statement]:
     """Return the statements that define `words`, and all statements that these use, directly or indirectly.
 
-    A statement that defines a name in `stop` is returned, but not the statements that only it uses.
+    A statement that defines a name in `stop` is returned, but not the statements that only it uses. The statements
+    `without`, and those that only they use, are left out.
     """
     reached: set[Statement] = set()
     pending = list(words)
     while pending:
         statement = definitions.get(pending.pop())
-        if statement is not None and statement not in reached:
+        if statement is not None and statement not in reached and statement not in without:
             reached.add(statement)
             if not statement.defines & stop:
                 pending.extend(statement.words)
@@ -93,22 +128,19 @@ def _reachable(
 
 
 def _lazy_function(
-    rare: Statement, statements: Sequence[Statement], definitions: dict[str, Statement], included: set[Statement]
+    rare: Statement, statements: Sequence[Statement], definitions: dict[str, Statement], included: frozenset[Statement]
 ) -> str:
     """Return Lua code of a stand-in for the function that `rare` defines. It has the same name.
 
     When called, the stand-in first executes the statements that the real function needs and that are not in
     `included`. Then it defines the real function and calls it.
     """
-    needed = _reachable(definitions, rare.words) - included | {rare}
+    needed = _reachable(definitions, rare.words, without=included) | {rare}
     (name,) = rare.defines
     inner = "\n".join(statement.text for statement in statements if statement in needed)
     indented = "\n".join(f"  {line}" for line in inner.splitlines())
     return f"local function {name}(...)\n{indented}\n  return {name}(...)\nend"
 
-
-#: A top-level line that defines nothing but constants, whose names are in capitals and whose values are numbers.
-_CONSTANTS = re.compile(r"^local ([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (-?[\d.e]+(?:, -?[\d.e]+)*)\n", re.MULTILINE)
 
 _CAPITALS = re.compile(r"\b[A-Z][A-Z0-9_]*\b")
 

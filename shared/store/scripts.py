@@ -4,7 +4,8 @@ The header is the script's signature. Its sections (shared/lua/README.md) are KE
 shared/store/key_table.py), ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words),
 KEEPS (invariants of docs/states.md), USES (library files) and RARELY (functions that are created only when called). The
 loader puts a prelude before the body of the script, which defines a local for each argument. After the prelude comes
-the library code that the body uses (shared/store/lua_bundle.py). Each `k_<name>` in the code is replaced by the key or
+the library code that the body uses (shared/store/lua_bundle.py). Code names what another file defines with the file's
+name, as `stats.count`; the loader removes the file's name. Each `k_<name>` in the code is replaced by the key or
 its prefix as a literal, because Lua allows only 200 locals. For a key with a suffix, it is a function of the prelude.
 """
 
@@ -175,13 +176,17 @@ def _key_literal(name: re.Match[str]) -> str:
 
 @cache  # most libraries are used by many scripts
 def read(path: str) -> tuple[Header, str]:
-    """Return the header and the text of a file below shared/lua. Raises ScriptError if the header is invalid."""
+    """Return the header of a file below shared/lua, and its text with `name` in place of each `library.name`.
+
+    Raises ScriptError if the header is invalid.
+    """
     text = files("shared").joinpath("lua").joinpath(path).read_text("utf-8")
     header = parse(path.removesuffix(".lua"), text)
     used = set(_KEY.findall(text))
     if used != set(header.keys):
         raise ScriptError(f"{path}: the header names the keys {sorted(header.keys)}, but the body uses {sorted(used)}")
-    return header, text
+    libraries = {library: read(_library_path(library))[1] for library in header.uses}
+    return header, lua_bundle.with_plain_names(text, libraries)
 
 
 def parse(name: str, text: str) -> Header:

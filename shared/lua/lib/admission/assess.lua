@@ -15,11 +15,11 @@ local function leave_out(request, superseded)
   if request.key and superseded.key_id == request.key.id then
     request.key.waiting = request.key.waiting - 1
   end
-  leave_out_hold(request, superseded)
+  budget.leave_out_hold(request, superseded)
   -- Only the record of the superseded job stays.
   local bytes = redis.call('HMGET', k_rq_job .. superseded.id, 'penstock_bytes', 'penstock_fixed_bytes')
-  request.live_bytes = math.max(0, request.live_bytes - kept_number(bytes[1]))
-  request.ended_bytes = request.ended_bytes + kept_number(bytes[2])
+  request.live_bytes = math.max(0, request.live_bytes - tenant_bytes.kept_number(bytes[1]))
+  request.ended_bytes = request.ended_bytes + tenant_bytes.kept_number(bytes[2])
   if superseded.slug == request.slug then
     request.pool_inflight = request.pool_inflight - 1
     request.main_mwt = request.main_mwt - (superseded.priority >= 0 and superseded.cost_mwt or 0)
@@ -36,27 +36,27 @@ local function leave_out(request, superseded)
 end
 
 -- Looks at the request's pool and runs the checks. `superseded` is the tenant's job that the request replaces, or nil.
--- `ticket_id` and `ticket_ms` name the reservation of the client's return ticket, and `return_id` that of a request that
--- the client repeats ('' for none). Returns nil or the refusal, as `verdict` does.
-local function assess(request, superseded, ticket_id, ticket_ms, return_id)
-  look(request)
+-- `ticket_id` and `ticket_ms` name the reservation of the client's return ticket, and `return_id` that of a request
+-- that the client repeats ('' for none). Returns nil or the refusal, as verdict.first_refusal does.
+local function refusal_in_pool(request, superseded, ticket_id, ticket_ms, return_id)
+  verdict.look(request)
   if request.has_tier then
-    request.tier = move_tier(request)
+    request.tier = tier.move_tier(request)
   elseif request.degradation_on then
-    end_unchecked_tier(request.slug)
+    tier.end_unchecked_tier(request.slug)
   end
   if superseded and superseded.state == 'queued' then
     leave_out(request, superseded)
   end
   if ticket_id ~= '' then
-    find_reservation(request, ticket_id, ticket_ms)
+    reservation.find_reservation(request, ticket_id, ticket_ms)
   end
   -- A client may repeat a request with the ticket that is in its body, and was used up by the request before.
   if not request.reservation and return_id ~= '' then
-    find_reservation(request, return_id, 0)
+    reservation.find_reservation(request, return_id, 0)
   end
-  look_at_room(request)
-  local refusal = verdict(request)
-  note_room(request)
+  return_room.look_at_room(request)
+  local refusal = verdict.first_refusal(request)
+  return_room.note_room(request)
   return refusal
 end

@@ -1,9 +1,9 @@
--- capacity: says whether an offered job fits into the free slots and KV cells of its pool, after all jobs that are queued.
+-- capacity: says whether an offered job fits into the free slots and KV cells of its pool, after all queued jobs.
 -- KEYS pool worker active batch tenant
 -- USES clock priority
 
--- At most this many workers, and this many owners with queued jobs, are looked at. If there are more, the others are taken
--- to be like those.
+-- At most this many workers, and this many owners with queued jobs, are looked at. If there are more, the others are
+-- taken to be like those.
 local MAX_SUMMED = 64
 
 -- Returns the KV cells of the pool's live workers.
@@ -22,7 +22,7 @@ local function queued_in(slug, set)
   local owners, jobs, tokens = redis.call('ZRANGE', set, 0, MAX_SUMMED - 1), 0, 0
   for i = 1, #owners do
     local own = redis.call('HMGET', k_tenant .. owners[i], 'n|' .. slug, 'bn|' .. slug, 't|' .. slug)
-    jobs = jobs + counted_work(false, number(own[1], 0, 0), number(own[2], 0, 0))
+    jobs = jobs + priority.counted_work(false, number(own[1], 0, 0), number(own[2], 0, 0))
     tokens = tokens + number(own[3], 0, 0)
   end
   local times = redis.call('ZCARD', set) / math.max(1, #owners)
@@ -43,8 +43,8 @@ local function fits_after_queued(request)
     and request.running_tokens + tokens + request.prompt_tokens + request.max_tokens <= cells_of_pool(slug)
 end
 
--- Whether the request's job gets a free slot at once. If nothing is queued before it, only the slot counts: a job that is too
--- large for the free cells is then the first that gets some.
+-- Whether the request's job gets a free slot at once. If nothing is queued before it, only the slot counts: a job that
+-- is too large for the free cells is then the first that gets some.
 local function fits_at_once(request)
   return request.running < request.slots and (request.owners_before == 0 or fits_after_queued(request))
 end

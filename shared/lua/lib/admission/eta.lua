@@ -1,11 +1,11 @@
--- eta: predicts when an offered job has its first token and when it ends, and learns from how long admitted jobs waited.
+-- eta: predicts when an offered job has its first token and when it ends; learns from the waits of admitted jobs.
 -- KEYS books order rq_job tenant
--- USES clock settings pool_record turns service priority lengths tier slot_wait
+-- USES clock settings turns priority lengths tier slot_wait
 -- docs/fairness.md explains the formulas.
 
 -- A prediction of a wait is corrected by a factor that is learned for each class of jobs, because the formula does not
--- know the jobs that will arrive and go first. The logarithm of the factor moves towards that of each job's error: by at
--- most WAIT_STEP in thousandths. WAIT_FLOOR_MS keeps errors of a few ms from counting.
+-- know the jobs that will arrive and go first. The logarithm of the factor moves towards that of each job's error: by
+-- at most WAIT_STEP in thousandths. WAIT_FLOOR_MS keeps errors of a few ms from counting.
 local WAIT_STEP, WAIT_FLOOR_MS = 100, 50
 -- The bounds of the interval in which nine of ten jobs end, on either side, are factors that are learned too. A bound
 -- moves by this many thousandths of its logarithm, a tenth of it inwards for each job that keeps it.
@@ -36,9 +36,10 @@ local function work_in_set(request, owner, group, mwt, jobs, other_mwt, weight_m
   local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
   local own_service = request.counts_turns and 1000 * jobs or mwt
   local mean_service = request.counts_turns and 1000 or request.mean_mwt
-  -- Each owner that has received less gets a turn first. On average it lags by half of the greatest lag, and goes beyond
-  -- that by half a job: it gets one whole job at least.
-  local active_key, score, is_member = set_key(request.slug, group, request.is_batch), score_of(request, owner, group)
+  -- Each owner that has received less gets a turn first. On average it lags by half of the greatest lag, and goes
+  -- beyond that by half a job: it gets one whole job at least.
+  local active_key, score, is_member = priority.set_key(request.slug, group, request.is_batch), turns.score_of(request,
+    owner, group)
   local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
   local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
   local others = redis.call('ZCARD', active_key) - (is_member and 1 or 0)
@@ -48,15 +49,16 @@ local function work_in_set(request, owner, group, mwt, jobs, other_mwt, weight_m
   return mwt + math.min(math.max(0, other_mwt), unit_mwt * (ahead * mean_weight * lag + other_weight * own_service))
 end
 
--- Returns the work that is leased before the job, in thousandths of a weighted token: the tenant's jobs that start sooner
--- (`rank` jobs), what the other tenants of its group get meanwhile, and what the other groups get while all of that runs.
+-- Returns the work that is leased before the job, in thousandths of a weighted token: the tenant's jobs that start
+-- sooner (`rank` jobs), what the other tenants of its group get meanwhile, and what the other groups get while all of
+-- that runs.
 local function work_before(request, rank)
-  request.counts_turns = read_settings('fairness') == 'turns'
+  request.counts_turns = settings.read_settings('fairness') == 'turns'
   local own, jobs = request.member or request, rank
   local mwt = own.tenant_mwt * (rank / math.max(1, own.waiting_here))
   if request.member then
     -- The sum of the weights within a group is not kept: all its tenants are taken to have this tenant's weight.
-    local others = redis.call('ZCARD', set_key(request.slug, request.unit, request.is_batch))
+    local others = redis.call('ZCARD', priority.set_key(request.slug, request.unit, request.is_batch))
       - (own.waiting_here > 0 and 1 or 0)
     local own_mwt = mwt
     mwt = work_in_set(request, request.tenant, request.unit, mwt, rank, request.tenant_mwt - own.tenant_mwt,
@@ -69,10 +71,10 @@ local function work_before(request, rank)
   return request.is_batch and math.min(request.pool_mwt, request.main_mwt + mwt) or mwt
 end
 
--- Returns the job's class: `i` if the pool is idle; `s` if the job gets a slot of its tenant's share that others have; `l`
--- for a batch job; `n` if the tenant has no jobs queued in the pool; `h` if the job would become the head of its queue;
--- else `b` and the logarithm of the time until its latest start, because later jobs of the tenant with an earlier latest
--- start go first.
+-- Returns the job's class: `i` if the pool is idle; `s` if the job gets a slot of its tenant's share that others have;
+-- `l` for a batch job; `n` if the tenant has no jobs queued in the pool; `h` if the job would become the head of its
+-- queue; else `b` and the logarithm of the time until its latest start, because later jobs of the tenant with an
+-- earlier latest start go first.
 local function class_of(request, rank, latest_in_ms, is_early)
   if request.idle then
     return 'i'
@@ -98,8 +100,8 @@ local function usual_lengths(request)
   local of_tenant = redis.call('HMGET', k_tenant .. request.tenant, 'len_n', 'len_p10', 'len_p90')
   local of_pool = redis.call('HMGET', k_books .. request.slug, 'len_n', 'len_p10', 'len_p90')
   local max_tokens, candidates = request.max_tokens, request.candidates
-  return length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], max_tokens, candidates),
-    length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], max_tokens, candidates)
+  return lengths.length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], max_tokens, candidates),
+    lengths.length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], max_tokens, candidates)
 end
 
 -- Returns the mean time until one of the pool's slots, which are all taken, becomes free.
@@ -113,15 +115,15 @@ local function longest_wait_ms(request)
   return request.pool_mwt / request.mu + math.max(request.running_mwt / request.mu, slot_ms_of(request))
 end
 
--- Returns the wait of a job before which `rank` queued jobs of its tenant start, the wait that admission assumes at least,
--- and whether the job gets a slot of its tenant's share that others have.
+-- Returns the wait of a job before which `rank` queued jobs of its tenant start, the wait that admission assumes at
+-- least, and whether the job gets a slot of its tenant's share that others have.
 local function waits_of(request, rank, own_jobs)
   if request.idle then
     return 0, 0, false
-  elseif is_contested(request) then
-    look_at_slots(request)
-    local wait_ms, is_early = slot_wait_ms(request.slot_view, rank)
-    return wait_ms, slot_wait_ms(request.slot_view, own_jobs), is_early
+  elseif slot_wait.is_contested(request) then
+    slot_wait.look_at_slots(request)
+    local wait_ms, is_early = slot_wait.slot_wait_ms(request.slot_view, rank)
+    return wait_ms, slot_wait.slot_wait_ms(request.slot_view, own_jobs), is_early
   end
   local slot_ms = slot_ms_of(request)
   return work_before(request, rank) / request.mu + slot_ms,
@@ -140,7 +142,7 @@ local function predict(request)
   local own_jobs = (request.member or request).waiting_here
   local rank = own_jobs > 0 and math.min(own_jobs, redis.call('ZCOUNT',
     k_order .. request.tenant .. '.' .. request.slug, '-inf',
-    '(' .. whole(order_score(request.priority, now_us + 1000 * latest_in_ms)))) or 0
+    '(' .. whole(priority.order_score(request.priority, now_us + 1000 * latest_in_ms)))) or 0
   local formula_ms, share_wait_ms, is_early = waits_of(request, rank, own_jobs)
   local most_ms = longest_wait_ms(request)
   formula_ms, share_wait_ms = math.min(most_ms, formula_ms), math.min(most_ms, share_wait_ms)
@@ -151,7 +153,7 @@ local function predict(request)
   -- The work that others do while the job is paused would otherwise have delayed its start.
   local longest_pause_ms = most_ms - math.max(wait_ms, share_wait_ms)
   local function pause_ms_of(compute_ms)
-    return request.slot_view and math.min(longest_pause_ms, paused_ms_of(request.slot_view, compute_ms)) or 0
+    return request.slot_view and math.min(longest_pause_ms, slot_wait.paused_ms_of(request.slot_view, compute_ms)) or 0
   end
   local paused_ms = pause_ms_of(request.compute_ms)
   local prompt_ms = 1000 * request.prompt_tokens / request.prefill_tps
@@ -170,8 +172,8 @@ local function predict(request)
     formula_ms, class)
 end
 
--- Returns the prediction that a job's record keeps, or nil: the ms from its admission to the first token and to the bounds
--- of the end, the ms that the formula gave for its wait, and its class.
+-- Returns the prediction that a job's record keeps, or nil: the ms from its admission to the first token and to the
+-- bounds of the end, the ms that the formula gave for its wait, and its class.
 local function read_prediction(id)
   local stored = redis.pcall('HGET', k_rq_job .. id, 'penstock_predicted')
   local start_ms, early_ms, late_ms, formula_ms, class = string.match(type(stored) == 'string' and stored or '',
@@ -222,7 +224,7 @@ end
 -- fits.
 local function shorten(request)
   local limit_ms = request.margin * request.deadline_in_ms
-  local min_answer_ms = math.min(MIN_ANSWER_TOKENS, request.max_tokens) * request.tpot_ms
+  local min_answer_ms = math.min(tier.MIN_ANSWER_TOKENS, request.max_tokens) * request.tpot_ms
   if request.finish_ms > limit_ms and request.start_ms + min_answer_ms <= limit_ms then
     request.compute_ms = request.compute_ms - (request.finish_ms - limit_ms)
     request.finish_ms, request.shortened = limit_ms, true

@@ -23,19 +23,19 @@ end
 -- offered, both admitted and refused. It is at most HINT_MAX_MS later than the predicted time at which the share has
 -- done the tenant's queued work.
 local function advance_appointment(request, key, appointment_ms)
-  local latest_ms = now_ms + share_ms(request, request.tenant_mwt) + HINT_MAX_MS
+  local latest_ms = now_ms + work_time.share_ms(request, request.tenant_mwt) + HINT_MAX_MS
   -- A job that supersedes an older job adds only the difference between their costs.
   local added_mwt = request.cost_mwt - (request.replaced_mwt or 0)
-  local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + share_ms(request, added_mwt))
+  local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + work_time.share_ms(request, added_mwt))
   redis.call('ZADD', key, string.format('%.0f', next_ms), appointment_of(request))
   request.booked_ms = math.max(0, next_ms - math.max(appointment_ms, now_ms))
   return next_ms
 end
 
 -- A client that is told not to come back is not expected. But it, or the client of the next such request, will send
--- another one. Its request therefore postpones the appointment by this part only. With 1, hardly any client is told to come
--- back after a burst; with 0, many are told so under a lasting overload, where each return takes the place of a new
--- request.
+-- another one. Its request therefore postpones the appointment by this part only. With 1, hardly any client is told to
+-- come back after a burst; with 0, many are told so under a lasting overload, where each return takes the place of a
+-- new request.
 local NOT_EXPECTED_PART = 0.75
 
 -- Lets a refused request postpone the appointment by less, because its client is not expected.
@@ -48,8 +48,8 @@ end
 
 -- Returns the ms until the tenant's appointment, minus the time that the tenant's share needs for its queued work. Each
 -- new job that is refused postpones the appointment, so a tenant that keeps offering more than its share gets longer
--- and longer hints. The appointment is not before there is room for another job. A retry postpones the appointment only if
--- the appointment has passed.
+-- and longer hints. The appointment is not before there is room for another job. A retry postpones the appointment only
+-- if the appointment has passed.
 local function ms_to_appointment(request, attempt, request_id)
   local key = k_appointments .. request.slug
   local appointment_ms = number(redis.call('ZSCORE', key, appointment_of(request)), 0)
@@ -58,9 +58,10 @@ local function ms_to_appointment(request, attempt, request_id)
   if not request.has_rates then
     return math.max(0, appointment_ms - now_ms)
   end
-  local drained_ms = now_ms + share_ms(request, request.tenant_mwt)
+  local drained_ms = now_ms + work_time.share_ms(request, request.tenant_mwt)
   if not is_repeat and not (attempt > 0 and appointment_ms > now_ms) then
-    appointment_ms = advance_appointment(request, key, math.max(appointment_ms, drained_ms + ms_to_room(request)))
+    appointment_ms = advance_appointment(request, key, math.max(appointment_ms, drained_ms
+      + return_room.ms_to_room(request)))
   end
   return math.max(0, appointment_ms - drained_ms)
 end
@@ -92,10 +93,10 @@ local function is_in_time(request, hint_ms)
     and not (request.start_named and hint_ms > request.start_within_ms)
 end
 
--- Returns the hint for a wait, in ms, and whether the wait is as long as the longest hint or longer: appointments are not
--- later than that, so nobody knows by how much. Clients sleep for exactly
--- the hint, so without `spread` (from 0 to 1) all clients with the same wait would come back at the same time. A hint is
--- never shorter than the wait, unless the wait is longer than the longest hint.
+-- Returns the hint for a wait, in ms, and whether the wait is as long as the longest hint or longer: appointments are
+-- not later than that, so nobody knows by how much. Clients sleep for exactly
+-- the hint, so without `spread` (from 0 to 1) all clients with the same wait would come back at the same time. A hint
+-- is never shorter than the wait, unless the wait is longer than the longest hint.
 local function spread_hint(wait_ms, base_ms, spread)
   if math.ceil(wait_ms) >= HINT_MAX_MS then
     local shortest_ms = base_ms < HINT_MAX_MS and math.max(CAPPED_MIN_MS, base_ms) or CAPPED_MIN_MS
@@ -105,9 +106,9 @@ local function spread_hint(wait_ms, base_ms, spread)
   return math.max(HINT_MIN_MS, math.min(HINT_MAX_MS, math.ceil(wait_ms + spread * longer_ms))), false
 end
 
--- Returns how long the client of a refused request has to wait, in ms. It doubles with each attempt, at most three times.
--- A client that came back when it was expected goes before those that are expected later, so it does not wait for the
--- appointment. One that came back too early keeps its place.
+-- Returns how long the client of a refused request has to wait, in ms. It doubles with each attempt, at most three
+-- times. A client that came back when it was expected goes before those that are expected later, so it does not wait
+-- for the appointment. One that came back too early keeps its place.
 local function wait_for(request, reason, base_ms, infeasible, attempt, request_id)
   if request.is_early and depends_on_load(reason, infeasible) then
     return math.max(base_ms, request.reservation.retry_ms - now_ms)

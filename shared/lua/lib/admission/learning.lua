@@ -1,13 +1,13 @@
 -- learning: learns how long the answers of a tenant or a pool usually are, from jobs that ended in an engine.
 -- KEYS tenant books
 -- USES clock lengths
--- An answer that was cut says only that it would have been longer. So the shares of the lengths are estimated as Kaplan and
--- Meier do (Nonparametric Estimation from Incomplete Observations, 1958): the answers that were not cut stand for those
--- that were cut before them.
--- The hash of a tenant or a pool holds two histograms as text, `<bucket>:<answers> …`, with four buckets for each doubling
--- of the length: `len_hist` of all answers, and `len_cut` of those that were cut. When there are 128 answers, all counts
--- are halved, so that they describe about the last hundred. The mean and the percentiles have fields of their own, so that
--- admission does not have to parse the histograms.
+-- An answer that was cut says only that it would have been longer. So the shares of the lengths are estimated as Kaplan
+-- and Meier do (Nonparametric Estimation from Incomplete Observations, 1958): the answers that were not cut stand for
+-- those that were cut before them.
+-- The hash of a tenant or a pool holds two histograms as text, `<bucket>:<answers> …`, with four buckets for each
+-- doubling of the length: `len_hist` of all answers, and `len_cut` of those that were cut. When there are 128 answers,
+-- all counts are halved, so that they describe about the last hundred. The mean and the percentiles have fields of
+-- their own, so that admission does not have to parse the histograms.
 local LENGTHS_HALVED_AT = 128
 -- The bucket of 2^50 tokens, which no answer has.
 local MAX_BUCKET = 200
@@ -17,9 +17,10 @@ local MAX_BUCKET = 200
 local TIMES_KNOWN = 2
 -- Sums of shares are not exact.
 local TOLERANCE = 1e-9
--- The names of the percentiles, and their shares. The first two say how short answers can be: in the unknown part they are
--- the least possible length and no guess, because a claim gives up jobs by them.
-local PERCENTILES = { { 'len_p10', 0.1 }, { 'len_p20', 0.2 }, { 'len_p35', 0.35 }, { 'len_p50', 0.5 }, { 'len_p90', 0.9 } }
+-- The names of the percentiles, and their shares. The first two say how short answers can be: in the unknown part they
+-- are the least possible length and no guess, because a claim gives up jobs by them.
+local PERCENTILES = { { 'len_p10', 0.1 }, { 'len_p20', 0.2 }, { 'len_p35', 0.35 }, { 'len_p50', 0.5 }, { 'len_p90',
+  0.9 } }
 local LEAST_PERCENTILES = 2
 
 -- Returns the bucket for a length in tokens: 0 for an empty answer, otherwise the nearest of the buckets from 1.
@@ -32,8 +33,8 @@ local function middle_of(bucket)
   return bucket == 0 and 0 or 2 ^ ((bucket - 1) / 4)
 end
 
--- Returns the two histograms of a hash as one list, by length: of each bucket, how many answers were whole and how many were
--- cut. It has a row for `new_bucket` too, which is returned as well.
+-- Returns the two histograms of a hash as one list, by length: of each bucket, how many answers were whole and how many
+-- were cut. It has a row for `new_bucket` too, which is returned as well.
 local function read_histograms(all, cut, new_bucket)
   local by_bucket, rows = { [new_bucket] = { bucket = new_bucket, whole = 0, cut = 0 } }, {}
   for bucket, answers in string.gmatch(all or '', '(%d+):(%d+)') do
@@ -62,8 +63,8 @@ local function sum_of(rows)
   return n, middles
 end
 
--- Whether it is known already that answers are longer than the bucket: no whole answer is as short, and MIN_LENGTHS answers
--- are longer. An answer that was cut there would only take the place of one that says more.
+-- Whether it is known already that answers are longer than the bucket: no whole answer is as short, and MIN_LENGTHS
+-- answers are longer. An answer that was cut there would only take the place of one that says more.
 local function says_nothing(rows, bucket)
   local longer = 0
   for _, row in ipairs(rows) do
@@ -73,7 +74,7 @@ local function says_nothing(rows, bucket)
       longer = longer + row.whole + row.cut
     end
   end
-  return longer >= MIN_LENGTHS
+  return longer >= lengths.MIN_LENGTHS
 end
 
 -- Estimates the distribution of the lengths. Returns the known percentiles; the mean, for which the unknown part of the
@@ -83,7 +84,7 @@ local function estimate(rows, n)
   for _, row in ipairs(rows) do
     local answers = row.whole + row.cut
     if answers > 0 then
-      if share * MIN_LENGTHS > at_risk + TOLERANCE then
+      if share * lengths.MIN_LENGTHS > at_risk + TOLERANCE then
         break
       end
       local part = share * row.whole / at_risk
@@ -100,13 +101,14 @@ end
 
 -- Returns the lengths that answers of the pool usually have, as PERCENTILES and then the mean.
 local function lengths_in_pool(pool_key)
-  local usual, stored = {}, pool_key and redis.call('HMGET', pool_key, 'len_n', 'len_mean', 'len_tail', 'len_p10', 'len_p20',
-    'len_p35', 'len_p50', 'len_p90') or {}
+  local usual, stored = {}, pool_key and redis.call('HMGET', pool_key, 'len_n', 'len_mean', 'len_tail', 'len_p10',
+    'len_p20', 'len_p35', 'len_p50', 'len_p90') or {}
   local n = stored[1]
   for i = 1, #PERCENTILES do
-    usual[i] = length_of(n, stored[3 + i], 0, 0, MAX_NUMBER)
+    usual[i] = lengths.length_of(n, stored[3 + i], 0, 0, MAX_NUMBER)
   end
-  usual[#PERCENTILES + 1] = length_of(n, mean_length(stored[2], stored[3], MAX_NUMBER), 0, 0, MAX_NUMBER)
+  usual[#PERCENTILES + 1] = lengths.length_of(n, lengths.mean_length(stored[2], stored[3], MAX_NUMBER), 0, 0,
+    MAX_NUMBER)
   return usual
 end
 
@@ -154,7 +156,8 @@ local function learn(key, tokens, is_cut, pool_key)
   end
   local written = { 'len_hist', all, 'len_cut', cut, 'len_n', n, 'len_sum', string.format('%.0f', sum * n / n_before),
     'len_mean', string.format('%.0f', scale * mean),
-    'len_tail', share > 0 and n >= MIN_LENGTHS and string.format('%.0f %.0f %.0f', 1000 * share, known, to) or '' }
+    'len_tail', share > 0 and n >= lengths.MIN_LENGTHS and string.format('%.0f %.0f %.0f', 1000 * share, known, to)
+    or '' }
   for i, percentile in ipairs(PERCENTILES) do
     written[#written + 1], written[#written + 2] = percentile[1], string.format('%.0f', percentiles[i] or 0)
   end

@@ -1,10 +1,9 @@
--- lengths: says how long the answers of a tenant or a pool usually are, from the statistics that lib/admission/learning.lua
--- keeps.
+-- lengths: says how long the answers of a tenant or a pool usually are, from what lib/admission/learning.lua keeps.
 -- KEYS tenant books
--- The hash of a tenant or a pool has the number of answers from which was learned (`len_n`), their mean (`len_mean`) and
--- percentiles (`len_p10` to `len_p90`). The mean counts answers that were cut as they were. If there are many, `len_tail`
--- says `<share> <from> <to>`: this share of the answers, in thousandths, is longer than `from` tokens, nobody knows by how
--- much; the guess is that whole they have `to` tokens.
+-- The hash of a tenant or a pool has the number of answers from which was learned (`len_n`), their mean (`len_mean`)
+-- and percentiles (`len_p10` to `len_p90`). The mean counts answers that were cut as they were. If there are many,
+-- `len_tail` says `<share> <from> <to>`: this share of the answers, in thousandths, is longer than `from` tokens,
+-- nobody knows by how much; the guess is that whole they have `to` tokens.
 
 -- The mean and the percentiles are used only if they were learned from at least this many answers.
 local MIN_LENGTHS = 8

@@ -6,8 +6,8 @@
 
 -- A pool has at least this many places for each of its slots.
 local PLACES_PER_SLOT = 4
--- The jobs of mean cost that may be queued at most, in full admission: check_backlog admits no job when the pool's queued
--- work exceeds PENSTOCK_MAX_WAIT_MS by a quarter.
+-- The jobs of mean cost that may be queued at most, in full admission: check_backlog admits no job when the pool's
+-- queued work exceeds PENSTOCK_MAX_WAIT_MS by a quarter.
 local BACKLOG_PART = 1.25
 -- The largest value of PENSTOCK_MAX_INFLIGHT. The sum may be larger; read_settings returns it as this value then.
 local MAX_PLACES = 10000000
@@ -15,8 +15,8 @@ local MAX_PLACES = 10000000
 -- that fell as quickly would refuse jobs for whose backlog there is room a second later.
 local LOWERED_TO = 7 / 8
 
--- Returns the places of a pool with this many slots that computes `mu_milli` thousandths of a weighted token per second,
--- or 0 if that is unknown.
+-- Returns the places of a pool with this many slots that computes `mu_milli` thousandths of a weighted token per
+-- second, or 0 if that is unknown.
 local function places_wanted(slots, mu_milli, mean_mwt, max_wait_ms)
   local least = PLACES_PER_SLOT * slots
   if slots == 0 or mu_milli <= 0 or not mean_mwt then
@@ -29,7 +29,7 @@ end
 -- Updates the places of a pool and the sum over all pools.
 local function update_places(slug, slots, mu_milli)
   local key = k_books .. slug
-  local stored, max_wait_ms = redis.call('HMGET', key, 'places', 'mean_mwt'), read_settings('max_wait_ms')
+  local stored, max_wait_ms = redis.call('HMGET', key, 'places', 'mean_mwt'), settings.read_settings('max_wait_ms')
   local held, mean_mwt = number(stored[1], 0, 0, MAX_PLACES), number(stored[2], nil, 1)
   local places = places_wanted(slots, mu_milli, mean_mwt, max_wait_ms)
   if slots > 0 then

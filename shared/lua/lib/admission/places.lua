@@ -22,7 +22,7 @@ local function look_at_other_pools(request)
     return nil
   end
   for i = 1, #models do
-    local slug = slug_of(models[i])
+    local slug = slug.slug_of(models[i])
     local fields = seen[slug] and {} or redis.call('HMGET', k_books .. slug, 'slots', 'waiting', 'running')
     local slots, jobs = number(fields[1], 0, 0), number(fields[2], 0, 0) + number(fields[3], 0, 0)
     -- The job that the new one replaces gives its place back.
@@ -55,8 +55,8 @@ end
 
 -- Whether the tenant may use the part of the pool's places that is kept free, which is `kept` jobs. True if the pool is
 -- idle; and, unless the job is a batch job, if the tenant has no jobs queued for it, or if both its queued work and its
--- number of queued jobs are below its share. The number is checked because places count jobs: a tenant with many small jobs could otherwise use up the kept
--- part with little work.
+-- number of queued jobs are below its share. The number is checked because places count jobs: a tenant with many small
+-- jobs could otherwise use up the kept part with little work.
 local function is_kept_for(request, kept)
   return request.idle or not request.is_batch and (request.waiting_here == 0
     or request.tenant_mwt * request.total_weight_milli < request.weight_milli * request.pool_mwt

@@ -12,11 +12,11 @@ local function judge_promise(job, ending, now_ms)
     return
   end
   local is_kept = ending.outcome == 'succeeded' and now_ms <= job.deadline_ms
-  count('promises|' .. label_of(job.tenant) .. '|' .. job.model .. '|' .. (is_kept and 'kept' or 'broken'))
-  local prediction = ending.outcome ~= 'failed' and read_prediction(job.id)
+  stats.count('promises|' .. stats.label_of(job.tenant) .. '|' .. job.model .. '|' .. (is_kept and 'kept' or 'broken'))
+  local prediction = ending.outcome ~= 'failed' and eta.read_prediction(job.id)
   if prediction then
     -- A job that is stopped at its deadline ends there, however long that takes.
-    learn_end(job.slug, prediction, math.min(now_ms, job.deadline_ms) - job.admitted_ms)
+    eta.learn_end(job.slug, prediction, math.min(now_ms, job.deadline_ms) - job.admitted_ms)
   end
 end
 
@@ -30,12 +30,12 @@ end
 local function judge_predictions(job, outcome, ttft_ms, now_ms)
   local fields = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_eta_ms')
   local started_ms, eta_ms = number(fields[1], nil, job.admitted_ms, now_ms), number(fields[2])
-  local prediction = read_prediction(job.id)
+  local prediction = eta.read_prediction(job.id)
   if started_ms and prediction and ttft_ms >= 0 then
     local late_by_ms = started_ms + ttft_ms - job.admitted_ms - prediction.start_ms
-    observe('start_prediction_error|' .. side_of(late_by_ms), math.abs(late_by_ms))
+    stats.observe('start_prediction_error|' .. side_of(late_by_ms), math.abs(late_by_ms))
   end
   if eta_ms and outcome == 'succeeded' then
-    observe('end_prediction_error|' .. side_of(now_ms - eta_ms), math.abs(now_ms - eta_ms))
+    stats.observe('end_prediction_error|' .. side_of(now_ms - eta_ms), math.abs(now_ms - eta_ms))
   end
 end

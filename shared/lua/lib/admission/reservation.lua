@@ -2,9 +2,9 @@
 -- KEYS reservations
 -- USES clock stats
 -- A pool's sorted set has one member for each such client: `<tenant>|<hint's end>|<id>|<window's end>|<cost>|<prompt>|
--- <max_tokens>|<judged>`, with times in ms, the cost in thousandths of a weighted token, and 1 at the end if a return of
--- this client was already counted. The id is the beginning of the digest of the request's body. All scores are 0, so that
--- the set is ordered by tenant and then by time. A name of a tenant contains no character from `|` on.
+-- <max_tokens>|<judged>`, with times in ms, the cost in thousandths of a weighted token, and 1 at the end if a return
+-- of this client was already counted. The id is the beginning of the digest of the request's body. All scores are 0, so
+-- that the set is ordered by tenant and then by time. A name of a tenant contains no character from `|` on.
 
 -- The most reservations of one tenant in one pool, and of all tenants in one pool.
 local MAX_RESERVED, MAX_IN_POOL = 64, 65536
@@ -38,17 +38,18 @@ local function read_reservation(member)
   end
 end
 
--- Returns the first reservations of the request's tenant, at most `most`, in the order of their times. With `from_ms` and
--- `before_ms`, returns only those whose hints end between these times.
+-- Returns the first reservations of the request's tenant, at most `most`, in the order of their times. With `from_ms`
+-- and `before_ms`, returns only those whose hints end between these times.
 local function reservations_of(request, most, from_ms, before_ms)
   return redis.call('ZRANGEBYLEX', k_reservations .. request.slug,
     '[' .. request.tenant .. '|' .. (from_ms and whole(from_ms) or ''),
     '(' .. request.tenant .. (before_ms and '|' .. whole(before_ms) or '}'), 'LIMIT', 0, most)
 end
 
--- Finds the reservation of a request that its client sends again, and notes whether the client is due or early. A return
--- ticket names the time of its reservation. Without one (`retry_ms` is 0), of several requests with the same body, the one
--- that was expected first is taken to be the one that returns. A reservation is good for the same request only.
+-- Finds the reservation of a request that its client sends again, and notes whether the client is due or early. A
+-- return ticket names the time of its reservation. Without one (`retry_ms` is 0), of several requests with the same
+-- body, the one that was expected first is taken to be the one that returns. A reservation is good for the same request
+-- only.
 local function find_reservation(request, id, retry_ms)
   local best
   for _, member in ipairs(reservations_of(request, MAX_RESERVED)) do
@@ -64,9 +65,9 @@ local function find_reservation(request, id, retry_ms)
   request.is_due = best and not request.is_early and now_ms <= best.end_ms
 end
 
--- Returns the sum of the jobs of the tenant's other clients that are due, now or within the time in which a tenant's queue
--- drains (PENSTOCK_MAX_WAIT_MS): how many they are, their tokens and their costs. The sum is empty if the client itself
--- is due.
+-- Returns the sum of the jobs of the tenant's other clients that are due, now or within the time in which a tenant's
+-- queue drains (PENSTOCK_MAX_WAIT_MS): how many they are, their tokens and their costs. The sum is empty if the client
+-- itself is due.
 local function sum_due(request)
   if request.due then
     return request.due
@@ -92,7 +93,7 @@ local function end_reservation(request, decision)
   redis.call('ZREM', k_reservations .. request.slug, found.member)
   if not found.is_judged then
     local result = request.is_early and 'early' or request.is_due and decision or 'late'
-    count('hint_returns|' .. label_of(request.tenant) .. '|' .. result)
+    count('hint_returns|' .. stats.label_of(request.tenant) .. '|' .. result)
   end
 end
 
@@ -106,8 +107,8 @@ local function forget_reservations(key)
   end
 end
 
--- Makes room for another reservation of the tenant: removes those of the first that are over, or else one whose window has
--- passed. Returns false if the tenant or the pool has as many as it may have.
+-- Makes room for another reservation of the tenant: removes those of the first that are over, or else one whose window
+-- has passed. Returns false if the tenant or the pool has as many as it may have.
 local function has_room_for_reservation(request, key)
   local most = math.min(MAX_RESERVED, request.max_waiting)
   local count = redis.call('ZLEXCOUNT', key, '[' .. request.tenant .. '|', '(' .. request.tenant .. '}')
@@ -123,8 +124,8 @@ local function has_room_for_reservation(request, key)
 end
 
 -- Keeps that the client of a refused request was told to send it again after `hint_ms`. Returns the end of the hint and
--- the length of the window, in ms, or 0 and 0 if there is no room for the reservation. If a proxy repeats a request, the
--- new reservation replaces that of the first attempt, whose answer the client does not see.
+-- the length of the window, in ms, or 0 and 0 if there is no room for the reservation. If a proxy repeats a request,
+-- the new reservation replaces that of the first attempt, whose answer the client does not see.
 local function reserve(request, id, hint_ms)
   local key, is_judged = k_reservations .. request.slug, request.reservation and (request.is_early or request.is_due)
   if request.is_proxys_repeat then

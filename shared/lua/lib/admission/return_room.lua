@@ -1,9 +1,9 @@
 -- return_room: makes new requests of a tenant leave room for its clients that were told to come back and are due.
 -- KEYS room
--- USES clock settings work_time reservation
--- A tenant's threshold falls when other tenants queue work, faster than the tenant's own queue drains. So both a hint and
--- the room that is left rest on the smallest threshold of the recent past. docs/adr/0039-reservations.md explains the
--- figures.
+-- USES clock work_time reservation
+-- A tenant's threshold falls when other tenants queue work, faster than the tenant's own queue drains. So both a hint
+-- and the room that is left rest on the smallest threshold of the recent past. docs/adr/0039-reservations.md explains
+-- the figures.
 
 -- The second value applies at tiers 1 and 2.
 local ALPHA, ALPHA_UNDER_PRESSURE = 1, 0.5
@@ -50,24 +50,24 @@ local function needs_no_room(request)
     or request.replaced_mwt and request.cost_mwt <= request.replaced_mwt
 end
 
--- Checks that the job of a new request leaves room for the tenant's clients that are due: in its list, in its tokens and
--- in its share. Of each, at most a part is kept for them. Nothing is kept from other tenants, and no place of the bound
--- on inflight jobs is kept.
+-- Checks that the job of a new request leaves room for the tenant's clients that are due: in its list, in its tokens
+-- and in its share. Of each, at most a part is kept for them. Nothing is kept from other tenants, and no place of the
+-- bound on inflight jobs is kept.
 local function check_room(request)
-  local due = not needs_no_room(request) and sum_due(request)
+  local due = not needs_no_room(request) and reservation.sum_due(request)
   if not due or due.jobs == 0 then
     return nil
   end
   local jobs = request.waiting + math.min(due.jobs, math.floor(DUE_PART * request.max_waiting))
   if jobs >= request.max_waiting then
     return { 'tenant_queue_full', 'tenant_waiting_and_due_jobs', jobs, request.max_waiting,
-      drain_ms(request, request.mean_mwt, true) }
+      work_time.drain_ms(request, request.mean_mwt, true) }
   end
   local most_tokens = request.max_waiting_tokens
   local tokens = most_tokens and request.waiting_tokens + math.min(due.tokens, DUE_PART * most_tokens)
   if most_tokens and tokens + request.prompt_tokens + request.max_tokens > most_tokens then
     return { 'tenant_tokens_full', 'tenant_waiting_and_due_tokens', math.floor(tokens), most_tokens,
-      drain_ms(request, request.cost_mwt, true) }
+      work_time.drain_ms(request, request.cost_mwt, true) }
   end
   local reason, whole_mwt, part = 'tenant_tokens_full', request.max_work_mwt, 1
   if request.has_rates and request.full_admission then
@@ -76,16 +76,16 @@ local function check_room(request)
   local work_mwt = whole_mwt and request.tenant_mwt + math.min(due.cost_mwt, DUE_PART * whole_mwt)
   if whole_mwt and work_mwt + request.cost_mwt > part * whole_mwt then
     return { reason, 'tenant_waiting_work', math.floor(work_mwt / 1000), math.floor(part * whole_mwt / 1000),
-      drain_ms(request, request.tenant_mwt + due.cost_mwt + request.cost_mwt - part * whole_mwt, true) }
+      work_time.drain_ms(request, request.tenant_mwt + due.cost_mwt + request.cost_mwt - part * whole_mwt, true) }
   end
 end
 
--- Returns the ms until the tenant's share has done so much that another job fits into the part of the threshold at which
--- hints aim, also beside the jobs of clients that are due. Without full admission there is no threshold.
+-- Returns the ms until the tenant's share has done so much that another job fits into the part of the threshold at
+-- which hints aim, also beside the jobs of clients that are due. Without full admission there is no threshold.
 local function ms_to_room(request)
   if not request.full_admission then
     return 0
   end
-  local queued_mwt = request.tenant_mwt + sum_due(request).cost_mwt
-  return share_ms(request, math.max(0, queued_mwt - AIM_PART * alpha_of(request) * request.room_mwt))
+  local queued_mwt = request.tenant_mwt + reservation.sum_due(request).cost_mwt
+  return work_time.share_ms(request, math.max(0, queued_mwt - AIM_PART * alpha_of(request) * request.room_mwt))
 end

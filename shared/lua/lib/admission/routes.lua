@@ -1,20 +1,20 @@
 -- routes: chooses the pool of a request that names a route, among the route's pools in their order.
 -- KEYS rq_job
--- USES clock assess spending stats
--- A route is a JSON object whose field `pools` is a list of steps, each with the name of a pool and the conditions under
--- which the pool takes a request (shared/jobs/route.py). For a request that names a route, the door passes another object:
--- the `name` and the stored `text` of the route; the `features` that the request uses; whether it `escalates`; and in
--- `pools`, for each step, the pool's `model` and `slug`, the request's `prompt_tokens`, `max_tokens` and `answer_bytes`
--- there, and `cannot`, which is a reason if the pool's engine cannot run the request, else ''. Other arguments of admit
--- that depend on the pool are then those of the first step whose pool can run it.
+-- USES clock spending stats verdict
+-- A route is a JSON object whose field `pools` is a list of steps, each with the name of a pool and the conditions
+-- under which the pool takes a request (shared/jobs/route.py). For a request that names a route, the door passes
+-- another object: the `name` and the stored `text` of the route; the `features` that the request uses; whether it
+-- `escalates`; and in `pools`, for each step, the pool's `model` and `slug`, the request's `prompt_tokens`,
+-- `max_tokens` and `answer_bytes` there, and `cannot`, which is a reason if the pool's engine cannot run the request,
+-- else ''. Other arguments of admit that depend on the pool are then those of the first step whose pool can run it.
 
 -- The shares of steps are in ten-thousandths.
 local WHOLE_SHARE = 10000
 -- After this many ms it is worth asking again whether a job would end early enough.
 local ASK_AGAIN_MS = 2000
 
--- Returns the refusal by a step whose condition `word` the request does not meet. `in_ms` is the time after which it may
--- meet it, nil for never.
+-- Returns the refusal by a step whose condition `word` the request does not meet. `in_ms` is the time after which it
+-- may meet it, nil for never.
 local function unsuitable(word, value, bound, in_ms)
   return { 'no_suitable_pool', word, math.floor(value), math.floor(bound), in_ms or 0, in_ms and 0 or 1 }
 end
@@ -22,11 +22,11 @@ end
 -- Returns the ms until one of the windows is open, 0 if one is. A window is a list of two minutes of a day in UTC; the
 -- second is not part of it, and may be on the next day.
 local function opens_in_ms(windows)
-  local today_ms, soonest_ms = now_ms % DAY_MS, DAY_MS
+  local today_ms, soonest_ms = now_ms % spending.DAY_MS, spending.DAY_MS
   for _, window in ipairs(windows) do
     local from_ms, to_ms = 60000 * window[1], 60000 * window[2]
-    local length_ms, passed_ms = (to_ms - from_ms - 1) % DAY_MS + 1, (today_ms - from_ms) % DAY_MS
-    soonest_ms = math.min(soonest_ms, passed_ms < length_ms and 0 or DAY_MS - passed_ms)
+    local length_ms, passed_ms = (to_ms - from_ms - 1) % spending.DAY_MS + 1, (today_ms - from_ms) % spending.DAY_MS
+    soonest_ms = math.min(soonest_ms, passed_ms < length_ms and 0 or spending.DAY_MS - passed_ms)
   end
   return soonest_ms
 end
@@ -67,8 +67,8 @@ end
 
 -- Returns the refusal by a step whose conditions on the price and the predicted end in its pool are not met, or nil.
 local function check_prospects(step, request)
-  if step.max_price_micro and most_of(request) > step.max_price_micro then
-    return unsuitable('price', most_of(request), step.max_price_micro)
+  if step.max_price_micro and spending.most_of(request) > step.max_price_micro then
+    return unsuitable('price', spending.most_of(request), step.max_price_micro)
   end
   local latest_ms = step.end_within and step.end_within / WHOLE_SHARE * request.deadline_in_ms
   if latest_ms and request.eta_ms and request.eta_ms > latest_ms then
@@ -90,9 +90,9 @@ local function is_sooner(refusal, than)
   return never < than_never or never == than_never and refusal[5] < than[5]
 end
 
--- Returns the request as it is in the first pool that takes it, and the reason. Otherwise returns the request as it is in
--- the pool whose refusal is the most hopeful, nil, and that refusal. `make_request` returns the request in a pool that the
--- door has described, and `run_checks` assesses it.
+-- Returns the request as it is in the first pool that takes it, and the reason. Otherwise returns the request as it is
+-- in the pool whose refusal is the most hopeful, nil, and that refusal. `make_request` returns the request in a pool
+-- that the door has described, and `run_checks` assesses it.
 local function choose_pool(routing, id, make_request, run_checks)
   local steps, best, best_refusal, passed = cjson.decode(routing.text).pools, nil, nil, nil
   for i, step in ipairs(steps) do
@@ -112,7 +112,7 @@ local function choose_pool(routing, id, make_request, run_checks)
     end
   end
   if not best.inflight then
-    look(best)
+    verdict.look(best)
   end
   best.compute_ms = best.compute_ms or -1
   return best, nil, best_refusal
@@ -122,7 +122,7 @@ end
 local function keep_route(routing, request, why, id)
   redis.call('HSET', k_rq_job .. id, 'origin', request.tenant .. '.' .. request.slug, 'penstock_route', routing.name,
     'penstock_routed', why)
-  count('routed|' .. routing.name .. '|' .. request.model .. '|' .. why)
+  stats.count('routed|' .. routing.name .. '|' .. request.model .. '|' .. why)
   if not routing.escalates then
     return
   end

@@ -1,16 +1,17 @@
 -- slot_wait: predicts how long an offered job waits for a slot where running jobs are paused in favor of others.
 -- KEYS tenant rows books
 -- USES clock settings pool_record turns service priority slots_in_use pausing turnover lengths preempt
--- docs/fairness.md explains the formulas. A *holder* is a tenant or a group whose jobs have slots of the pool. The slots of
--- batch jobs do not count, because they are given to every other job.
+-- docs/fairness.md explains the formulas. A *holder* is a tenant or a group whose jobs have slots of the pool. The
+-- slots of batch jobs do not count, because they are given to every other job.
 
 -- With more entries than this in a pool's hash of rows, its owners are not looked at one by one.
 local MAX_ROWS_READ = 64
 
--- Whether the request's job can get a slot that another job has: preemption is on, a live worker of the pool can pause its
--- jobs, and slots do not become free so often that nobody's job is paused. A batch job gets slots that nobody else wants.
+-- Whether the request's job can get a slot that another job has: preemption is on, a live worker of the pool can pause
+-- its jobs, and slots do not become free so often that nobody's job is paused. A batch job gets slots that nobody else
+-- wants.
 local function is_contested(request)
-  return not request.is_batch and pool_may_pause(request.slug) and not was_often(request.slug)
+  return not request.is_batch and pausing.pool_may_pause(request.slug) and not turnover.was_often(request.slug)
 end
 
 -- Returns the holders but the request's tenant and its group. If the pool has too many, returns none, and their number.
@@ -31,8 +32,8 @@ local function read_holders(request)
     if slots > 0 and owner ~= request.unit and owner ~= request.tenant then
       local own = redis.call('HMGET', k_tenant .. owner, 'policy_weight_milli', 's|' .. request.slug,
         'g|' .. request.slug)
-      holders[#holders + 1] = { name = owner, rows = slots, weight_milli = weight_in(own[1]),
-        service = number(own[2], 0, MIN_SERVICE_MWT), group = set_of(owner, own[3]) }
+      holders[#holders + 1] = { name = owner, rows = slots, weight_milli = pool_record.weight_in(own[1]),
+        service = number(own[2], 0, service.MIN_SERVICE_MWT), group = service.set_of(owner, own[3]) }
     end
   end
   return holders, 0
@@ -43,18 +44,18 @@ end
 -- `lead` is how far the owner's service is above that of every other holder. Of `unseen` holders, only the number is
 -- known: each counts with the weight 1.
 local function open_level(request, owner, group, weight_milli, total_milli, holders, unseen)
-  local slug, set = request.slug, set_key(request.slug, group, false)
-  local score, is_member = score_of(request, owner, group)
+  local slug, set = request.slug, priority.set_key(request.slug, group, false)
+  local score, is_member = turns.score_of(request, owner, group)
   local level = { weight_milli = weight_milli, sum_milli = total_milli, idlers = {}, lead = 0,
     owners = redis.call('ZCARD', set) + (is_member and 0 or 1),
     ahead = redis.call('ZCOUNT', set, '-inf', '(' .. whole(score)) }
   -- An exchange raises the virtual time to the least service in the set, the owner's included, before it chooses jobs.
-  local least = number(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2], score, MIN_SERVICE_MWT)
-  local virtual_time, most = math.max(virtual_time_of(slug, group), math.min(least, score)), nil
+  local least = number(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2], score, service.MIN_SERVICE_MWT)
+  local virtual_time, most = math.max(service.virtual_time_of(slug, group), math.min(least, score)), nil
   for i = 1, #holders do
     local holder = holders[i]
     if holder.group == group then
-      local service = number(redis.call('ZSCORE', set, holder.name), nil, MIN_SERVICE_MWT)
+      local service = number(redis.call('ZSCORE', set, holder.name), nil, service.MIN_SERVICE_MWT)
       if not service then
         table.insert(level.idlers, holder)
         level.owners, level.sum_milli = level.owners + 1, level.sum_milli + holder.weight_milli
@@ -69,8 +70,8 @@ local function open_level(request, owner, group, weight_milli, total_milli, hold
   return level
 end
 
--- Returns how many of `slots` slots the owner of a level gets by the max-min rule: each idler keeps its slots if they are no
--- more than its share, and the rest is shared by weight.
+-- Returns how many of `slots` slots the owner of a level gets by the max-min rule: each idler keeps its slots if they
+-- are no more than its share, and the rest is shared by weight.
 local function share_of(level, slots)
   local left, sum_milli, kept, changed = slots, level.sum_milli, {}, true
   while changed do
@@ -90,13 +91,13 @@ local function whole_slots(share, owners, slots)
   return math.max(math.floor(share), owners <= slots and 1 or 0)
 end
 
--- Returns the ms until the others of a level, which compute in `slots` of the pool's slots, have caught up with its owner:
--- an owner that leads by more than a part of a quantum gets no slot of theirs.
+-- Returns the ms until the others of a level, which compute in `slots` of the pool's slots, have caught up with its
+-- owner: an owner that leads by more than a part of a quantum gets no slot of theirs.
 local function lead_ms_of(request, level, slots, quantum_ms)
   local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
   local pool_slots = math.max(1, request.slots)
   local lead_mwt = request.counts_turns and 1000
-    or lead_part_of(pool_slots, false) * quantum_ms * request.mu / pool_slots
+    or preempt.lead_part_of(pool_slots, false) * quantum_ms * request.mu / pool_slots
   local excess = math.max(0, level.lead - lead_mwt * 1000 / level.weight_milli)
   return excess * (level.sum_milli - level.weight_milli) / 1000 * unit_mwt * pool_slots
     / (request.mu * math.max(1, math.min(slots, pool_slots)))
@@ -106,13 +107,13 @@ end
 -- request allows.
 local function usual_cost_mwt(request)
   return 1000 * request.prompt_tokens
-    + request.generated_weight_milli * usual_length(request.tenant, request.slug, MAX_NUMBER)
+    + request.generated_weight_milli * lengths.usual_length(request.tenant, request.slug, MAX_NUMBER)
 end
 
 -- Adds `slot_view` to the request: the slots of the pool, as they matter for its tenant.
 local function look_at_slots(request)
   local own, slots, holders, unseen = request.member or request, request.slots, read_holders(request)
-  local fairness, quantum_ms = read_settings('fairness', 'quantum_ms')
+  local fairness, quantum_ms = settings.read_settings('fairness', 'quantum_ms')
   request.counts_turns = fairness == 'turns'
   local pool = open_level(request, request.unit, '', request.weight_milli, request.total_weight_milli, holders,
     unseen)
@@ -120,7 +121,7 @@ local function look_at_slots(request)
   local first, lead_ms = whole_slots(share, pool.owners, slots), lead_ms_of(request, pool, slots, quantum_ms)
   local ahead = pool.ahead
   if request.member then
-    local set = set_key(request.slug, request.unit, false)
+    local set = priority.set_key(request.slug, request.unit, false)
     local members = redis.call('ZCARD', set) + (redis.call('ZSCORE', set, request.tenant) and 0 or 1)
     local group_slots = math.max(1, first)
     local level = open_level(request, request.tenant, request.unit, own.weight_milli, own.weight_milli * members,
@@ -131,31 +132,32 @@ local function look_at_slots(request)
     lead_ms = lead_ms + lead_ms_of(request, level, group_slots, quantum_ms)
   end
   local slug, tenant = request.slug, request.tenant
-  local paused = math.max(0, rows_of(slug, 'p', tenant) - rows_of(slug, 'pb', tenant))
-  local jobs = math.max(0, rows_of(slug, 'c', tenant) - rows_of(slug, 'cb', tenant)) + paused
+  local paused = math.max(0, slots_in_use.rows_of(slug, 'p', tenant) - slots_in_use.rows_of(slug, 'pb', tenant))
+  local jobs = math.max(0, slots_in_use.rows_of(slug, 'c', tenant) - slots_in_use.rows_of(slug, 'cb', tenant)) + paused
   local all_paused = number(redis.call('HGET', k_books .. slug, 'paused'), 0, 0)
   local others_mwt = math.max(0, request.pool_mwt - own.tenant_mwt)
     + math.max(0, request.running - jobs) * request.mean_mwt
   request.slot_view = { slots = slots, share = share, first = first, ahead = ahead, owners = pool.owners, jobs = jobs,
-    mu = request.mu, quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / request.mu), mean_mwt = request.mean_mwt,
-    others_mwt = others_mwt, running_mwt = jobs * usual_cost_mwt(request),
+    mu = request.mu, quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / request.mu),
+    mean_mwt = request.mean_mwt, others_mwt = others_mwt, running_mwt = jobs * usual_cost_mwt(request),
     queued_mwt = own.tenant_mwt / math.max(1, own.waiting_here),
-    is_crowded = all_paused >= most_paused(slug, slots, slots) and paused == 0 }
+    is_crowded = all_paused >= preempt.most_paused(slug, slots, slots) and paused == 0 }
 end
 
--- Returns the ms until a job gets a slot after `rank` queued jobs of its tenant, and whether it gets one at once of those
--- that are its tenant's share.
+-- Returns the ms until a job gets a slot after `rank` queued jobs of its tenant, and whether it gets one at once of
+-- those that are its tenant's share.
 local function slot_wait_ms(view, rank)
   local before = view.jobs + rank
   if view.is_crowded then
-    -- While the workers may pause no further jobs, a job of a tenant without a paused one starts only when another ends. If
-    -- nothing of the tenant runs, it also starts when a paused job makes room: when its tenant leads by far.
+    -- While the workers may pause no further jobs, a job of a tenant without a paused one starts only when another
+    -- ends. If nothing of the tenant runs, it also starts when a paused job makes room: when its tenant leads by far.
     local end_ms = (1 + view.ahead + before) * view.mean_mwt / view.mu
     local room_ms = before > 0 and math.huge
-      or view.quantum_ms * (1 + RISK_FACTOR * lead_part_of(view.slots, false) * view.owners / math.max(1, view.slots))
+      or view.quantum_ms * (1 + preempt.RISK_FACTOR * preempt.lead_part_of(view.slots, false)
+      * view.owners / math.max(1, view.slots))
     return math.max(view.lead_ms, math.min(end_ms, room_ms)), false
   elseif before < view.first then
-    return EARLY_PART * view.quantum_ms + view.lead_ms, view.lead_ms == 0
+    return preempt.EARLY_PART * view.quantum_ms + view.lead_ms, view.lead_ms == 0
   elseif before == 0 then
     return view.quantum_ms * (1 + view.ahead / math.max(1, view.slots)) + view.lead_ms, false
   end
@@ -165,8 +167,8 @@ local function slot_wait_ms(view, rank)
     math.min(own_mwt * math.max(1, view.slots) / view.share, own_mwt + view.others_mwt) / view.mu), false
 end
 
--- Returns for how long a job that computes for `compute_ms` is paused. One of a tenant whose share is less than a slot takes
--- turns after its first quantum, until the work of the others is done.
+-- Returns for how long a job that computes for `compute_ms` is paused. One of a tenant whose share is less than a slot
+-- takes turns after its first quantum, until the work of the others is done.
 local function paused_ms_of(view, compute_ms)
   if view.share >= 1 or compute_ms <= view.quantum_ms then
     return 0

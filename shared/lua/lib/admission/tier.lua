@@ -4,8 +4,8 @@
 -- Tiers are used only if PENSTOCK_DEGRADATION is on. docs/degradation.md explains what each tier does.
 
 -- Tier 1 begins when the pressure exceeds the first value, and tier 2 when it exceeds the second. The pressure is the
--- greater of two ratios: the pool's queued work (batch jobs do not count in either) divided by its largest allowed backlog, and the shortest wait among the
--- jobs claimed recently divided by PENSTOCK_MAX_WAIT_MS.
+-- greater of two ratios: the pool's queued work (batch jobs do not count in either) divided by its largest allowed
+-- backlog, and the shortest wait among the jobs claimed recently divided by PENSTOCK_MAX_WAIT_MS.
 -- The values were chosen for these reasons. At loads below 1x (docs/overload.md), no work stays queued for as long
 -- as a second. At 1.2x, a fifth of the largest backlog is queued. Admission's dynamic threshold lets the backlog fill
 -- to a half at tier 0, and to a third at tier 1. A pressure above two fifths shows that tier 1 was not enough.

@@ -1,7 +1,7 @@
 -- verdict: the checks of admission, one function each, in the order in which they run; writes nothing.
 -- KEYS inflight pool books tenant active key_rates key_jobs
--- USES clock settings schema pool_record work_time places groups turns lengths tier eta tenant_bytes return_room tenant_work generated_weight spending
--- USES priority budget capacity
+-- USES clock settings schema pool_record work_time places groups lengths tier eta tenant_bytes return_room
+-- USES tenant_work generated_weight spending priority budget capacity service
 
 -- A tenant with no queued jobs is admitted until the pool's queued work exceeds the largest backlog times this factor.
 local BACKLOG_SLACK = 1.25
@@ -31,7 +31,7 @@ end
 -- Adds to `request` everything that the checks need: settings, the tenant's record and the pool record.
 local function look(request)
   local draining, max_inflight, max_queue_size, max_queue_tokens, live_slots, live_places, admission, generated_weight,
-    max_wait_ms, margin, degradation, schema_oldest, max_tenant_bytes, store_bytes = read_settings('draining',
+    max_wait_ms, margin, degradation, schema_oldest, max_tenant_bytes, store_bytes = settings.read_settings('draining',
     'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots', 'live_places', 'admission', 'generated_weight',
     'max_wait_ms', 'admission_safety_margin', 'degradation', 'schema_oldest', 'max_tenant_bytes', 'store_bytes')
   local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
@@ -46,16 +46,17 @@ local function look(request)
     'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35',
     'drained_ms', 'running_tokens', 'running_mwt')
   local is_batch = request.is_batch
-  local active = is_batch and owners_with_jobs(request.slug, '') or redis.call('ZCARD', k_active .. request.slug)
-  request.draining = draining == '1' or is_outdated(schema_oldest)
+  local active = is_batch and priority.owners_with_jobs(request.slug, '') or redis.call('ZCARD', k_active
+    .. request.slug)
+  request.draining = draining == '1' or schema.is_outdated(schema_oldest)
   request.full_admission = admission == 'full'
   request.max_inflight = max_inflight or math.max(64, 4 * live_slots, live_places)
   max_queue_size = max_queue_size or math.max(16, 2 * live_slots)
-  request.max_waiting = integer_setting(tenant_fields[3], nil, 1) or max_queue_size
-  request.max_waiting_tokens = integer_setting(tenant_fields[4], nil, 1) or max_queue_tokens
+  request.max_waiting = settings.integer_setting(tenant_fields[3], nil, 1) or max_queue_size
+  request.max_waiting_tokens = settings.integer_setting(tenant_fields[4], nil, 1) or max_queue_tokens
   request.inflight = redis.call('ZCARD', k_inflight)
   request.waiting, request.waiting_tokens = number(tenant_fields[1], 0, 0), number(tenant_fields[2], 0, 0)
-  request.live_bytes, request.ended_bytes, request.expires_s = read_kept(request.tenant)
+  request.live_bytes, request.ended_bytes, request.expires_s = tenant_bytes.read_kept(request.tenant)
   request.max_bytes = number(tenant_fields[16], nil, 1) or max_tenant_bytes
     or store_bytes and math.floor(store_bytes / TENANT_PART)
   -- If the tenant has queued jobs, use the weight that was added to the pool's sum of weights. With a different weight,
@@ -63,29 +64,30 @@ local function look(request)
   local listed_milli = number(tenant_fields[15], nil, 1)
   local jobs, batch_jobs = number(tenant_fields[17], 0, 0), number(tenant_fields[21], 0, 0)
   local counted_milli = (is_batch or batch_jobs == 0 or jobs > batch_jobs) and listed_milli or nil
-  request.weight_milli = counted_milli or weight_in(tenant_fields[5])
-  request.rpm, request.tpm = integer_setting(tenant_fields[6], nil, 1), integer_setting(tenant_fields[7], nil, 1)
+  request.weight_milli = counted_milli or pool_record.weight_in(tenant_fields[5])
+  request.rpm, request.tpm = settings.integer_setting(tenant_fields[6], nil, 1),
+    settings.integer_setting(tenant_fields[7], nil, 1)
   request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
   request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
-  request.tenant_mwt = counted_work(is_batch, number(tenant_fields[10], 0, 0), number(tenant_fields[22], 0, 0))
-  request.waiting_here = counted_work(is_batch, jobs, batch_jobs)
+  request.tenant_mwt = priority.counted_work(is_batch, number(tenant_fields[10], 0, 0), number(tenant_fields[22], 0, 0))
+  request.waiting_here = priority.counted_work(is_batch, jobs, batch_jobs)
   request.is_private, request.is_local = request.is_private or tenant_fields[20] == '1', pool_fields[17] == '1'
-  request.prompt_price, request.answer_price = integer_setting(pool_fields[18], 0, 0, MAX_AMOUNT),
-    integer_setting(pool_fields[19], 0, 0, MAX_AMOUNT)
+  request.prompt_price, request.answer_price = settings.integer_setting(pool_fields[18], 0, 0, spending.MAX_AMOUNT),
+    settings.integer_setting(pool_fields[19], 0, 0, spending.MAX_AMOUNT)
   -- A cap that another program has spoiled allows nothing.
-  request.day_cap = pool_fields[20] and integer_setting(pool_fields[20], 0, 0, MAX_AMOUNT) or nil
-  request.budgets = { open_budget(request.tenant, unpack(tenant_fields, 24, 28)) }
+  request.day_cap = pool_fields[20] and settings.integer_setting(pool_fields[20], 0, 0, spending.MAX_AMOUNT) or nil
+  request.budgets = { budget.open_budget(request.tenant, unpack(tenant_fields, 24, 28)) }
   request.unit = request.tenant
-  local group = listed_milli and group_in(tenant_fields[19]) or group_named(tenant_fields[18])
+  local group = listed_milli and service.group_in(tenant_fields[19]) or service.group_named(tenant_fields[18])
   if group ~= '' then
-    counted_milli = look_at_group(request, group, max_queue_size, max_queue_tokens)
+    counted_milli = groups.look_at_group(request, group, max_queue_size, max_queue_tokens)
   end
 
   request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
   request.drained_ms = number(pool_fields[25], nil, 0, now_ms)
   request.running_tokens, request.running_mwt = number(pool_fields[26], 0, 0), number(pool_fields[27], 0, 0)
   local pool_mwt = number(pool_fields[3], 0, 0)
-  request.main_mwt = counted_work(false, pool_mwt, number(pool_fields[21], 0, 0))
+  request.main_mwt = priority.counted_work(false, pool_mwt, number(pool_fields[21], 0, 0))
   request.pool_mwt, request.live_slots = is_batch and pool_mwt or request.main_mwt, live_slots
   request.pool_inflight = math.min(request.inflight, request.running + number(pool_fields[14], 0, 0))
   request.owners_before = active
@@ -98,18 +100,19 @@ local function look(request)
   request.mu = number(pool_fields[7], 0)
   request.prefill_tps, request.tpot_ms = number(pool_fields[8], 0), number(pool_fields[9], 0)
   request.has_rates = request.mu > 0 and request.prefill_tps > 0 and request.tpot_ms > 0
-    and now_ms - number(pool_fields[10], 0) <= RATES_MS
+    and now_ms - number(pool_fields[10], 0) <= pool_record.RATES_MS
 
   local tenant_n, pool_n, max_tokens, candidates = tenant_fields[11], pool_fields[11], request.max_tokens,
     request.candidates or 1
   local longest = max_tokens / candidates
-  local expected = length_of(tenant_n, mean_length(tenant_fields[12], tenant_fields[23], longest), pool_n,
-    mean_length(pool_fields[12], pool_fields[23], longest), max_tokens, candidates)
-  request.median_tokens = length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens, candidates)
+  local expected = lengths.length_of(tenant_n, lengths.mean_length(tenant_fields[12], tenant_fields[23], longest),
+    pool_n, lengths.mean_length(pool_fields[12], pool_fields[23], longest), max_tokens, candidates)
+  request.median_tokens = lengths.length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens,
+    candidates)
   -- A tenant with few known answers is not expected to get shorter answers than most tenants.
-  request.short_tokens = math.min(request.median_tokens, length_of(tenant_n, tenant_fields[14], pool_n,
-    math.max(USUAL_LENGTH, number(pool_fields[24], 0)), max_tokens, candidates))
-  request.generated_weight_milli = weight_of_pool(generated_weight, pool_fields[16])
+  request.short_tokens = math.min(request.median_tokens, lengths.length_of(tenant_n, tenant_fields[14], pool_n,
+    math.max(lengths.USUAL_LENGTH, number(pool_fields[24], 0)), max_tokens, candidates))
+  request.generated_weight_milli = generated_weight.weight_of_pool(generated_weight, pool_fields[16])
   if request.cost_mwt < 0 then
     request.cost_mwt = math.floor(1000 * request.prompt_tokens + request.generated_weight_milli * expected)
   end
@@ -118,7 +121,8 @@ local function look(request)
   -- The largest backlog is the work that the pool can do in PENSTOCK_MAX_WAIT_MS, but at least twice the mean cost of a
   -- job for each tenant with queued jobs.
   request.max_backlog_mwt = math.max(request.max_wait_ms * request.mu, 2 * active * request.mean_mwt)
-  request.max_work_mwt = not (request.group or request).max_waiting_tokens and max_work_of(request, active) or nil
+  request.max_work_mwt = not (request.group or request).max_waiting_tokens and tenant_work.max_work_of(request, active)
+    or nil
   request.busy_margin = margin
   -- The pool has a tier only while its rates are known. The caller then sets `request.tier`: admit updates the stored
   -- tier, quote only reads it.
@@ -163,15 +167,16 @@ local function check_all_rates(request)
   return check_rates(request, tokens, '') or request.key and check_rates(request.key, tokens, 'key_') or nil
 end
 
--- Checks the bound on inflight jobs, and the pool's places within it. The last quarter of the places is kept for tenants
--- with little queued work. Otherwise, one tenant could fill all places, and the jobs of all other tenants would be
--- refused.
+-- Checks the bound on inflight jobs, and the pool's places within it. The last quarter of the places is kept for
+-- tenants with little queued work. Otherwise, one tenant could fill all places, and the jobs of all other tenants would
+-- be refused.
 local function check_inflight(request)
-  local places = math.max(0, places_in_pool(request))
+  local places = math.max(0, places.places_in_pool(request))
   local kept = request.full_admission and math.floor(places / 4) or 0
-  if request.pool_inflight >= (is_kept_for(request, kept) and places or places - kept) then
+  if request.pool_inflight >= (places.is_kept_for(request, kept) and places or places - kept) then
     -- If there are fewer places than slots in the pool, only a part of the slots can be in use.
-    local base_ms = drain_ms(request, request.mean_mwt) / math.min(1, math.max(1, places) / math.max(1, request.slots))
+    local base_ms = work_time.drain_ms(request, request.mean_mwt) / math.min(1, math.max(1, places) / math.max(1,
+      request.slots))
     if request.inflight < request.max_inflight and request.slots < request.live_slots then
       return { 'inflight_full', 'pool_inflight', request.pool_inflight, places, base_ms }
     end
@@ -183,12 +188,12 @@ end
 local function check_list(request, owner, prefix)
   if owner.waiting >= owner.max_waiting then
     return { 'tenant_queue_full', prefix .. 'waiting_jobs', owner.waiting, owner.max_waiting,
-      drain_ms(request, request.mean_mwt, true) }
+      work_time.drain_ms(request, request.mean_mwt, true) }
   end
   local tokens = request.prompt_tokens + request.max_tokens
   if owner.max_waiting_tokens and owner.waiting > 0 and owner.waiting_tokens + tokens > owner.max_waiting_tokens then
     return { 'tenant_tokens_full', prefix .. 'waiting_tokens', owner.waiting_tokens, owner.max_waiting_tokens,
-      drain_ms(request, request.cost_mwt, true) }
+      work_time.drain_ms(request, request.cost_mwt, true) }
   end
 end
 
@@ -196,7 +201,7 @@ local function check_lists(request)
   local key = request.key
   if key and key.max_waiting and key.waiting >= key.max_waiting then
     return { 'tenant_queue_full', 'key_waiting_jobs', key.waiting, key.max_waiting,
-      drain_ms(request, request.mean_mwt, true) }
+      work_time.drain_ms(request, request.mean_mwt, true) }
   end
   local refusal = check_list(request, request, 'tenant_')
     or request.group and check_list(request, request.group, 'group_') or nil
@@ -204,7 +209,7 @@ local function check_lists(request)
   if not refusal and not request.idle and request.max_work_mwt and request.tenant_mwt > 0
     and work_mwt > request.max_work_mwt then
     return { 'tenant_tokens_full', 'tenant_waiting_work', math.floor(request.tenant_mwt / 1000),
-      math.floor(request.max_work_mwt / 1000), drain_ms(request, work_mwt - request.max_work_mwt, true) }
+      math.floor(request.max_work_mwt / 1000), work_time.drain_ms(request, work_mwt - request.max_work_mwt, true) }
   end
   return refusal
 end
@@ -215,21 +220,22 @@ local function check_bytes(request)
   local kept = request.live_bytes + request.ended_bytes
   if request.max_bytes and kept > 0 and kept + request.bytes > request.max_bytes then
     return { 'tenant_bytes_full', 'tenant_bytes', kept, request.max_bytes,
-      request.expires_s and request.expires_s * 1000 - now_ms or drain_ms(request, request.mean_mwt, true) }
+      request.expires_s and request.expires_s * 1000 - now_ms or work_time.drain_ms(request, request.mean_mwt, true) }
   end
 end
 
 -- Applies the dynamic threshold of Choudhury and Hahne (1998): the work that a tenant may have queued shrinks as the
 -- pool fills. At the highest tier, tenants whose queued work exceeds their share are refused.
 local function check_share(request)
-  local most = alpha_of(request) * request.weight_milli / request.total_weight_milli * (request.max_backlog_mwt - request.pool_mwt)
-  if request.tier == HIGHEST_TIER and not is_under_share(request) then
+  local most = return_room.alpha_of(request) * request.weight_milli / request.total_weight_milli
+    * (request.max_backlog_mwt - request.pool_mwt)
+  if request.tier == tier.HIGHEST_TIER and not eta.is_under_share(request) then
     most = math.min(most, request.weight_milli / request.total_weight_milli * request.pool_mwt)
   end
   if request.tenant_mwt > 0 and request.tenant_mwt + request.cost_mwt > most then
     return { 'tenant_share_full', 'tenant_waiting_work', math.floor(request.tenant_mwt / 1000),
       math.floor(math.max(0, most) / 1000),
-      drain_ms(request, request.tenant_mwt + request.cost_mwt - most, true) }
+      work_time.drain_ms(request, request.tenant_mwt + request.cost_mwt - most, true) }
   end
 end
 
@@ -239,12 +245,13 @@ local function check_backlog(request)
   local most = BACKLOG_SLACK * request.max_backlog_mwt
   if request.pool_mwt > most then
     return { 'backlog_full', 'waiting_work', math.floor(request.pool_mwt / 1000),
-      math.floor(request.max_backlog_mwt / 1000), drain_ms(request, request.pool_mwt - most) }
+      math.floor(request.max_backlog_mwt / 1000), work_time.drain_ms(request, request.pool_mwt - most) }
   end
 end
 
--- A deadline that the client did not name allows for this many times the predicted time to compute the answer, and a start
--- deadline for as many times that of the prompt: a slow pool would otherwise refuse jobs that nobody asked to be quick.
+-- A deadline that the client did not name allows for this many times the predicted time to compute the answer, and a
+-- start deadline for as many times that of the prompt: a slow pool would otherwise refuse jobs that nobody asked to be
+-- quick.
 local DEFAULT_TIMES = 2
 
 local function prompt_ms_of(request)
@@ -273,9 +280,9 @@ local function check_deadline(request)
   local most, start_most = request.margin * request.deadline_in_ms, request.margin * request.start_within_ms
   local prompt_ms = prompt_ms_of(request)
   local wait_ms, ends_ms, excess_ms = request.start_ms - prompt_ms, request.finish_ms, request.finish_ms - most
-  -- An answer that is cut fits the time that is left. A tenant within its share is not refused for a risk that is due to
-  -- the work of others.
-  if (request.degrade == 0 or request.tier == 0) and not is_under_share(request) then
+  -- An answer that is cut fits the time that is left. A tenant within its share is not refused for a risk that is due
+  -- to the work of others.
+  if (request.degrade == 0 or request.tier == 0) and not eta.is_under_share(request) then
     -- A job may wait as long as a long answer (the 90th percentile) is still in time. Without this bound, most broken
     -- promises were those of jobs with long answers that had waited for more than half of their time. Where a long
     -- answer is late even without a wait, the bound would refuse all jobs, so .3 of the time that a median answer
@@ -304,22 +311,23 @@ end
 -- Runs the checks. Returns nil if all of them pass. Otherwise, returns the first refusal: its reason; the name, value
 -- and bound of the quantity that was checked; the ms until a retry makes sense; and 1 if even an empty system could not
 -- meet the deadline.
-local function verdict(request)
-  request.idle = fits_at_once(request)
+local function first_refusal(request)
+  request.idle = capacity.fits_at_once(request)
   request.margin = request.idle and 1 or request.busy_margin
-  request.compute_ms = request.has_rates and compute_ms_of(request) or -1
+  request.compute_ms = request.has_rates and eta.compute_ms_of(request) or -1
   extend_defaults(request)
-  local refusal = check_private(request) or check_worker(request) or check_all_rates(request) or check_budget(request)
-    or check_token_budgets(request) or check_inflight(request) or check_lists(request) or check_bytes(request)
+  local refusal = check_private(request) or check_worker(request) or check_all_rates(request)
+    or spending.check_budget(request)
+    or budget.check_token_budgets(request) or check_inflight(request) or check_lists(request) or check_bytes(request)
   if not refusal and request.has_rates then
-    predict(request)
+    eta.predict(request)
     if request.degrade == 1 and request.tier > 0 and not request.idle then
-      shorten(request)
+      eta.shorten(request)
     end
     if request.full_admission then
       -- A job that fits into the free slots takes nothing from others, so no share of the queue bounds it.
       refusal = not request.idle and (check_share(request) or check_backlog(request)) or check_deadline(request)
     end
   end
-  return refusal or check_room(request)
+  return refusal or return_room.check_room(request)
 end

@@ -1,9 +1,9 @@
--- clock: defines `now_ms` and `now_us`, the time of all scripts in milliseconds and microseconds, which never goes back.
+-- clock: defines `now_ms` and `now_us`, the time of all scripts in ms and µs, which never goes back.
 -- KEYS clock mark
 -- The time is the machine's clock (TIME) plus an offset. The offset is 0 unless the machine's clock was set back. The
 -- key `penstock:mark` holds the latest time that scripts have seen and, if the offset is not 0, what is needed to
--- compute it: `<mark> <offset> <time lost> <since>`, in µs. lib/base/mark.lua writes it; docs/adr/0029-clock-jumps.md explains
--- the rules. shared/store_clock.py computes the same time for Python code.
+-- compute it: `<mark> <offset> <time lost> <since>`, in µs. lib/base/mark.lua writes it; docs/adr/0029-clock-jumps.md
+-- explains the rules. shared/store_clock.py computes the same time for Python code.
 -- Tests set the key `penstock:clock`, which in production does not exist. A number in ms is added to TIME, and a value
 -- of the form `@<ms>` replaces TIME. With the form `=<ms>` the scripts' time stands at that value, and the mark is
 -- neither read nor written.
@@ -22,20 +22,20 @@ local MAX_LOST_US = 500000
 -- A mark or a clock beyond this time (the year 2100) was not written by a script.
 local LATEST_US = 4102444800000000
 
-local time, stored = redis.call('TIME'), redis.call('MGET', k_clock, k_mark)
+local time, marks = redis.call('TIME'), redis.call('MGET', k_clock, k_mark)
 local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local mark_us, ahead_us, lost_us, lost_since_us, held_ms = 0, 0, 0, 0, nil
-if stored[1] then
-  local form, ms = string.match(stored[1], '^([=@])(%d+)$')
-  held_ms = form == '=' and tonumber(ms) or nil
-  local set_us = form and 1000 * tonumber(ms) or now_us + 1000 * (tonumber(stored[1]) or 0)
+if marks[1] then
+  local kind, ms = string.match(marks[1], '^([=@])(%d+)$')
+  held_ms = kind == '=' and tonumber(ms) or nil
+  local set_us = kind and 1000 * tonumber(ms) or now_us + 1000 * (tonumber(marks[1]) or 0)
   now_us = (held_ms or set_us > 0 and set_us < LATEST_US) and set_us or now_us
 end
 local machine_us = now_us
-if stored[2] and not held_ms then
-  mark_us = tonumber(stored[2])
+if marks[2] and not held_ms then
+  mark_us = tonumber(marks[2])
   if not mark_us then
-    local mark, ahead, lost, since = string.match(stored[2], '^(%d+) (%d+) (%d+) (%d+)$')
+    local mark, ahead, lost, since = string.match(marks[2], '^(%d+) (%d+) (%d+) (%d+)$')
     mark_us, ahead_us, lost_us = tonumber(mark or 0), tonumber(ahead or 0), tonumber(lost or 0)
     lost_since_us = tonumber(since or 0)
   end
@@ -58,6 +58,6 @@ local now_ms = math.floor(now_us / 1000)
 local LIVE_MS = 5000
 
 -- Formats a number without an exponent. Lua's tostring keeps only 14 digits, so numbers above 1e14 need this function.
-local function whole(number)
-  return string.format('%.0f', number)
+local function whole(value)
+  return string.format('%.0f', value)
 end

@@ -1,9 +1,9 @@
 -- mark: stores the time that this script has seen as the mark, behind which no later script's time goes back.
 -- KEYS mark inflight
 -- USES clock
--- Every script that stores a time uses this file, after lib/base/oom_write.lua, so that the mark is stored when the store has
--- reached maxmemory. If the store refuses the write all the same, the script continues without it: the mark of another
--- script is at most one pass of a reaper old.
+-- Every script that stores a time uses this file, after lib/base/oom_write.lua, so that the mark is stored when the
+-- store has reached maxmemory. If the store refuses the write all the same, the script continues without it: the mark
+-- of another script is at most one pass of a reaper old.
 -- While there is an offset, the mark counts how much time was lost by running slower. The count begins again when no
 -- job is left that was inflight when it last began, so that each job loses at most 2 * MAX_LOST_US.
 if not held_ms and now_us - mark_us >= MARK_EVERY_US then

@@ -1,6 +1,6 @@
 -- groups: makes a group count as one tenant in admission.
 -- KEYS tenant
--- USES settings pool_record turns priority budget
+-- USES settings pool_record priority budget
 
 -- Replaces the tenant's figures in the request by those of its group, wherever admission counts tenants: weights,
 -- shares, kept places, the tenant's first job and retry hints. The tenant's own bounds still hold, and `member` has the
@@ -15,13 +15,13 @@ local function look_at_group(request, group, max_waiting, max_waiting_tokens)
   request.member = { waiting_here = request.waiting_here, tenant_mwt = request.tenant_mwt,
     weight_milli = request.weight_milli }
   request.group = { waiting = number(fields[1], 0, 0), waiting_tokens = number(fields[2], 0, 0),
-    max_waiting = integer_setting(fields[3], nil, 1) or max_waiting,
-    max_waiting_tokens = integer_setting(fields[4], nil, 1) or max_waiting_tokens }
-  request.budgets[2] = open_budget(group, unpack(fields, 11, 15))
+    max_waiting = settings.integer_setting(fields[3], nil, 1) or max_waiting,
+    max_waiting_tokens = settings.integer_setting(fields[4], nil, 1) or max_waiting_tokens }
+  request.budgets[2] = budget.open_budget(group, unpack(fields, 11, 15))
   local jobs, batch_jobs = number(fields[6], 0, 0), number(fields[9], 0, 0)
-  request.waiting_here = counted_work(request.is_batch, jobs, batch_jobs)
-  request.tenant_mwt = counted_work(request.is_batch, number(fields[7], 0, 0), number(fields[10], 0, 0))
+  request.waiting_here = priority.counted_work(request.is_batch, jobs, batch_jobs)
+  request.tenant_mwt = priority.counted_work(request.is_batch, number(fields[7], 0, 0), number(fields[10], 0, 0))
   local counted_milli = (request.is_batch or batch_jobs == 0 or jobs > batch_jobs) and number(fields[8], nil, 1)
-  request.weight_milli = counted_milli or weight_in(fields[5])
+  request.weight_milli = counted_milli or pool_record.weight_in(fields[5])
   return counted_milli
 end

@@ -1,37 +1,39 @@
 -- heads: says what a claim does with the job at the head of a tenant's queue.
 -- KEYS order tenant books rq_job
 -- KEEPS 1 2 5
--- USES clock settings job_record waiting turns priority pool_record lengths tier fastest_worker finish forget slots_in_use stats deferral company
+-- USES clock settings job_record waiting turns priority pool_record lengths tier fastest_worker finish forget
+-- USES slots_in_use stats deferral company
 -- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker.
 
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
 local MAX_SKIPS = 8
--- The most jobs that are passed at the front of one queue, because they are on their last attempt or are left to a faster
--- worker, and the most tenants that are passed in one group; and the most jobs behind such heads that one call examines.
--- These numbers are separate from the number of entries that a claim examines, so that a few tenants with many such jobs,
--- or one group with many such tenants, do not keep the worker from all others.
+-- The most jobs that are passed at the front of one queue, because they are on their last attempt or are left to a
+-- faster worker, and the most tenants that are passed in one group; and the most jobs behind such heads that one call
+-- examines. These numbers are separate from the number of entries that a claim examines, so that a few tenants with
+-- many such jobs, or one group with many such tenants, do not keep the worker from all others.
 local MAX_PASSED, MAX_LOOKED_PAST = 16, 64
 -- The most jobs that one call ends because their deadline can no longer be met.
 local MAX_INFEASIBLE_HEADS = 32
 
 -- Returns the view of a claim. The pool's rates are used only if PENSTOCK_ADMISSION is `full`. In a mixed fleet, the
--- worker leaves some jobs to a much faster one, and whether a job can still be ready in time depends on the rates of the
--- fastest worker instead of the pool's. `own` has the worker's rates. `trusts_last` says whether several jobs on their last
--- attempt may run at once, and `is_apart` whether the worker may run a job that has a bound on its company.
+-- worker leaves some jobs to a much faster one, and whether a job can still be ready in time depends on the rates of
+-- the fastest worker instead of the pool's. `own` has the worker's rates. `trusts_last` says whether several jobs on
+-- their last attempt may run at once, and `is_apart` whether the worker may run a job that has a bound on its company.
 local function read_view(slug, worker, own, worker_cells, trusts_last, is_apart)
-  local admission, degradation, margin, max_attempts = read_settings('admission', 'degradation',
+  local admission, degradation, margin, max_attempts = settings.read_settings('admission', 'degradation',
     'admission_safety_margin', 'max_attempts')
   local stored = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
     'waiting_mwt', 'batch_mwt', 'policy_local')
   local pool = { prefill_tps = number(stored[1], 0), tpot_ms = number(stored[2], 0) }
-  local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= RATES_MS and pool.prefill_tps > 0
-  local fastest = has_rates and read_fastest(slug) or nil
+  local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= pool_record.RATES_MS
+    and pool.prefill_tps > 0
+  local fastest = has_rates and fastest_worker.read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
     trusts_last = trusts_last, worker = worker, is_apart = is_apart,
     worker_cells = worker_cells, is_local = stored[8] == '1', degrades = degradation == 'on',
-    tier = degradation == 'on' and has_rates and tier_in_force(stored[4], stored[5],
-      counted_work(false, number(stored[6], 0), number(stored[7], 0))) or 0,
-    faster = if_much_faster(fastest, own), best = if_much_faster(fastest, pool) or pool,
+    tier = degradation == 'on' and has_rates and tier.tier_in_force(stored[4], stored[5],
+      priority.counted_work(false, number(stored[6], 0), number(stored[7], 0))) or 0,
+    faster = fastest_worker.if_much_faster(fastest, own), best = fastest_worker.if_much_faster(fastest, pool) or pool,
     is_batch = false, infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
 end
 
@@ -48,14 +50,14 @@ local function cut_answer(view, job)
   local left_ms = view.margin * (job.deadline_ms - now_ms)
     - 1000 * (job.prompt_tokens + job.kept_tokens) / view.pool.prefill_tps
   local fitting_tokens = job.kept_tokens
-    + math.max(MIN_ANSWER_TOKENS, math.floor(left_ms / math.max(0.001, view.pool.tpot_ms)))
+    + math.max(tier.MIN_ANSWER_TOKENS, math.floor(left_ms / math.max(0.001, view.pool.tpot_ms)))
   -- A job that was admitted only because a short answer fits is cut even if the rates are older than RATES_MS.
   local rates_usable = view.has_rates or job.degrade > 0 and view.pool.prefill_tps > 0
   job.cut_tokens = job_tier > 0 and rates_usable and fitting_tokens < job.max_tokens and fitting_tokens or 0
   if job.cut_tokens > 0 then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_cut_tokens', job.cut_tokens, 'penstock_cut_tier', job_tier)
     if previous_cut == 0 then
-      count('degraded|' .. label_of(job.tenant) .. '|max_tokens')
+      stats.count('degraded|' .. stats.label_of(job.tenant) .. '|max_tokens')
     end
   elseif previous_cut > 0 then
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_cut_tokens', 'penstock_cut_tier')
@@ -63,8 +65,8 @@ local function cut_answer(view, job)
 end
 
 -- Whether a claim now would be the job's last attempt. A worker runs only one such job at a time: if eight of them ran
--- before another server and one made it fail, all eight would fail. A worker before another server trusts them once one of
--- them has succeeded, until an attempt fails.
+-- before another server and one made it fail, all eight would fail. A worker before another server trusts them once one
+-- of them has succeeded, until an attempt fails.
 local function is_suspect(view, job)
   return view.max_attempts > 1 and not view.trusts_last and job.counted_attempts >= view.max_attempts - 1
 end
@@ -74,40 +76,42 @@ end
 local function is_infeasible(view, job, group)
   local left_ms = job.deadline_ms - now_ms
   if not view.has_rates or view.infeasible_heads >= MAX_INFEASIBLE_HEADS
-    or time_on(view.best, job, job.max_tokens) <= left_ms then
+    or fastest_worker.time_on(view.best, job, job.max_tokens) <= left_ms then
     return false
   end
   local tenant_lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
   local short_tokens = math.min(job.max_tokens, job.candidates * number(tenant_lengths[2], 0))
   if tier_for(view, job) > 0 then
-    short_tokens = math.min(short_tokens, MIN_ANSWER_TOKENS)
+    short_tokens = math.min(short_tokens, tier.MIN_ANSWER_TOKENS)
   end
-  if number(tenant_lengths[1], 0) < MIN_LENGTHS
-    or time_on(view.best, job, short_tokens) <= left_ms then
+  if number(tenant_lengths[1], 0) < lengths.MIN_LENGTHS
+    or fastest_worker.time_on(view.best, job, short_tokens) <= left_ms then
     return false
   end
-  return owners_with_jobs(view.slug, '') > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
-    or group ~= '' and owners_with_jobs(view.slug, group) > 1
+  return priority.owners_with_jobs(view.slug, '') > 1 or redis.call('ZCARD', k_order .. job.queue) > 1
+    or group ~= '' and priority.owners_with_jobs(view.slug, group) > 1
 end
 
 -- Whether this worker leaves the job to a faster one. A job whose answer is cut fits the time that is left.
 local function is_for_faster(view, job)
-  local is_left = view.faster and tier_for(view, job) == 0 and leaves_to(view.faster, view.own, job) or false
+  local is_left = view.faster and tier_for(view, job) == 0 and fastest_worker.leaves_to(view.faster, view.own, job)
+    or false
   view.left_to_faster = view.left_to_faster or is_left
   return is_left
 end
 
--- Returns the number of KV cells that the engine reserves for a job, and whether as many are free. A job that needs more
--- than the worker has takes all of them.
+-- Returns the number of KV cells that the engine reserves for a job, and whether as many are free. A job that needs
+-- more than the worker has takes all of them.
 local function cells_for(job)
-  return cells_of(job, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens)
+  return job_record.cells_of(job, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens)
 end
 local function fits(view, cells_needed, cells)
   return math.min(cells_needed, view.worker_cells) <= cells
 end
 
--- Returns 'pass' to try the next tenant, a few times, and then 'stop' to keep the free slot for the job: others would else
--- take each slot and its cells. `has_slot` is true if a slot is free, and not only one that another job could give.
+-- Returns 'pass' to try the next tenant, a few times, and then 'stop' to keep the free slot for the job: others would
+-- else take each slot and its cells. `has_slot` is true if a slot is free, and not only one that another job could
+-- give.
 local function wait_for_room(job, has_slot)
   if has_slot and job.skips >= MAX_SKIPS then
     return 'stop'
@@ -129,44 +133,44 @@ local function clear_skips(job)
   end
 end
 
--- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'behind' to look for another
--- job of the tenant; 'pass' to try the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
+-- Returns what to do with a job at the front of a tenant's queue: 'lease' to lease the job; 'behind' to look for
+-- another job of the tenant; 'pass' to try the next tenant; 'stop' to keep the slot free for the job; or 'gone' if this
 -- function has ended the job. `has_slot` is as in `wait_for_cells`.
 local function decide(view, job, group, cells, has_slot)
   if job.wanted_ms <= now_ms then
-    finish(job, late_ending(job, 'deadline_exceeded'), now_ms)
+    finish.end_job(job, deferral.late_ending(job, 'deadline_exceeded'), now_ms)
     return 'gone'
   end
   if job.is_private and not view.is_local then
     -- An operator has removed the pool's mark since the job was admitted.
-    finish(job, { outcome = 'canceled', code = 'not_local', stage = 'queue', finish_reason = 'canceled', result = '',
-      rq_return = '' }, now_ms)
+    finish.end_job(job, { outcome = 'canceled', code = 'not_local', stage = 'queue', finish_reason = 'canceled',
+      result = '', rq_return = '' }, now_ms)
     return 'gone'
   end
   if is_infeasible(view, job, group) then
     view.infeasible_heads = view.infeasible_heads + 1
-    finish(job, late_ending(job, 'deadline_unmeetable'), now_ms)
+    finish.end_job(job, deferral.late_ending(job, 'deadline_unmeetable'), now_ms)
     return 'gone'
   end
   if job.wait_until_ms > now_ms or is_suspect(view, job) and view.has_suspect or is_for_faster(view, job) then
     return 'behind'
   end
-  local apart = kept_apart(view, job)
+  local apart = company.kept_apart(view, job)
   if apart then
     return apart == 'worker' and 'stop' or wait_for_room(job, has_slot)
   end
-  return wait_for_cells(view, job, cells_of(job, job.max_tokens), cells, has_slot, 'lease')
+  return wait_for_cells(view, job, job_record.cells_of(job, job.max_tokens), cells, has_slot, 'lease')
 end
 
--- Returns the first job of a queue, after the head, that does not wait by itself, is not on its last attempt and is not left
--- to a faster worker.
+-- Returns the first job of a queue, after the head, that does not wait by itself, is not on its last attempt and is not
+-- left to a faster worker.
 -- The jobs before it keep their places, so each of them runs as soon as a worker runs no other job on its last attempt,
 -- or a faster worker claims. A batch job does not get ahead of a head that is not one.
 local function first_behind(view, queue)
   local ids = redis.call('ZRANGE', k_order .. queue, 1, MAX_PASSED)
   for i = 1, math.min(#ids, MAX_LOOKED_PAST - view.looked_past) do
     view.looked_past = view.looked_past + 1
-    local job = read_job(ids[i])
+    local job = job_record.read_job(ids[i])
     if job and job.state == 'queued' and job.wait_until_ms <= now_ms and view.is_batch == (job.priority < 0)
       and not is_suspect(view, job) and not is_for_faster(view, job) then
       return job
@@ -178,19 +182,19 @@ end
 local function examine(view, tenant, group, cells, has_slot)
   local queue = tenant .. '.' .. view.slug
   local id = redis.call('ZRANGE', k_order .. queue, 0, 0)[1]
-  local job = id and read_job(id)
+  local job = id and job_record.read_job(id)
   if not job or job.state ~= 'queued' then
-    if not id and rows_of(view.slug, 'p', tenant) > 0 then
+    if not id and slots_in_use.rows_of(view.slug, 'p', tenant) > 0 then
       return 'pass'
     end
-    strike(tenant, view.slug, id or '')
+    waiting.strike(tenant, view.slug, id or '')
     if id and not job then
-      forget(id)
+      forget.forget_job(id)
     end
     return 'gone'
   elseif (job.priority < 0) ~= view.is_batch then
     -- The tenant is here for a paused job, or another program has put it into the wrong set.
-    return change_set(tenant, view.slug, has_only_batch(tenant, view.slug)) == 1 and 'gone' or 'pass'
+    return turns.change_set(tenant, view.slug, priority.has_only_batch(tenant, view.slug)) == 1 and 'gone' or 'pass'
   end
   local action = decide(view, job, group, cells, has_slot)
   if action == 'behind' then

@@ -1,8 +1,8 @@
 -- migrate: finds the paused job that another worker of the pool could resume sooner than its own worker.
 -- KEYS pool worker books
 -- USES clock job_record partial fastest_worker
--- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up computes
--- prompt and tokens again. That worker has nothing else to do, so the prefill delays only the job itself.
+-- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up
+-- computes prompt and tokens again. That worker has nothing else to do, so the prefill delays only the job itself.
 
 -- A job leaves if its own worker has no slot for it in this many times the duration of the prefill: both are estimates.
 local WORTH_FACTOR = 2
@@ -10,8 +10,8 @@ local WORTH_FACTOR = 2
 local MAX_WORKERS = 16
 
 -- Whether another live worker with the same model has a free slot, enough free cells for the job, and computes its
--- `tokens` in less than `most_ms`. One that is much slower than this worker, with the rates `own`, would compute the rest of
--- the answer too late, or leave the job to a faster worker again.
+-- `tokens` in less than `most_ms`. One that is much slower than this worker, with the rates `own`, would compute the
+-- rest of the answer too late, or leave the job to a faster worker again.
 local function is_idle_elsewhere(slug, own_name, own, fingerprint, cells, tokens, most_ms)
   for _, name in ipairs(redis.call('ZREVRANGE', k_pool .. slug, 0, MAX_WORKERS)) do
     local fields = redis.call('HMGET', k_worker .. name, 'slots', 'slots_busy', 'cells_free', 'draining', 'fingerprint',
@@ -20,7 +20,8 @@ local function is_idle_elsewhere(slug, own_name, own, fingerprint, cells, tokens
     if name ~= own_name and fields[4] ~= '1' and fields[5] == fingerprint
       and number(fields[6], 0) > now_ms - LIVE_MS and number(fields[3], 0) >= cells
       and number(fields[1], 0) > number(fields[2], 0)
-      and other.prefill_tps > 0 and 1000 * tokens / other.prefill_tps < most_ms and not if_much_faster(own, other) then
+      and other.prefill_tps > 0 and 1000 * tokens / other.prefill_tps < most_ms
+      and not fastest_worker.if_much_faster(own, other) then
       return true
     end
   end
@@ -39,9 +40,9 @@ local function soonest_end_ms(contest)
   return soonest_ms or 0
 end
 
--- Returns the job that leaves the worker, of those that have been paused for a quantum or longer the one with the longest
--- pause, or nil. After a quantum the store has its last text and all ids. No job leaves while others are queued in the
--- pool, because they would take the free slot.
+-- Returns the job that leaves the worker, of those that have been paused for a quantum or longer the one with the
+-- longest pause, or nil. After a quantum the store has its last text and all ids. No job leaves while others are queued
+-- in the pool, because they would take the free slot.
 local function find_leaver(report, contest, own_name, own, fingerprint)
   local leaver
   for _, entries in pairs(report.paused) do
@@ -55,7 +56,7 @@ local function find_leaver(report, contest, own_name, own, fingerprint)
     or number(redis.call('HGET', k_books .. contest.slug, 'waiting'), 0) > 0 then
     return nil
   end
-  local kept = #read_ids(leaver.id, leaver.claim, fingerprint) / 4
-  return kept > 0 and is_idle_elsewhere(contest.slug, own_name, own, fingerprint, cells_of(leaver, leaver.max_tokens),
-    leaver.prompt_tokens + kept, soonest_end_ms(contest) / WORTH_FACTOR) and leaver or nil
+  local kept = #partial.read_ids(leaver.id, leaver.claim, fingerprint) / 4
+  return kept > 0 and is_idle_elsewhere(contest.slug, own_name, own, fingerprint, job_record.cells_of(leaver,
+    leaver.max_tokens), leaver.prompt_tokens + kept, soonest_end_ms(contest) / WORTH_FACTOR) and leaver or nil
 end

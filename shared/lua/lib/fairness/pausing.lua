@@ -4,7 +4,7 @@
 -- With preemption, a running job is charged its cost so far. Without it, and on a worker that cannot pause jobs, the
 -- job is charged its estimated cost when it is claimed: its tenant cannot lose the slot before the job ends.
 local function is_preemptive()
-  local preemption, fairness = read_settings('preemption', 'fairness')
+  local preemption, fairness = settings.read_settings('preemption', 'fairness')
   return preemption == 'on' or preemption == 'auto' and fairness ~= 'turns'
 end
 
@@ -20,5 +20,6 @@ end
 
 -- Whether jobs of a pool may be paused: a worker that can do so sent a heartbeat lately.
 local function pool_may_pause(slug)
-  return is_preemptive() and now_ms - number(redis.call('HGET', k_books .. slug, 'can_pause_ms'), 0, 0, now_ms) <= LIVE_MS
+  return is_preemptive() and now_ms - number(redis.call('HGET', k_books .. slug, 'can_pause_ms'), 0, 0,
+    now_ms) <= LIVE_MS
 end

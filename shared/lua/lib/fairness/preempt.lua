@@ -1,6 +1,6 @@
 -- preempt: chooses the running job of a worker that gives its slot to another tenant.
 -- KEYS active batch tenant books
--- USES clock pool_record turns service priority slots_in_use generated_weight
+-- USES clock pool_record service priority slots_in_use generated_weight
 -- docs/fairness.md explains the rules. The functions share a table `contest`, which describes the jobs of a worker
 -- whose slots may change hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got
 -- its slot) and `left_ms` (how long the rest of its answer is expected to take).
@@ -14,15 +14,18 @@ local LEAD_PART = 0.75
 local LEAD_PART_OF_SLOT = 0.25
 -- A job that would miss its deadline by the pause keeps its slot until its tenant leads by this many times as much.
 local RISK_FACTOR = 4
--- Each paused job makes the others later. A worker may pause as many jobs as it has slots, less this many for each tenant
--- that wants slots, but PAUSED_PART of its slots and MIN_PAUSED in any case. The figures are from docs/fairness.md.
+-- Each paused job makes the others later. A worker may pause as many jobs as it has slots, less this many for each
+-- tenant that wants slots, but PAUSED_PART of its slots and MIN_PAUSED in any case. The figures are from
+-- docs/fairness.md.
 local SLOTS_OF_TENANT, PAUSED_PART, MIN_PAUSED = 4, 0.25, 4
--- The rate of a slot whose worker reports none, in thousandths of a weighted token per ms: 25 generated tokens a second.
+-- The rate of a slot whose worker reports none, in thousandths of a weighted token per ms: 25 generated tokens a
+-- second.
 local USUAL_SLOT_RATE = 100
 
 -- Returns the work of one slot of a worker in a quantum, in thousandths of a weighted token.
 local function quantum_mwt_of(slug, quantum_ms, slots, mu_wtps, generated_tps)
-  local mu_milli = mu_with_weight(slug, 1000 * number(mu_wtps, 0, 0), 1000 * number(generated_tps, 0, 0))
+  local mu_milli = generated_weight.mu_with_weight(slug, 1000 * number(mu_wtps, 0, 0), 1000 * number(generated_tps, 0,
+    0))
   return quantum_ms * (mu_milli > 0 and slots > 0 and mu_milli / slots / 1000 or USUAL_SLOT_RATE)
 end
 
@@ -35,11 +38,11 @@ local function contender(contest, owner, group)
   if not known then
     local slug = contest.slug
     local service = number(redis.call('ZSCORE', k_active .. slug .. group, owner)
-      or redis.call('ZSCORE', k_batch .. slug .. group, owner), nil, MIN_SERVICE_MWT)
-      or math.max(virtual_time_of(slug, group),
-        number(redis.call('HGET', k_tenant .. owner, 's|' .. slug), 0, MIN_SERVICE_MWT))
-    known = { rows = rows_of(slug, 'c', owner), service = service, young = 0,
-      weight = weight_in(redis.call('HGET', k_tenant .. owner, 'policy_weight_milli')) / 1000 }
+      or redis.call('ZSCORE', k_batch .. slug .. group, owner), nil, service.MIN_SERVICE_MWT)
+      or math.max(service.virtual_time_of(slug, group),
+        number(redis.call('HGET', k_tenant .. owner, 's|' .. slug), 0, service.MIN_SERVICE_MWT))
+    known = { rows = slots_in_use.rows_of(slug, 'c', owner), service = service, young = 0,
+      weight = pool_record.weight_in(redis.call('HGET', k_tenant .. owner, 'policy_weight_milli')) / 1000 }
     contest.owners[owner] = known
   end
   return known
@@ -49,8 +52,8 @@ local function owner_of(tenant, group)
   return group ~= '' and group or tenant
 end
 
--- Returns the contenders for which a tenant's job counts: the group or the tenant in the pool's set, and the tenant in the
--- set of its group.
+-- Returns the contenders for which a tenant's job counts: the group or the tenant in the pool's set, and the tenant in
+-- the set of its group.
 local function contenders(contest, tenant, group)
   if group == '' then
     return { contender(contest, tenant, '') }
@@ -95,8 +98,8 @@ local function is_urgent(entry, quantum_ms)
   return now_ms + quantum_ms + entry.left_ms > entry.job.deadline_ms
 end
 
--- Returns a contest for the slots of the jobs `entries`, whose pool has `slots` slots. In turns mode a job is one unit of
--- service, whatever it takes. `frees_slots` is true if slots often become free without a pause.
+-- Returns a contest for the slots of the jobs `entries`, whose pool has `slots` slots. In turns mode a job is one unit
+-- of service, whatever it takes. `frees_slots` is true if slots often become free without a pause.
 local function open_contest(slug, quantum_ms, quantum_mwt, counts_turns, entries, slots, frees_slots)
   local contest = { slug = slug, quantum_ms = quantum_ms, entries = entries, owners = {}, longest_ms = 0,
     frees_slots = frees_slots, counts_turns = counts_turns,
@@ -133,13 +136,13 @@ local function opponents(contest, entry, tenant, sides)
   return has[2], sides[2]
 end
 
--- Whether the job of an entry gives its slot. First rule: the other has fewer slots than its share and would not have more
--- than this one afterwards, and does not lead in service. This rule is left out where slots often become free. Second
--- rule: the job has had its slot for a quantum, and its owner leads in service. If the other has nothing that runs
--- (`starts_first`), a smaller lead is enough, on one slot any: a newcomer enters with the service of the others, so it would
--- otherwise wait until they have got that lead, again for each job that comes when its last one has ended. A job that would
--- miss its deadline gives its slot only by the second rule, and only to one that its owner leads by far: the work on it
--- would be lost.
+-- Whether the job of an entry gives its slot. First rule: the other has fewer slots than its share and would not have
+-- more than this one afterwards, and does not lead in service. This rule is left out where slots often become free.
+-- Second rule: the job has had its slot for a quantum, and its owner leads in service. If the other has nothing that
+-- runs (`starts_first`), a smaller lead is enough, on one slot any: a newcomer enters with the service of the others,
+-- so it would otherwise wait until they have got that lead, again for each job that comes when its last one has ended.
+-- A job that would miss its deadline gives its slot only by the second rule, and only to one that its owner leads by
+-- far: the work on it would be lost.
 local function gives_slot(contest, has, wants, entry, starts_first)
   local is_risky = entry.rank == 2
   if not contest.frees_slots and not is_risky and (has.rows - 1) * wants.weight > wants.rows * has.weight
@@ -206,8 +209,8 @@ local function may_get_slot(contest, sides, group)
     or group ~= '' and limits[group] and is_within(contest, limits[group], sides[2])
 end
 
--- Returns how the entry of a job compares with others that give their slots, or nil if it gives its slot to nobody in this
--- turn. A batch job gives its slot to every other job, before all others do, and takes no slot from any other job.
+-- Returns how the entry of a job compares with others that give their slots, or nil if it gives its slot to nobody in
+-- this turn. A batch job gives its slot to every other job, before all others do, and takes no slot from any other job.
 local function order_of(contest, entry, tenant, sides, is_batch, starts_first)
   if entry.is_paused or is_batch and entry.job.priority >= 0 then
     return nil
@@ -228,15 +231,15 @@ local function has_givers(contest)
   return has_run(contest, contest.longest_ms)
 end
 
--- Returns the entry of the job that gives its slot to a tenant in its turn in a group ('' for none), or nil. `is_batch` is
--- true if the tenant wants the slot for a batch job.
-local function find_giver(contest, tenant, group, is_batch)
+-- Returns the entry of the job that gives its slot to a tenant in its turn in a group ('' for none), or nil. `is_batch`
+-- is true if the tenant wants the slot for a batch job.
+local function find_victim(contest, tenant, group, is_batch)
   local sides = contenders(contest, tenant, group)
   if not (contest.has_batch and not is_batch) and not may_get_slot(contest, sides, group) then
     return nil
   end
   local giver, best
-  local starts_first = rows_of(contest.slug, 'p', tenant) == 0
+  local starts_first = slots_in_use.rows_of(contest.slug, 'p', tenant) == 0
   for i = 1, #contest.entries do
     local entry = contest.entries[i]
     local order = order_of(contest, entry, tenant, sides, is_batch, starts_first)
@@ -247,23 +250,24 @@ local function find_giver(contest, tenant, group, is_batch)
   return giver
 end
 
--- Whether a tenant that wants slots is not the one of a job, which has its turns in a group ('' for none). All tenants that
--- want slots for other jobs are rivals of a batch job.
+-- Whether a tenant that wants slots is not the one of a job, which has its turns in a group ('' for none). All tenants
+-- that want slots for other jobs are rivals of a batch job.
 local function has_rivals(slug, tenant, group, is_batch)
-  local set = set_key(slug, '', is_batch)
+  local set = priority.set_key(slug, '', is_batch)
   return is_batch and redis.call('EXISTS', k_active .. slug) == 1
     or redis.call('ZCARD', set) > (redis.call('ZSCORE', set, owner_of(tenant, group)) and 1 or 0)
     or group ~= '' and redis.call('ZCARD', set .. group) > (redis.call('ZSCORE', set .. group, tenant) and 1 or 0)
 end
 
--- Returns in how many ms another call may pause a job: when the next job has had its slot for long enough, but not sooner
--- than after a quarter of a quantum, and after a quantum at the latest. A job that has had its slot for a quantum gives it
--- to an owner without a slot as soon as its own leads, which may be at any time. -1 if nobody else wants the slots. The
--- jobs that have just got slots count too: their rivals' jobs may be queued already, so that no doorbell will ring.
+-- Returns in how many ms another call may pause a job: when the next job has had its slot for long enough, but not
+-- sooner than after a quarter of a quantum, and after a quantum at the latest. A job that has had its slot for a
+-- quantum gives it to an owner without a slot as soon as its own leads, which may be at any time. -1 if nobody else
+-- wants the slots. The jobs that have just got slots count too: their rivals' jobs may be queued already, so that no
+-- doorbell will ring.
 local function next_contest_ms(contest)
   local soonest_ms, seen, is_wanted = contest.quantum_ms, {}, false
   local least_served = redis.call('ZRANGE', k_active .. contest.slug, 0, 0)[1]
-  local lacks_slot = least_served and rows_of(contest.slug, 'c', least_served) == 0
+  local lacks_slot = least_served and slots_in_use.rows_of(contest.slug, 'c', least_served) == 0
   for i = 1, #contest.entries do
     local job, row_ms = contest.entries[i].job, contest.entries[i].row_ms
     local kind, is_batch = job.tenant .. ' ' .. math.min(0, job.priority), job.priority < 0

@@ -1,19 +1,20 @@
 -- service: keeps the service of tenants and groups in each pool, and the charges of running jobs.
 -- KEYS active batch tenant books
 -- KEEPS 7
--- USES clock settings pool_record priority
--- An *owner* is a tenant or a group of tenants. The name of a group begins with '@', which no tenant's name contains, and
--- its record is in the same family of keys as the tenants' records. The active set of a pool has the groups, and the
--- tenants without a group; `<slug>@<group>` is the set of a group's tenants. Both levels work in the same way.
+-- USES clock pool_record priority
+-- An *owner* is a tenant or a group of tenants. The name of a group begins with '@', which no tenant's name contains,
+-- and its record is in the same family of keys as the tenants' records. The active set of a pool has the groups, and
+-- the tenants without a group; `<slug>@<group>` is the set of a group's tenants. Both levels work in the same way.
 --
 -- An owner's service in a pool is the field `s|<slug>` of its record, in thousandths of a weighted token divided by the
--- owner's weight. So a record has at most one such field for each model that was ever served. The field `g|<slug>` names
--- the group in whose set a tenant's service counts; it is missing or empty for tenants without a group. The active sets
--- and the batch sets (lib/fairness/priority.lua) have the same scores and the same virtual times.
+-- owner's weight. So a record has at most one such field for each model that was ever served. The field `g|<slug>`
+-- names the group in whose set a tenant's service counts; it is missing or empty for tenants without a group. The
+-- active sets and the batch sets (lib/fairness/priority.lua) have the same scores and the same virtual times.
 
 -- Returns a cost divided by the owner's weight.
 local function by_weight(owner, cost_mwt)
-  return math.floor(cost_mwt * 1000 / weight_in(redis.call('HGET', k_tenant .. owner, 'policy_weight_milli')))
+  return math.floor(cost_mwt * 1000 / pool_record.weight_in(redis.call('HGET', k_tenant .. owner,
+    'policy_weight_milli')))
 end
 
 -- Returns the owner's name of the group that a policy names, or '' for none.
@@ -34,12 +35,12 @@ local function set_of(owner, stored)
   return is_group(owner) and '' or group_in(stored)
 end
 
--- Whether a tenant belongs to the set in which it was found. If another program put it there, removes it: the tenant has
--- its turns in its own set.
+-- Whether a tenant belongs to the set in which it was found. If another program put it there, removes it: the tenant
+-- has its turns in its own set.
 local function belongs_to_set(tenant, slug, group, is_batch)
   local belongs = group_in(redis.call('HGET', k_tenant .. tenant, 'g|' .. slug)) == group
   if not belongs then
-    redis.call('ZREM', set_key(slug, group, is_batch), tenant)
+    redis.call('ZREM', priority.set_key(slug, group, is_batch), tenant)
   end
   return belongs
 end

@@ -1,8 +1,8 @@
 -- slots_in_use: counts the running jobs of a pool's tenants and groups: those that compute, and those that are paused.
 -- KEYS rows
 -- The field `c|<owner>` of a pool's hash is the number of the owner's jobs that compute, each in one row of a worker's
--- steps. `p|<tenant>` is the number of the tenant's jobs that are paused. `cb|<owner>` and `pb|<tenant>` are the numbers of
--- the batch jobs among them. Recount computes all of them anew from the jobs.
+-- steps. `p|<tenant>` is the number of the tenant's jobs that are paused. `cb|<owner>` and `pb|<tenant>` are the
+-- numbers of the batch jobs among them. Recount computes all of them anew from the jobs.
 local function rows_of(slug, kind, owner)
   return number(redis.call('HGET', k_rows .. slug, kind .. '|' .. owner), 0, 0)
 end

@@ -12,7 +12,7 @@ local function add_sums(owner, slug, jobs, tokens, mwt)
     'waiting_tokens', whole(number(sums[2], 0) + tokens), 'waiting_mwt', whole(number(sums[3], 0) + mwt),
     'n|' .. slug, whole(number(sums[4], 0) + jobs), 't|' .. slug, whole(number(sums[5], 0) + tokens),
     'b|' .. slug, whole(number(sums[6], 0) + mwt))
-  return group_in(sums[7])
+  return service.group_in(sums[7])
 end
 
 -- Adds to the part of an owner's sums in a pool that is due to batch jobs.
@@ -25,11 +25,11 @@ end
 
 -- Adds to the sum of the weights of the owners in a pool's active set, or of those in its batch set.
 local function add_weight(slug, is_batch, weight_milli)
-  book(slug, is_batch and 'batch_weight_milli' or 'weight_milli', weight_milli)
+  pool_record.book(slug, is_batch and 'batch_weight_milli' or 'weight_milli', weight_milli)
 end
 
--- A newcomer may get a credit: its service may start below the virtual time, by CREDIT_JOBS times the mean cost of a job.
--- Only an owner that has a policy, or whose first job was admitted more than CREDIT_AGE_MS ago, gets the credit.
+-- A newcomer may get a credit: its service may start below the virtual time, by CREDIT_JOBS times the mean cost of a
+-- job. Only an owner that has a policy, or whose first job was admitted more than CREDIT_AGE_MS ago, gets the credit.
 -- Otherwise, a client could gain credit by inventing tenant names. There is no credit in turns mode or without full
 -- admission. Where jobs are paused, the credit is at most the work of the pool in a quantum: after long answers, a
 -- newcomer would otherwise take all slots for as long as they are.
@@ -40,74 +40,77 @@ local GROUP_TTL_S = 2 * 86400
 -- Returns the credit of a newcomer, in thousandths of a weighted token.
 local function credit_mwt_of(slug, mean_mwt)
   local mu_wtps = number(redis.call('HGET', k_books .. slug, 'mu_wtps'), 0, 0)
-  local most_mwt = mu_wtps > 0 and pool_may_pause(slug) and math.floor(mu_wtps * read_settings('quantum_ms')) or math.huge
+  local most_mwt = mu_wtps > 0 and pausing.pool_may_pause(slug) and math.floor(mu_wtps
+    * settings.read_settings('quantum_ms')) or math.huge
   return math.min(CREDIT_JOBS * mean_mwt, most_mwt)
 end
 
 -- Owners whose services differ by less than this are taken to have the same: a weighted token, or a turn in turns mode.
 local EQUAL_MWT = 1000
 
--- Returns the service, raised so that the newcomer goes after the owners of the set that have the same. The order of names
--- would decide otherwise, and no prediction could know who comes later and goes first.
+-- Returns the service, raised so that the newcomer goes after the owners of the set that have the same. The order of
+-- names would decide otherwise, and no prediction could know who comes later and goes first.
 local function behind_equals(slug, group, service)
   local last = redis.call('ZREVRANGEBYSCORE', k_active .. slug .. group, whole(service + EQUAL_MWT - 2), whole(service),
     'WITHSCORES', 'LIMIT', 0, 1)
   return last[2] and tonumber(last[2]) + 1 or service
 end
 
--- Returns the service with which an owner enters a set: `service`, which counted in the set of the group `before` so far,
--- or the virtual time minus the credit if that is more, without the credit if the owner may not have it. So the owner gains
--- no further advantage from having been idle.
+-- Returns the service with which an owner enters a set: `service`, which counted in the set of the group `before` so
+-- far, or the virtual time minus the credit if that is more, without the credit if the owner may not have it. So the
+-- owner gains no further advantage from having been idle.
 -- The service is never lowered, so that an owner that has received more than others does not gain by leaving and
 -- returning. If a tenant has joined or left a group, its service keeps its distance from the virtual time.
 local function entry_service(slug, before, group, service, policy, first_ms, without_credit)
-  local min_service = virtual_time_of(slug, group)
+  local min_service = service.virtual_time_of(slug, group)
   if group ~= before then
-    service = service - virtual_time_of(slug, before, service) + min_service
+    service = service - service.virtual_time_of(slug, before, service) + min_service
   end
   local mean_mwt = redis.call('HGET', k_books .. slug, 'mean_mwt')
   local earns_credit = policy or now_ms - number(first_ms, now_ms) > CREDIT_AGE_MS
-  if earns_credit and not without_credit and mean_mwt and read_settings('admission') == 'full'
-    and read_settings('fairness') ~= 'turns' then
+  if earns_credit and not without_credit and mean_mwt and settings.read_settings('admission') == 'full'
+    and settings.read_settings('fairness') ~= 'turns' then
     min_service = math.max(0, min_service - credit_mwt_of(slug, number(mean_mwt, 0)))
   end
   return behind_equals(slug, group, math.max(service, min_service))
 end
 
--- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the set.
+-- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the
+-- set.
 local function score_of(request, owner, group)
-  local score = number(redis.call('ZSCORE', set_key(request.slug, group, request.is_batch), owner))
+  local score = number(redis.call('ZSCORE', priority.set_key(request.slug, group, request.is_batch), owner))
   if score then
     return score, true
   end
   local own = redis.call('HMGET', k_tenant .. owner, 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug)
-  return entry_service(request.slug, group_in(own[4]), group, number(own[1], 0, MIN_SERVICE_MWT), own[2], own[3])
+  return entry_service(request.slug, service.group_in(own[4]), group, number(own[1], 0, service.MIN_SERVICE_MWT),
+    own[2], own[3])
 end
 
 -- Stores the set that an owner belongs to. A set from which no job was leased yet has a virtual time too, so that an
 -- owner that leaves it keeps its distance from that time.
 local function join(owner, slug, group)
-  local key, field = virtual_time_place(slug, group)
+  local key, field = service.virtual_time_place(slug, group)
   redis.call('HSETNX', key, field, 0)
   redis.call('HSET', k_tenant .. owner, 'g|' .. slug, group)
 end
 
--- Moves an owner from its active set to the batch set beside it (`to_batch`) or back, and its group as well if that then
--- has the other kind of jobs only. Returns 1 if the owner was in the other set, else 0. An owner that comes back gains no
--- advantage from what its batch jobs left to others: it enters the active set like a newcomer.
+-- Moves an owner from its active set to the batch set beside it (`to_batch`) or back, and its group as well if that
+-- then has the other kind of jobs only. Returns 1 if the owner was in the other set, else 0. An owner that comes back
+-- gains no advantage from what its batch jobs left to others: it enters the active set like a newcomer.
 local function change_set(owner, slug, to_batch, without_credit)
   local key = k_tenant .. owner
   local own = redis.call('HMGET', key, 's|' .. slug, 'policy', 'first_ms', 'w|' .. slug, 'g|' .. slug)
-  local group = set_of(owner, own[5])
-  if redis.call('ZREM', set_key(slug, group, not to_batch), owner) == 0 then
+  local group = service.set_of(owner, own[5])
+  if redis.call('ZREM', priority.set_key(slug, group, not to_batch), owner) == 0 then
     return 0
   end
-  local service = service_in(owner, slug, group, own[1])
+  local service = service.service_in(owner, slug, group, own[1])
   if not to_batch then
     service = entry_service(slug, group, group, service, own[2], own[3], without_credit)
     redis.call('HSET', key, 's|' .. slug, whole(service))
   end
-  redis.call('ZADD', set_key(slug, group, to_batch), whole(service), owner)
+  redis.call('ZADD', priority.set_key(slug, group, to_batch), whole(service), owner)
   if group == '' then
     local weight_milli = number(own[4], 0, 0)
     add_weight(slug, not to_batch, 0 - weight_milli)
@@ -120,12 +123,12 @@ end
 
 -- Whether an owner wants slots of a pool: a tenant with queued or paused jobs there, or a group with such a tenant.
 local function wants_slots(owner, slug)
-  return has_only_batch(owner, slug) ~= nil
+  return priority.has_only_batch(owner, slug) ~= nil
 end
 
 -- Puts a newcomer with a queued or paused job into its active set, or into the batch set for a batch job, and its group
--- into the pool's. `without_credit` is true for a tenant that comes because its running job is paused. Returns whether the
--- owner was a newcomer.
+-- into the pool's. `without_credit` is true for a tenant that comes because its running job is paused. Returns whether
+-- the owner was a newcomer.
 local function activate(owner, slug, is_batch, without_credit)
   if redis.call('SADD', k_lists .. owner, slug) == 0 then
     return false
@@ -133,24 +136,24 @@ local function activate(owner, slug, is_batch, without_credit)
   local key = k_tenant .. owner
   local own = redis.call('HMGET', key, 's|' .. slug, 'policy', 'first_ms', 'policy_weight_milli', 'g|' .. slug,
     'policy_group')
-  local before, group = set_of(owner, own[5]), is_group(owner) and '' or group_named(own[6])
-  local service = entry_service(slug, before, group, service_in(owner, slug, before, own[1]), own[2], own[3],
+  local before, group = service.set_of(owner, own[5]), service.is_group(owner) and '' or service.group_named(own[6])
+  local service = entry_service(slug, before, group, service.service_in(owner, slug, before, own[1]), own[2], own[3],
     without_credit)
   if group ~= before then
     join(owner, slug, group)
   end
-  redis.call('ZADD', set_key(slug, group, is_batch), whole(service), owner)
-  redis.call('ZREM', set_key(slug, group, not is_batch), owner)
+  redis.call('ZADD', priority.set_key(slug, group, is_batch), whole(service), owner)
+  redis.call('ZREM', priority.set_key(slug, group, not is_batch), owner)
   -- Store the weight that is added to the pool's sum, so that the same weight is subtracted later even if the policy
   -- has changed.
-  local weight_milli = weight_in(own[4])
+  local weight_milli = pool_record.weight_in(own[4])
   redis.call('HSET', key, 's|' .. slug, whole(service), 'w|' .. slug, weight_milli)
   if group == '' then
     add_weight(slug, is_batch, weight_milli)
   elseif not activate(group, slug, is_batch, without_credit) and not is_batch then
     change_set(group, slug, false, without_credit)
   end
-  if is_group(owner) and not own[2] then
+  if service.is_group(owner) and not own[2] then
     redis.call('EXPIRE', key, GROUP_TTL_S)
   end
   return true
@@ -162,9 +165,9 @@ local function clear_rest(slug, group, own)
   local jobs, tokens, mwt = number(own[1], 0), number(own[2], 0), number(own[3], 0)
   local batch_jobs, batch_mwt = number(own[4], 0), number(own[5], 0)
   if jobs ~= 0 or mwt ~= 0 or batch_mwt ~= 0 then
-    book(slug, 'waiting', 0 - jobs)
-    book(slug, 'waiting_mwt', 0 - mwt)
-    book(slug, 'batch_mwt', 0 - batch_mwt)
+    pool_record.book(slug, 'waiting', 0 - jobs)
+    pool_record.book(slug, 'waiting_mwt', 0 - mwt)
+    pool_record.book(slug, 'batch_mwt', 0 - batch_mwt)
     if group ~= '' then
       add_sums(group, slug, -jobs, -tokens, -mwt)
       add_batch_sums(group, slug, -batch_jobs, -batch_mwt)
@@ -172,20 +175,20 @@ local function clear_rest(slug, group, own)
   end
 end
 
--- Called when a job has left an owner's queue or its pause, or a tenant a group's set. Removes an owner that wants no slots
--- of a pool from its set there; if it wants none in all pools, also sets its sums to 0. Moves an owner to the batch set if
--- only batch jobs are left.
+-- Called when a job has left an owner's queue or its pause, or a tenant a group's set. Removes an owner that wants no
+-- slots of a pool from its set there; if it wants none in all pools, also sets its sums to 0. Moves an owner to the
+-- batch set if only batch jobs are left.
 local function deactivate(owner, slug)
-  local key, only_batch = k_tenant .. owner, has_only_batch(owner, slug)
+  local key, only_batch = k_tenant .. owner, priority.has_only_batch(owner, slug)
   if only_batch ~= nil then
-    if only_batch or is_group(owner) then
+    if only_batch or service.is_group(owner) then
       change_set(owner, slug, only_batch)
     end
     return
   end
   local own = redis.call('HMGET', key, 'n|' .. slug, 't|' .. slug, 'b|' .. slug, 'bn|' .. slug, 'bb|' .. slug,
     'w|' .. slug, 'g|' .. slug)
-  local group = set_of(owner, own[7])
+  local group = service.set_of(owner, own[7])
   local was_batch = redis.call('ZREM', k_active .. slug .. group, owner) == 0
     and redis.call('ZREM', k_batch .. slug .. group, owner) == 1
   if redis.call('SREM', k_lists .. owner, slug) == 1 then
@@ -193,7 +196,7 @@ local function deactivate(owner, slug)
     if group == '' then
       add_weight(slug, was_batch, 0 - number(own[6], 0))
     end
-    if not is_group(owner) then
+    if not service.is_group(owner) then
       clear_rest(slug, group, own)
     end
   end
@@ -214,14 +217,14 @@ local function regroup(tenant, slug, group)
   local key = k_tenant .. tenant
   local own = redis.call('HMGET', key, 's|' .. slug, 'g|' .. slug, 'w|' .. slug, 'n|' .. slug, 't|' .. slug,
     'b|' .. slug, 'bn|' .. slug, 'bb|' .. slug)
-  local before, is_batch = group_in(own[2]), has_only_batch(tenant, slug) or false
-  local service = service_in(tenant, slug, before, own[1])
-  service = service - virtual_time_of(slug, before, service) + virtual_time_of(slug, group)
+  local before, is_batch = service.group_in(own[2]), priority.has_only_batch(tenant, slug) or false
+  local service = service.service_in(tenant, slug, before, own[1])
+  service = service - service.virtual_time_of(slug, before, service) + service.virtual_time_of(slug, group)
   local jobs, tokens, mwt = number(own[4], 0), number(own[5], 0), number(own[6], 0)
   local batch_jobs, batch_mwt = number(own[7], 0), number(own[8], 0)
   join(tenant, slug, group)
   redis.call('HSET', key, 's|' .. slug, whole(service))
-  redis.call('ZADD', set_key(slug, group, is_batch), whole(service), tenant)
+  redis.call('ZADD', priority.set_key(slug, group, is_batch), whole(service), tenant)
   if group == '' then
     add_weight(slug, is_batch, number(own[3], 0))
   else

@@ -1,4 +1,4 @@
--- worker_report: takes a worker's report of the jobs that it holds: charges their tenants, and follows the worker's pauses.
+-- worker_report: takes a worker's report of its jobs: charges their tenants, and follows the worker's pauses.
 -- KEYS order
 -- KEEPS 1 3 7
 -- USES clock settings job_record turns running progress pausing turnover preempt generated_weight
@@ -9,38 +9,39 @@ local MAX_SLOTS = 4096
 -- Returns how long the rest of a job's answer is expected to take: the estimated length or, for a longer answer, half
 -- of the remaining max_tokens.
 local function left_ms_of(job, generated_tokens, tpot_ms)
-  local weight_milli = cost_of(job.id, 0, 1)
+  local weight_milli = generated_weight.cost_of(job.id, 0, 1)
   local limit = job.cut_tokens > 0 and job.cut_tokens or job.max_tokens
   local expected = math.min(limit, (job.cost_mwt - 1000 * job.prompt_tokens) / weight_milli)
   local left_tokens = expected > generated_tokens and expected - generated_tokens or (limit - generated_tokens) / 2
   return math.max(0, left_tokens) * tpot_ms
 end
 
--- Reads the report, which begins at `first` in ARGV and has five values for each job: id, claim token, tokens, CPU tokens,
--- and ms since the job got its slot or -1 if it is paused. Returns the ids of the jobs that the worker has lost; those that
--- compute (`jobs`), and of these the ones that are not canceled as a contest takes them (`entries`); and the paused ones of each tenant, longest pause first, and their
--- number. The report of a worker wins over the record: a worker resumes jobs without being told if the store is away.
+-- Reads the report, which begins at `first` in ARGV and has five values for each job: id, claim token, tokens, CPU
+-- tokens, and ms since the job got its slot or -1 if it is paused. Returns the ids of the jobs that the worker has
+-- lost; those that compute (`jobs`), and of these the ones that are not canceled as a contest takes them (`entries`);
+-- and the paused ones of each tenant, longest pause first, and their number. The report of a worker wins over the
+-- record: a worker resumes jobs without being told if the store is away.
 local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
   local report = { lost = {}, jobs = {}, entries = {}, paused = {}, paused_jobs = 0 }
   for i = first, #ARGV, 5 do
-    local job, row_ms = read_job(ARGV[i]), number(ARGV[i + 4], -1)
+    local job, row_ms = job_record.read_job(ARGV[i]), number(ARGV[i + 4], -1)
     if not (job and job.state == 'running' and job.claim == ARGV[i + 1] and job.worker == worker) then
       report.lost[#report.lost + 1] = ARGV[i]
     else
       local generated_tokens = number(ARGV[i + 2], 0)
       if charges_tokens then
-        charge_progress(job, generated_tokens, number(ARGV[i + 3], 0), charges_all)
+        progress.charge_progress(job, generated_tokens, number(ARGV[i + 3], 0), charges_all)
       end
       if row_ms < 0 and job.paused_since_ms == 0 then
-        pause(job)
+        running.pause(job)
       elseif row_ms >= 0 and job.paused_since_ms > 0 then
-        resume(job)
+        running.resume(job)
       end
       local entry = { job = job, row_ms = row_ms, generated_tokens = generated_tokens,
         left_ms = left_ms_of(job, generated_tokens, tpot_ms) }
       if row_ms < 0 then
         -- The set may lack the tenant if another program changed it.
-        activate(job.tenant, job.slug, job.priority < 0, true)
+        turns.activate(job.tenant, job.slug, job.priority < 0, true)
         report.paused[job.tenant] = report.paused[job.tenant] or {}
         table.insert(report.paused[job.tenant], entry)
         report.paused_jobs = report.paused_jobs + 1
@@ -61,29 +62,29 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
   return report
 end
 
--- Returns the report of a worker, with the contest for its slots if preemption is on. `fields` are those of the worker's
--- record: its slots, ms per token, weighted tokens per second and generated tokens per second. A job that is claimed for a
--- slot which becomes free soon counts beside the one that still has the slot.
+-- Returns the report of a worker, with the contest for its slots if preemption is on. `fields` are those of the
+-- worker's record: its slots, ms per token, weighted tokens per second and generated tokens per second. A job that is
+-- claimed for a slot which becomes free soon counts beside the one that still has the slot.
 local function open_exchange(worker, slug, first, room, fields)
-  local fairness, quantum_ms = read_settings('fairness', 'quantum_ms')
-  local preempts = is_preemptive()
+  local fairness, quantum_ms = settings.read_settings('fairness', 'quantum_ms')
+  local preempts = pausing.is_preemptive()
   local report = take_report(worker, first, preempts, fairness ~= 'turns', number(fields.tpot_ms, 0, 0))
   report.slots = math.min(room + #report.jobs, number(fields.slots, MAX_SLOTS, 1))
   if preempts then
-    follow_service(slug, report.jobs)
-    local pool_slots = slots_of_pool(slug)
-    local quantum_mwt = quantum_mwt_of(slug, quantum_ms, report.slots, fields.mu_wtps, fields.generated_tps)
-    local freed = count_freed(report.entries, report.paused, quantum_ms, report.slots, pool_slots)
-    note_freed(slug, freed)
-    report.contest = open_contest(slug, quantum_ms, quantum_mwt, fairness == 'turns', report.entries,
-      pool_slots, is_often(freed))
-    report.most_paused = most_paused(slug, report.slots, pool_slots)
+    progress.follow_service(slug, report.jobs)
+    local pool_slots = preempt.slots_of_pool(slug)
+    local quantum_mwt = preempt.quantum_mwt_of(slug, quantum_ms, report.slots, fields.mu_wtps, fields.generated_tps)
+    local freed = turnover.count_freed(report.entries, report.paused, quantum_ms, report.slots, pool_slots)
+    turnover.note_freed(slug, freed)
+    report.contest = preempt.open_contest(slug, quantum_ms, quantum_mwt, fairness == 'turns', report.entries,
+      pool_slots, turnover.is_often(freed))
+    report.most_paused = preempt.most_paused(slug, report.slots, pool_slots)
   end
   return report
 end
 
--- Stores by when a worker claims again by itself, if it does, and whether it may pause no further job: lib/pools/doorbell.lua
--- wakes it only if that can be of use. `before` is the stored time.
+-- Stores by when a worker claims again by itself, if it does, and whether it may pause no further job:
+-- lib/pools/doorbell.lua wakes it only if that can be of use. `before` is the stored time.
 local function note_next_claim(worker_key, before, report, ask_in_ms)
   if ask_in_ms >= 0 then
     redis.call('HSET', worker_key, 'asks_by_ms', now_ms + ask_in_ms,
@@ -107,7 +108,7 @@ end
 -- the paused job, which itself can wait for a quantum.
 local function waits_for_head(contest, entry, slug)
   local id = redis.call('ZRANGE', k_order .. entry.job.tenant .. '.' .. slug, 0, 0)[1]
-  local head = id and read_job(id)
+  local head = id and job_record.read_job(id)
   local quantum_ms = contest and contest.quantum_ms or 0
   return head and (head.priority < 0) == (entry.job.priority < 0)
     and head.latest_us < 1000 * (now_ms + entry.left_ms)
@@ -120,7 +121,7 @@ local function urgent_ones(report, quantum_ms)
   local urgent = {}
   for _, entries in pairs(report.paused) do
     for _, entry in ipairs(entries) do
-      if entry.job.priority >= 0 and entry.job.cancel == '' and is_urgent(entry, quantum_ms) then
+      if entry.job.priority >= 0 and entry.job.cancel == '' and preempt.is_urgent(entry, quantum_ms) then
         urgent[#urgent + 1] = entry
       end
     end

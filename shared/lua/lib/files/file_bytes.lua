@@ -5,7 +5,8 @@
 -- Files are kept in one of two homes, the store or a folder. The contents in the store count among the bytes of its
 -- tenant's jobs; for a folder, a tenant's bytes are counted by themselves. The bytes of all tenants are counted for
 -- each home. Records of files and of batches, and answers that are not in a file yet, are always in the store.
-local STORE, FOLDER = 'store', 'folder'
+local STORE = 'store'
+local FOLDER = 'folder'
 -- The bytes counted for the record of a file and its places in indexes, and the same for a batch. They take about 650
 -- and 720 bytes (used_memory_dataset of Valkey 9.1), and more once a text in them is so long that the server stores a
 -- table.
@@ -26,7 +27,7 @@ local function add_to_period(key, end_s, bytes)
   local total = number(redis.call('HGET', key, field), 0, 0) + bytes
   if total > 0 then
     redis.call('HSET', key, field, whole(total))
-    keep_key(key, 1000 * end_s - now_ms)
+    index.keep_key(key, 1000 * end_s - now_ms)
   else
     redis.call('HDEL', key, field)
   end
@@ -48,11 +49,11 @@ end
 -- Counts bytes of the store among those of a tenant's jobs, in the period that ends at `end_s`.
 local function count_bytes(tenant, end_s, bytes)
   local field = whole(end_s)
-  local ended, next_s, in_period = open_kept(tenant, 'ended', 'next_s', field)
+  local ended, next_s, in_period = tenant_bytes.open_kept(tenant, 'ended', 'next_s', field)
   local first_s = math.min(next_s > 0 and next_s or end_s, end_s)
   redis.call('HSET', k_kept .. tenant, 'ended', whole(ended + bytes), 'next_s', whole(first_s),
     field, whole(in_period + bytes))
-  keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
+  index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
 end
 
 -- Takes bytes back that count_bytes has counted, unless their period has passed or another program has changed it.
@@ -61,11 +62,11 @@ local function uncount_bytes(tenant, end_s, bytes)
     return
   end
   local field = whole(end_s)
-  local ended, in_period = open_kept(tenant, 'ended', field)
+  local ended, in_period = tenant_bytes.open_kept(tenant, 'ended', field)
   local freed = math.min(bytes, ended, in_period)
   if freed > 0 then
     redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
-    keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
+    index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
   end
 end
 
@@ -94,9 +95,10 @@ end
 
 -- Returns the most bytes that the files of all tenants may take in a home.
 local function most_in_home(home)
-  -- Files take at most this part of the store's memory, or this many bytes of a folder, unless a setting says otherwise.
+  -- Files take at most this part of the store's memory, or this many bytes of a folder, unless a setting says
+  -- otherwise.
   local FILES_PART, FOLDER_BYTES, UNKNOWN_STORE_BYTES = 2, 10737418240, 1073741824
-  local store_bytes, max_files_bytes = read_settings('store_bytes', 'max_files_bytes')
+  local store_bytes, max_files_bytes = settings.read_settings('store_bytes', 'max_files_bytes')
   if home == FOLDER then
     return max_files_bytes or FOLDER_BYTES
   end
@@ -106,15 +108,17 @@ end
 -- Returns nil if `bytes` more may be stored in a home. Otherwise returns whose bytes are exhausted, `tenant` or `all`;
 -- how many there are; and how many there may be.
 local function exhausted_by(home, tenant, bytes)
-  -- A tenant may take this part of the store's memory (as in lib/admission/verdict.lua), or of the bytes of all files in a folder.
+  -- A tenant may take this part of the store's memory (as in lib/admission/verdict.lua), or of the bytes of all files
+  -- in a folder.
   local TENANT_PART = 4
-  local most_of_all, taken, most = most_in_home(home), 0, nil
+  local most_of_all = most_in_home(home)
+  local taken, most
   if home == FOLDER then
     taken = sum_of_periods(k_file_bytes .. home .. '.' .. tenant)
     most = math.floor(most_of_all / TENANT_PART)
   else
-    local max_tenant_bytes, store_bytes = read_settings('max_tenant_bytes', 'store_bytes')
-    local live, ended = read_kept(tenant)
+    local max_tenant_bytes, store_bytes = settings.read_settings('max_tenant_bytes', 'store_bytes')
+    local live, ended = tenant_bytes.read_kept(tenant)
     taken = live + ended
     most = number(redis.call('HGET', k_tenant .. tenant, 'policy_max_bytes'), nil, 1) or max_tenant_bytes
       or store_bytes and math.floor(store_bytes / TENANT_PART)

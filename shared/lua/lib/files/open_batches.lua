@@ -9,12 +9,12 @@ local MAX_OPEN_BATCHES = 32
 -- Adds a batch, whose record exists for `ttl_ms`, to the open ones of its tenant.
 local function note_open_batch(tenant, id, ttl_ms)
   redis.call('SADD', k_open_batches_of .. tenant, id)
-  keep_key(k_open_batches_of .. tenant, ttl_ms)
+  index.keep_key(k_open_batches_of .. tenant, ttl_ms)
 end
 
 -- Returns for each open batch of the tenant its id and the id of its input file: id, file, …. Removes batches that have
 -- ended, whose records have expired, or that are another tenant's.
-local function open_batches(tenant)
+local function ids_of(tenant)
   local EXAMINED = 64
   local key, open = k_open_batches_of .. tenant, {}
   for _, id in ipairs(redis.call('SRANDMEMBER', key, EXAMINED)) do

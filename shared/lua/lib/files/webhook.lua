@@ -2,8 +2,8 @@
 -- KEYS webhook webhooks webhook_due webhook_turns
 -- USES clock file_bytes
 
--- How long an end is told again and again, and for how much longer its record is kept. A tenant's webhooks to a receiver
--- that never answers can take many hours for one try each, and the last try must find its record.
+-- How long an end is told again and again, and for how much longer its record is kept. A tenant's webhooks to a
+-- receiver that never answers can take many hours for one try each, and the last try must find its record.
 local TOLD_FOR_MS, MARGIN_MS = 86400000, 43200000
 -- A longer result is not copied: the event is sent without it (MAX_BODY_BYTES in web/webhooks/event.py).
 local MAX_COPIED_BYTES = 1048576
@@ -12,8 +12,8 @@ local LONGEST_WAIT_MS = 3600000
 -- The bytes that a record and its entries in three sets take besides its texts.
 local WEBHOOK_BYTES = 1000
 
--- Returns the most bytes that the webhook of a job is expected to take, which are reserved until the job ends. `texts` is
--- what the client has sent and the job's record has.
+-- Returns the most bytes that the webhook of a job is expected to take, which are reserved until the job ends. `texts`
+-- is what the client has sent and the job's record has.
 local function webhook_bytes(url, texts, answer_bytes)
   -- The record without these texts and the frame of the result take 1,700 and 150 bytes, and more with long names of
   -- tenants and models.
@@ -47,7 +47,7 @@ local function drop_webhook(tenant, id)
   redis.call('ZREM', k_webhooks, id)
   redis.call('ZREM', k_webhook_due .. tenant, id)
   if saved[1] and saved[2] then
-    uncount_bytes(tenant, number(saved[2], 0, 0), number(saved[1], 0, 0))
+    file_bytes.uncount_bytes(tenant, number(saved[2], 0, 0), number(saved[1], 0, 0))
   end
 end
 
@@ -56,7 +56,7 @@ end
 local function tell_end(tenant, id, kind, url, record, result)
   local key, copy, is_cut = k_webhook .. id, cjson.encode(record), #result > MAX_COPIED_BYTES
   result = is_cut and '' or result
-  local kept_s = file_period_s((TOLD_FOR_MS + MARGIN_MS) / 1000)
+  local kept_s = file_bytes.file_period_s((TOLD_FOR_MS + MARGIN_MS) / 1000)
   if redis.call('EXISTS', key) == 1 then
     -- A job whose record has expired was admitted anew with the same id. A process that still sends the first end must
     -- not take this one for told, and the bytes of the first copy are free.
@@ -68,5 +68,5 @@ local function tell_end(tenant, id, kind, url, record, result)
   redis.call('PEXPIRE', key, TOLD_FOR_MS + MARGIN_MS)
   redis.call('ZADD', k_webhooks, now_ms, id)
   make_due(tenant, id, now_ms)
-  count_bytes(tenant, kept_s, bytes)
+  file_bytes.count_bytes(tenant, kept_s, bytes)
 end

@@ -1,4 +1,4 @@
--- counted_claims: remembers for which claims of a job the tokens were counted, so that a repeated call counts them once.
+-- counted_claims: remembers for which claims of a job tokens were counted, so that a repeated call counts once.
 -- KEYS rq_job
 -- The field `penstock_told` has the claim tokens, newest last. A job can be claimed and given back any number of times,
 -- so the field keeps only the newest. A worker repeats a call before it claims the job as many times more.

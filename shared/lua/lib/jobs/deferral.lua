@@ -1,7 +1,7 @@
--- deferral: makes a job wait by itself that was given back, and ends one that the server behind its worker keeps refusing.
+-- deferral: lets a refused job wait by itself, and ends a job that the server behind its worker keeps refusing.
 -- KEYS rq_job
 -- KEEPS 7
--- USES clock job_record
+-- USES clock priority
 
 -- After this many refusals, a job waits behind the other jobs of its tenant, and twice as long after each further one;
 -- and after this many it fails.
@@ -9,9 +9,9 @@ local MOVED_BEHIND, MAX_REFUSALS = 3, 30
 -- The longest time that a job waits after a refusal. The hint of a server may be an hour.
 local LONGEST_DEFERRAL_MS = 60000
 
--- Lets a job that is about to go back to its queue wait for `wait_ms`. If `refusal` is not '', the server has refused the
--- job, and `refusal` is the job's result (JSON) if the server keeps refusing it. Returns whether the job has been refused
--- too often.
+-- Lets a job that is about to go back to its queue wait for `wait_ms`. If `refusal` is not '', the server has refused
+-- the job, and `refusal` is the job's result (JSON) if the server keeps refusing it. Returns whether the job has been
+-- refused too often.
 local function defer(job, wait_ms, refusal)
   local key = k_rq_job .. job.id
   if refusal ~= '' then
@@ -19,7 +19,7 @@ local function defer(job, wait_ms, refusal)
     wait_ms = wait_ms * 2 ^ math.max(0, job.refusals - MOVED_BEHIND)
     redis.call('HSET', key, 'penstock_refusals', job.refusals, 'penstock_refusal', refusal)
     if job.refusals == MOVED_BEHIND then
-      job.latest_us = job.latest_us + BEHIND_US
+      job.latest_us = job.latest_us + priority.BEHIND_US
       redis.call('HSET', key, 'penstock_latest_us', whole(job.latest_us))
     end
   end

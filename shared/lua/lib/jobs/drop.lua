@@ -3,9 +3,9 @@
 -- KEEPS 1 2 4
 -- USES finish
 
-local function drop(job, code, now_ms)
+local function cancel_job(job, code, now_ms)
   if job.state == 'queued' then
-    finish(job, { outcome = 'canceled', code = code, stage = 'queue', finish_reason = 'canceled', result = '',
+    finish.end_job(job, { outcome = 'canceled', code = code, stage = 'queue', finish_reason = 'canceled', result = '',
       rq_return = '' }, now_ms)
   elseif job.state == 'running' and job.cancel == '' then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_cancel', code)

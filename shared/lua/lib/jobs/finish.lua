@@ -2,7 +2,7 @@
 -- KEYS inflight leases polls payload partial result events queues rq_job rq_finished rq_failed
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9 13
--- USES clock settings job_record waiting rq stats stream running index tenant_bytes predictions spending usage budget webhook
+-- USES clock settings waiting rq stats stream running index tenant_bytes predictions spending usage budget webhook
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -19,14 +19,14 @@ end
 
 -- Ends the job. `ending` has the fields outcome, code, stage, finish_reason, result (JSON or '') and rq_return (base64
 -- of JSON, or ''). If clients are told tokens, it also has their numbers: prompt, cached and completion.
-local function finish(job, ending, now_ms)
-  local id, ttl_s = job.id, read_settings('result_ttl_s')
+local function end_job(job, ending, now_ms)
+  local id, ttl_s = job.id, settings.read_settings('result_ttl_s')
   if job.state == 'running' then
     redis.call('ZREM', k_leases, id)
-    rq_stop(job.queue, id, job.claim)
-    end_running(job)
+    rq.rq_stop(job.queue, id, job.claim)
+    running.end_running(job)
   else
-    delist(job)
+    waiting.delist(job)
   end
   redis.call('ZREM', k_inflight, id)
   redis.call('ZREM', k_polls, id)
@@ -39,16 +39,16 @@ local function finish(job, ending, now_ms)
   else
     redis.call('DEL', k_payload .. id)
   end
-  return_amount(job)
+  spending.return_amount(job)
 
   local entries = redis.pcall('XLEN', k_events .. id)
   entries = type(entries) == 'number' and entries or 0
   -- A stream with more than one entry also contains the text of the result.
-  local bytes, kept_s = keep_ended(job.tenant, id, #ending.result + request_bytes, entries > 1 and #ending.result or 0, entries, ttl_s,
-    EVENTS_TTL_S)
+  local bytes, kept_s = tenant_bytes.keep_ended(job.tenant, id, #ending.result + request_bytes, entries > 1
+    and #ending.result or 0, entries, ttl_s, EVENTS_TTL_S)
   redis.call('HSET', k_rq_job .. id, 'penstock_state', ending.outcome, 'penstock_code', ending.code,
     'penstock_stage', ending.stage, 'penstock_finish_reason', ending.finish_reason, 'penstock_ended_ms', now_ms,
-    'status', RQ_STATUS[ending.outcome], 'ended_at', iso(now_ms), 'penstock_bytes', whole(bytes),
+    'status', RQ_STATUS[ending.outcome], 'ended_at', rq.iso(now_ms), 'penstock_bytes', whole(bytes),
     'penstock_kept_s', whole(kept_s))
   redis.call('EXPIRE', k_rq_job .. id, ttl_s)
   if ending.result ~= '' then
@@ -60,12 +60,12 @@ local function finish(job, ending, now_ms)
     entry[#entry + 1] = 'return_value'
     entry[#entry + 1] = ending.rq_return
   end
-  local exc = ending.code ~= '' and rq_exc(ending.code)
+  local exc = ending.code ~= '' and rq.rq_exc(ending.code)
   if exc then
     entry[#entry + 1] = 'exc_string'
     entry[#entry + 1] = exc
   end
-  add_entry(k_rq_results .. id, 'MAXLEN', 10, '*', unpack(entry))
+  stream.add_entry(k_rq_results .. id, 'MAXLEN', 10, '*', unpack(entry))
   redis.call('EXPIRE', k_rq_results .. id, ttl_s)
   local registry, now_s = RQ_REGISTRY[ending.outcome] .. job.queue, math.floor(now_ms / 1000)
   -- One call in eight removes the registry's expired entries, which is often enough to keep the registry short.
@@ -75,20 +75,20 @@ local function finish(job, ending, now_ms)
   redis.call('ZADD', registry, now_s + ttl_s, id)
   redis.call('EXPIRE', registry, ttl_s)
 
-  add_entry(k_events .. id, '*', 'type', 'ended', 'outcome', ending.outcome)
+  stream.add_entry(k_events .. id, '*', 'type', 'ended', 'outcome', ending.outcome)
   redis.call('EXPIRE', k_events .. id, EVENTS_TTL_S)
   redis.call('ZADD', k_queues, now_ms + ttl_s * 1000, job.queue)
-  keep_index(job.tenant, ttl_s * 1000)
+  index.keep_index(job.tenant, ttl_s * 1000)
 
-  local label = label_of(job.tenant)
-  count('ended|' .. ending.outcome)
-  count('ended|' .. label .. '|' .. job.model .. '|' .. ending.outcome)
-  observe('request_duration|' .. ending.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms, id)
-  judge_promise(job, ending, now_ms)
-  add_usage(job, { [ending.outcome] = 1, prompt = ending.prompt, cached = ending.cached,
+  local label = stats.label_of(job.tenant)
+  stats.count('ended|' .. ending.outcome)
+  stats.count('ended|' .. label .. '|' .. job.model .. '|' .. ending.outcome)
+  stats.observe('request_duration|' .. ending.outcome .. '|' .. label .. '|' .. job.model, now_ms - job.admitted_ms, id)
+  predictions.judge_promise(job, ending, now_ms)
+  usage.add_usage(job, { [ending.outcome] = 1, prompt = ending.prompt, cached = ending.cached,
     completion = ending.completion })
-  settle_tokens(job, ending.prompt or 0, ending.completion or 0)
+  budget.settle_tokens(job, ending.prompt or 0, ending.completion or 0)
   if url then
-    tell_end(job.tenant, id, 'job', url, redis.call('HGETALL', k_rq_job .. id), ending.result)
+    webhook.tell_end(job.tenant, id, 'job', url, redis.call('HGETALL', k_rq_job .. id), ending.result)
   end
 end

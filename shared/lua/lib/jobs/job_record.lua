@@ -5,8 +5,8 @@ local JOB_STATES = { queued = true, running = true, succeeded = true, failed = t
 
 local MAX_CANDIDATES = 16
 
--- Returns how many KV cells a job needs whose answers have `tokens` tokens together. Its candidates, which share the tokens
--- equally, are promised the cells of one.
+-- Returns how many KV cells a job needs whose answers have `tokens` tokens together. Its candidates, which share the
+-- tokens equally, are promised the cells of one.
 local function cells_of(job, tokens)
   return job.prompt_tokens + math.ceil(tokens / job.candidates)
 end
@@ -41,20 +41,20 @@ local function read_job(id)
     return natural(fields[index])
   end
   local attempts, pardons = integer(14), integer(34)
-  -- `counted_attempts` leaves out the crashes in company, and `company` is how many jobs may run together with this one,
-  -- itself included, or 0 for any number (lib/pools/company.lua).
+  -- `counted_attempts` leaves out the crashes in company, and `company` is how many jobs may run together with this
+  -- one, itself included, or 0 for any number (lib/pools/company.lua).
   return { id = id, state = fields[1], tenant = fields[2], slug = fields[3], queue = fields[2] .. '.' .. fields[3],
     model = fields[4] or '', claim = fields[5] or '', worker = fields[6] or '', cancel = fields[7] or '',
     prompt_tokens = integer(8), max_tokens = integer(9), cost_mwt = integer(10), charged_mwt = integer(11),
     deadline_ms = integer(12), latest_us = integer(13), attempts = attempts,
     counted_attempts = attempts - math.min(pardons, attempts), pardons = pardons, company = integer(35),
     admitted_ms = integer(15), poll_grace_ms = integer(16), skips = integer(17), requeued_at_ms = integer(18),
-    degrade = number(fields[19], -1), cut_tokens = integer(20), start_within_ms = integer(21), key_id = fields[22] or '',
-    group = string.match(fields[23] or '', '^@[%w_-]+$') or '', group_charged_mwt = integer(24),
+    degrade = number(fields[19], -1), cut_tokens = integer(20), start_within_ms = integer(21), key_id = fields[22]
+    or '', group = string.match(fields[23] or '', '^@[%w_-]+$') or '', group_charged_mwt = integer(24),
     paused_since_ms = integer(25),
     price = fields[26] or '', kept_tokens = math.min(integer(27), integer(9)),
     candidates = number(fields[31], 1, 1, MAX_CANDIDATES),
-    is_private = fields[28] == '1', priority = priority_in(fields[29]),
+    is_private = fields[28] == '1', priority = priority.priority_in(fields[29]),
     budget = fields[30] or '', wait_until_ms = integer(32), refusals = integer(33),
     wanted_ms = wanted_until(integer(12), integer(15), integer(21)) }
 end

@@ -1,7 +1,7 @@
--- mend_place: puts an inflight job back where its record says that it is, if another program removed or changed entries.
+-- mend_place: puts an inflight job where its record says, if another program removed or changed entries.
 -- KEYS inflight deadlines leases polls order lists tenant tenants queues rq_job rq_queues rq_queue rq_wip
 -- KEEPS 1 2 7
--- USES clock settings job_record waiting turns service priority rq stats forget finish
+-- USES clock settings job_record waiting turns service priority forget
 
 -- The longest deadline that a request can name, in ms. A job whose deadline is further away has a spoiled record.
 local MAX_DEADLINE_MS = 86400000
@@ -32,12 +32,12 @@ local function restore_identity(id)
     return nil
   end
   local state = fields[4]
-  if not JOB_STATES[state] then
+  if not job_record.JOB_STATES[state] then
     state = fields[5] and 'failed' or redis.call('ZSCORE', k_leases, id) and 'running' or 'queued'
   end
   redis.call('HSET', key, 'penstock_tenant', tenant, 'penstock_slug', slug, 'penstock_state', state)
   note_mend('job', key)
-  return read_job(id)
+  return job_record.read_job(id)
 end
 
 -- A job's tenant and model are written twice, also as RQ's origin. If they differ, the queue that holds the job tells
@@ -57,7 +57,7 @@ local function restore_queue(job)
     redis.call('HSET', k_rq_job .. job.id, 'origin', job.queue)
   end
   note_mend('job', k_rq_job .. job.id)
-  return read_job(job.id)
+  return job_record.read_job(job.id)
 end
 
 -- Restores a job's time of admission and deadline, so that it ends. Returns the job.
@@ -75,44 +75,44 @@ local function restore_times(job)
     write_field(job, 'deadline_ms', whole(admitted_ms + patience_ms))
   end
   note_mend('job', k_rq_job .. job.id)
-  return read_job(job.id)
+  return job_record.read_job(job.id)
 end
 
 -- Makes the sets of an owner that has queued jobs in a pool agree with that. Returns the number of repairs.
 local function ensure_owner(owner, slug, group)
-  local is_batch = has_only_batch(owner, slug) or false
+  local is_batch = priority.has_only_batch(owner, slug) or false
   if redis.call('SISMEMBER', k_lists .. owner, slug) == 0 then
     -- The pool's sum of weights still contains the owner's weight, which `activate` adds again.
     if group == '' then
-      add_weight(slug, is_batch, 0 - number(redis.call('HGET', k_tenant .. owner, 'w|' .. slug), 0, 0))
+      turns.add_weight(slug, is_batch, 0 - number(redis.call('HGET', k_tenant .. owner, 'w|' .. slug), 0, 0))
     end
-    activate(owner, slug, is_batch)
+    turns.activate(owner, slug, is_batch)
     return 1
   end
   -- The owner's service is written twice, also as its score. Whichever is usable restores the other.
-  local repairs, field = change_set(owner, slug, is_batch), 's|' .. slug
-  local service = number(redis.call('HGET', k_tenant .. owner, field), nil, MIN_SERVICE_MWT)
+  local repairs, field = turns.change_set(owner, slug, is_batch), 's|' .. slug
+  local service = number(redis.call('HGET', k_tenant .. owner, field), nil, service.MIN_SERVICE_MWT)
   if not service then
-    service = unrecorded_service(owner, slug, group)
+    service = service.unrecorded_service(owner, slug, group)
     redis.call('HSET', k_tenant .. owner, field, whole(service))
     repairs = repairs + 1
   end
-  return repairs + (ensure_score(set_key(slug, group, is_batch), service, owner) and 1 or 0)
+  return repairs + (ensure_score(priority.set_key(slug, group, is_batch), service, owner) and 1 or 0)
 end
 
--- Makes the sets of a queue's tenant, group and pool agree with the fact that the tenant has queued or paused jobs. Returns
--- the number of repairs, and the group.
+-- Makes the sets of a queue's tenant, group and pool agree with the fact that the tenant has queued or paused jobs.
+-- Returns the number of repairs, and the group.
 local function ensure_active(job)
   local repairs = redis.call('SADD', k_rq_queues, k_rq_queue .. job.queue)
     + redis.call('ZADD', k_tenants, 'NX', now_ms, job.tenant)
   if not redis.call('ZSCORE', k_queues, job.queue) then
-    redis.call('ZADD', k_queues, job.deadline_ms + 1000 * read_settings('result_ttl_s'), job.queue)
+    redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_settings('result_ttl_s'), job.queue)
     repairs = repairs + 1
   end
-  if not wants_slots(job.tenant, job.slug) then
+  if not turns.wants_slots(job.tenant, job.slug) then
     return repairs, ''
   end
-  local group = group_in(redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug))
+  local group = service.group_in(redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug))
   repairs = repairs + ensure_owner(job.tenant, job.slug, group)
   if group ~= '' then
     repairs = repairs + ensure_owner(group, job.slug, '')
@@ -126,14 +126,14 @@ local function place_queued(job)
     repairs = repairs + 1
   end
   local score = number(redis.call('ZSCORE', k_order .. job.queue, job.id))
-  local priority, latest_us = parts_of_score(score or 0)
+  local priority, latest_us = priority.parts_of_score(score or 0)
   if priority ~= job.priority and latest_us == job.latest_us
-    and not PRIORITIES[redis.call('HGET', k_rq_job .. job.id, 'penstock_priority')] then
+    and not priority.PRIORITIES[redis.call('HGET', k_rq_job .. job.id, 'penstock_priority')] then
     job.priority = priority
     write_field(job, 'priority', priority)
     repairs = repairs + 1
   end
-  local most_us = job.deadline_ms * 1000 + 999 + (job.refusals > 0 and BEHIND_US or 0)
+  local most_us = job.deadline_ms * 1000 + 999 + (job.refusals > 0 and priority.BEHIND_US or 0)
   if job.latest_us == 0 or job.latest_us > most_us then
     job.latest_us = score and number(latest_us, nil, 0, most_us) or job.deadline_ms * 1000
     write_field(job, 'latest_us', whole(job.latest_us))
@@ -141,10 +141,10 @@ local function place_queued(job)
   end
   if not redis.call('ZSCORE', k_order .. job.queue, job.id) then
     redis.call('LREM', k_rq_queue .. job.queue, 0, job.id)
-    enlist(job)
+    waiting.enlist(job)
     repairs = repairs + 1
-  elseif score ~= order_score(job.priority, job.latest_us) then
-    redis.call('ZADD', k_order .. job.queue, whole(order_score(job.priority, job.latest_us)), job.id)
+  elseif score ~= priority.order_score(job.priority, job.latest_us) then
+    redis.call('ZADD', k_order .. job.queue, whole(priority.order_score(job.priority, job.latest_us)), job.id)
     repairs = repairs + 1
   end
   return repairs
@@ -155,7 +155,7 @@ end
 -- longer than the setting is shortened.
 local function place_running(job)
   local repairs = redis.call('ZREM', k_deadlines, job.id) + redis.call('ZREM', k_order .. job.queue, job.id)
-  local lease_ms = read_settings('lease_ms')
+  local lease_ms = settings.read_settings('lease_ms')
   if not number(redis.call('ZSCORE', k_leases, job.id), nil, 1, now_ms + lease_ms) then
     redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
     repairs = repairs + 1
@@ -174,10 +174,10 @@ end
 -- Puts the job with this id where its record says that it is, and returns (number of repairs, the job or nil). A job
 -- without a usable record is forgotten.
 local function place(id)
-  local job = read_job(id) or restore_identity(id)
+  local job = job_record.read_job(id) or restore_identity(id)
   if not job then
     redis.call('DEL', k_rq_job .. id)
-    forget(id)
+    forget.forget_job(id)
     return 1
   end
   if job.state ~= 'queued' and job.state ~= 'running' then

@@ -1,6 +1,6 @@
 -- partial: keeps the token ids of an unfinished answer, so that a job that was put back continues after them.
 -- KEYS partial events rq_job
--- USES turns generated_weight stream
+-- USES generated_weight stream
 -- The value has 4 bytes for each token of the answer so far and then a seal of SEAL_BYTES digits, made from the claim
 -- token, the fingerprint of the worker's model, and the ids. So ids that another program has changed, that belong to
 -- another model, or that an earlier attempt has left are not used. shared/jobs/answer_ids.py makes the same seal.
@@ -31,7 +31,7 @@ local function keep_ids(job)
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_kept_tokens', 'penstock_kept_claim')
     return 0
   end
-  local token_mwt = cost_of(job.id, 0, 1)
+  local token_mwt = generated_weight.cost_of(job.id, 0, 1)
   local left_mwt = math.max(token_mwt, job.cost_mwt - 1000 * job.prompt_tokens - token_mwt * kept)
   job.cost_mwt = 1000 * (job.prompt_tokens + kept) + left_mwt
   redis.call('HSET', k_rq_job .. job.id, 'penstock_kept_tokens', kept, 'penstock_kept_claim', job.claim,
@@ -56,7 +56,7 @@ local function take_up(job, group, claim, fingerprint)
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_kept_tokens', 'penstock_kept_claim')
   end
   if job.kept_tokens > 0 then
-    job.cost_mwt = job.cost_mwt + cost_of(job.id, 0, job.kept_tokens) - 1000 * job.kept_tokens
+    job.cost_mwt = job.cost_mwt + generated_weight.cost_of(job.id, 0, job.kept_tokens) - 1000 * job.kept_tokens
     redis.call('HSET', k_rq_job .. job.id, 'penstock_cost_mwt', whole(job.cost_mwt))
     -- A group that the tenant has joined since pays for the whole job.
     job.group_charged_mwt = group == job.group and job.group_charged_mwt or 0
@@ -71,7 +71,7 @@ end
 local function note_start(job)
   local resumed = job.ids ~= '' and { 'resumed', '1' } or {}
   if job.ids == '' and job.requeued_at_ms > 0 then
-    drop_earlier_attempts(k_events .. job.id)
+    stream.drop_earlier_attempts(k_events .. job.id)
   end
-  add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts, unpack(resumed))
+  stream.add_entry(k_events .. job.id, '*', 'type', 'started', 'attempt', job.attempts, unpack(resumed))
 end

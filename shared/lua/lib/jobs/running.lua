@@ -1,35 +1,35 @@
 -- running: counts a job as running, as paused, as computing again, and as no longer running; no other code does.
 -- KEYS tenant rq_job
 -- KEEPS 1 3 7
--- USES clock job_record pool_record slots_in_use turns
+-- USES clock pool_record slots_in_use turns
 -- A tenant with a paused job wants a slot as much as one with a queued job, so it is in its active set.
 
--- Adds to the slots in use of a job's tenant and of the group in which it was claimed, and to the KV cells of the pool's
--- computing jobs, in tokens.
+-- Adds to the slots in use of a job's tenant and of the group in which it was claimed, and to the KV cells of the
+-- pool's computing jobs, in tokens.
 local function count_rows(job, by)
-  book(job.slug, 'running_tokens', by * (job.prompt_tokens + job.max_tokens))
+  pool_record.book(job.slug, 'running_tokens', by * (job.prompt_tokens + job.max_tokens))
   for _, owner in ipairs({ job.tenant, job.group ~= '' and job.group or nil }) do
-    count_row(job.slug, 'c', owner, by)
+    slots_in_use.count_row(job.slug, 'c', owner, by)
     if job.priority < 0 then
-      count_row(job.slug, 'cb', owner, by)
+      slots_in_use.count_row(job.slug, 'cb', owner, by)
     end
   end
 end
 
 local function count_paused(job, by)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'paused', by)
-  book(job.slug, 'paused', by)
-  count_row(job.slug, 'p', job.tenant, by)
+  pool_record.book(job.slug, 'paused', by)
+  slots_in_use.count_row(job.slug, 'p', job.tenant, by)
   if job.priority < 0 then
-    count_row(job.slug, 'pb', job.tenant, by)
+    slots_in_use.count_row(job.slug, 'pb', job.tenant, by)
   end
 end
 
 -- Counts a job that is being claimed. Its group must be set.
 local function begin_running(job)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'running', 1)
-  book(job.slug, 'running', 1)
-  book(job.slug, 'running_mwt', job.cost_mwt)
+  pool_record.book(job.slug, 'running', 1)
+  pool_record.book(job.slug, 'running_mwt', job.cost_mwt)
   count_rows(job, 1)
 end
 
@@ -41,8 +41,8 @@ local function pause(job)
   count_rows(job, -1)
   count_paused(job, 1)
   local is_batch = job.priority < 0
-  if not activate(job.tenant, job.slug, is_batch, true) and not is_batch then
-    change_set(job.tenant, job.slug, false, true)
+  if not turns.activate(job.tenant, job.slug, is_batch, true) and not is_batch then
+    turns.change_set(job.tenant, job.slug, false, true)
   end
 end
 
@@ -52,7 +52,7 @@ local function end_pause(job)
   redis.call('HDEL', k_rq_job .. job.id, 'penstock_paused_since_ms')
   job.paused_since_ms = 0
   count_paused(job, -1)
-  deactivate(job.tenant, job.slug)
+  turns.deactivate(job.tenant, job.slug)
 end
 
 -- Counts a paused job as computing.
@@ -61,12 +61,12 @@ local function resume(job)
   count_rows(job, 1)
 end
 
--- Counts a running job, paused or not, as no longer running. If it goes back to its queue, it must be there already: its
--- tenant would otherwise leave the active set and come back as a newcomer.
+-- Counts a running job, paused or not, as no longer running. If it goes back to its queue, it must be there already:
+-- its tenant would otherwise leave the active set and come back as a newcomer.
 local function end_running(job)
   redis.call('HINCRBY', k_tenant .. job.tenant, 'running', -1)
-  book(job.slug, 'running', -1)
-  book(job.slug, 'running_mwt', -job.cost_mwt)
+  pool_record.book(job.slug, 'running', -1)
+  pool_record.book(job.slug, 'running_mwt', -job.cost_mwt)
   if job.paused_since_ms > 0 then
     end_pause(job)
   else

@@ -18,9 +18,9 @@ local function type_of_entry(entries, index)
   end
 end
 
--- Adds that the job is queued again. A job can go back any number of times, so the entry of a claim that added no text is
--- removed, with that of the requeue before it: followers see the same without them. An earlier entry must stay, because
--- it shows that the stream was not deleted (lib/jobs/partial.lua).
+-- Adds that the job is queued again. A job can go back any number of times, so the entry of a claim that added no text
+-- is removed, with that of the requeue before it: followers see the same without them. An earlier entry must stay,
+-- because it shows that the stream was not deleted (lib/jobs/partial.lua).
 local function add_requeued(key)
   local newest = redis.pcall('XREVRANGE', key, '+', '-', 'COUNT', 3)
   local started, started_type = type_of_entry(newest, 1)

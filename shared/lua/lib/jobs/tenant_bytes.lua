@@ -1,4 +1,4 @@
--- tenant_bytes: counts the bytes that a tenant's jobs take in the store's memory, inflight and until their results expire.
+-- tenant_bytes: counts the bytes of a tenant's jobs in the store's memory, inflight and until their results expire.
 -- KEYS kept rq_job lists tenant
 -- USES clock index
 
@@ -81,7 +81,7 @@ local function keep_offered(tenant, bytes, ms)
   elseif passed then
     redis.call('HDEL', key, 'ended', 'next_s')
   end
-  keep_key(key, ms)
+  index.keep_key(key, ms)
 end
 
 -- Whether none of the tenant's jobs is queued or running. Then its inflight jobs take no bytes: any bytes still counted
@@ -111,12 +111,13 @@ local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result
   live = has_no_inflight_jobs(tenant) and 0 or math.max(0, live - kept_number(stored[1]))
   redis.call('HSET', key, 'live', whole(live),
     'ended', whole(ended + bytes + events_bytes), 'next_s', whole(first_s), result_field, whole(for_result + bytes))
-  keep_key(key, 1000 * result_s - now_ms)
+  index.keep_key(key, 1000 * result_s - now_ms)
   return bytes, result_s
 end
 
--- Makes the sum over a tenant's ended jobs and the first time of expiry agree with the periods, and removes periods, and
--- a count of inflight jobs, that have no valid number: it is read as 0 by all scripts. Returns the number of repairs.
+-- Makes the sum over a tenant's ended jobs and the first time of expiry agree with the periods, and removes periods,
+-- and a count of inflight jobs, that have no valid number: it is read as 0 by all scripts. Returns the number of
+-- repairs.
 local function recount_ended(tenant)
   local key, all = k_kept .. tenant, redis.call('HGETALL', k_kept .. tenant)
   local held, ended, first_s, repairs = {}, 0, nil, 0
@@ -150,6 +151,6 @@ local function keep_erased(tenant, id, bytes)
     local ended, in_period = open_kept(tenant, 'ended', field)
     local freed = math.min(bytes, ended, in_period)
     redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
-    keep_key(k_kept .. tenant, 1000 * kept_number(field) - now_ms)
+    index.keep_key(k_kept .. tenant, 1000 * kept_number(field) - now_ms)
   end
 end

@@ -7,19 +7,19 @@
 -- (`jobs` is -1). The tenant must be in its active set.
 local function tally(job, jobs)
   local tokens = job.prompt_tokens + job.max_tokens
-  local group = add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+  local group = turns.add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
   if group ~= '' then
-    add_sums(group, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+    turns.add_sums(group, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
   end
   if job.priority < 0 then
-    add_batch_sums(job.tenant, job.slug, jobs, jobs * job.cost_mwt)
+    turns.add_batch_sums(job.tenant, job.slug, jobs, jobs * job.cost_mwt)
     if group ~= '' then
-      add_batch_sums(group, job.slug, jobs, jobs * job.cost_mwt)
+      turns.add_batch_sums(group, job.slug, jobs, jobs * job.cost_mwt)
     end
-    book(job.slug, 'batch_mwt', 0 + jobs * job.cost_mwt)
+    pool_record.book(job.slug, 'batch_mwt', 0 + jobs * job.cost_mwt)
   end
-  book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
-  book(job.slug, 'waiting', jobs)
+  pool_record.book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
+  pool_record.book(job.slug, 'waiting', jobs)
 end
 
 -- How long the set of a key's queued jobs is kept. The longest deadline that a request can name is 24 hours.
@@ -38,15 +38,15 @@ end
 -- Adds a job to its queue and returns the job's position in the queue, from 0.
 local function enlist(job)
   local order = k_order .. job.queue
-  redis.call('ZADD', order, whole(order_score(job.priority, job.latest_us)), job.id)
+  redis.call('ZADD', order, whole(priority.order_score(job.priority, job.latest_us)), job.id)
   local rank = redis.call('ZRANK', order, job.id)
   local next_id = redis.call('ZRANGE', order, rank + 1, rank + 1)[1]
-  rq_enlist(job.queue, job.id, next_id)
+  rq.rq_enlist(job.queue, job.id, next_id)
   redis.call('ZADD', k_deadlines, job.wanted_ms, job.id)
   enlist_for_key(job)
   local is_batch = job.priority < 0
-  if not activate(job.tenant, job.slug, is_batch) and rank == 0 and not is_batch then
-    change_set(job.tenant, job.slug, false)
+  if not turns.activate(job.tenant, job.slug, is_batch) and rank == 0 and not is_batch then
+    turns.change_set(job.tenant, job.slug, false)
   end
   tally(job, 1)
   if rank == 0 then
@@ -76,7 +76,7 @@ local function delist(job)
     redis.call('ZREM', k_key_jobs .. job.key_id, job.id)
   end
   tally(job, -1)
-  deactivate(job.tenant, job.slug)
+  turns.deactivate(job.tenant, job.slug)
   note_head(order)
 end
 
@@ -86,19 +86,19 @@ local function strike(tenant, slug, id)
   redis.call('LREM', k_rq_queue .. tenant .. '.' .. slug, 1, id)
   local score = number(redis.call('ZSCORE', k_order .. tenant .. '.' .. slug, id), 0)
   if redis.call('ZREM', k_order .. tenant .. '.' .. slug, id) == 1 then
-    local group = group_in(redis.call('HGET', k_tenant .. tenant, 'g|' .. slug))
-    local batch_jobs = parts_of_score(score) == -1 and 1 or 0
-    add_batch_sums(tenant, slug, -batch_jobs, 0)
+    local group = service.group_in(redis.call('HGET', k_tenant .. tenant, 'g|' .. slug))
+    local batch_jobs = priority.parts_of_score(score) == -1 and 1 or 0
+    turns.add_batch_sums(tenant, slug, -batch_jobs, 0)
     redis.call('HINCRBY', k_tenant .. tenant, 'n|' .. slug, -1)
     if group ~= '' then
       redis.call('HINCRBY', k_tenant .. group, 'n|' .. slug, -1)
       redis.call('HINCRBY', k_tenant .. group, 'waiting', -1)
-      add_batch_sums(group, slug, -batch_jobs, 0)
+      turns.add_batch_sums(group, slug, -batch_jobs, 0)
     end
-    book(slug, 'waiting', -1)
+    pool_record.book(slug, 'waiting', -1)
   end
-  deactivate(tenant, slug)
-  if has_no_inflight_jobs(tenant) and redis.pcall('HEXISTS', k_kept .. tenant, 'live') == 1 then
+  turns.deactivate(tenant, slug)
+  if tenant_bytes.has_no_inflight_jobs(tenant) and redis.pcall('HEXISTS', k_kept .. tenant, 'live') == 1 then
     redis.call('HSET', k_kept .. tenant, 'live', 0)
   end
 end

@@ -1,12 +1,12 @@
 -- budget: counts the tokens of each tenant and group by day and month, and checks them against their budgets.
 -- KEYS tenant rq_job inflight
 -- KEEPS 3
--- USES clock settings usage
--- The field `budget` of an owner's record is `<day> <tokens of the day> <tokens of its month> <reserved>`. The tokens are
--- those that clients were told when their jobs ended, on the day of the end (UTC). Reserved is the most that the inflight
--- jobs can add to them. Prompt and answer tokens count by the weights of the owner's policy, in thousandths. A job keeps
--- the weights of its admission: its field `penstock_budget` has `<owner> <weight of a prompt token> <weight of an answer
--- token> <reserved>` for its tenant and, if that has a group, for the group.
+-- USES clock settings usage rq
+-- The field `budget` of an owner's record is `<day> <tokens of the day> <tokens of its month> <reserved>`. The tokens
+-- are those that clients were told when their jobs ended, on the day of the end (UTC). Reserved is the most that the
+-- inflight jobs can add to them. Prompt and answer tokens count by the weights of the owner's policy, in thousandths. A
+-- job keeps the weights of its admission: its field `penstock_budget` has `<owner> <weight of a prompt token> <weight
+-- of an answer token> <reserved>` for its tenant and, if that has a group, for the group.
 
 local HOLD_PATTERN = '(@?[%w_-]+) (%d+) (%d+) (%d+)'
 -- The largest weight of a token, in thousandths.
@@ -22,8 +22,8 @@ end
 -- Returns the tokens counted in the current day and month, and the reserved ones.
 local function read_budget(stored)
   local date, day, month, reserved = string.match(stored or '', '^(%d%d%d%d%-%d%d%-%d%d) (%d+) (%d+) (%d+)$')
-  local is_this_month = date and string.sub(date, 1, 7) == string.sub(today(), 1, 7)
-  return { day = date == today() and number(day, 0, 0) or 0, month = is_this_month and number(month, 0, 0) or 0,
+  local is_this_month = date and string.sub(date, 1, 7) == string.sub(usage.today(), 1, 7)
+  return { day = date == usage.today() and number(day, 0, 0) or 0, month = is_this_month and number(month, 0, 0) or 0,
     reserved = number(reserved, 0, 0) }
 end
 
@@ -31,16 +31,16 @@ end
 local function open_budget(owner, stored, per_day, per_month, prompt_milli, answer_milli)
   local budget = read_budget(stored)
   budget.owner = owner
-  budget.most = { day = integer_setting(per_day, nil, 1), month = integer_setting(per_month, nil, 1) }
-  budget.prompt_milli = integer_setting(prompt_milli, 1000, 0, MAX_TOKEN_MILLI)
-  budget.answer_milli = integer_setting(answer_milli, 1000, 0, MAX_TOKEN_MILLI)
+  budget.most = { day = settings.integer_setting(per_day, nil, 1), month = settings.integer_setting(per_month, nil, 1) }
+  budget.prompt_milli = settings.integer_setting(prompt_milli, 1000, 0, MAX_TOKEN_MILLI)
+  budget.answer_milli = settings.integer_setting(answer_milli, 1000, 0, MAX_TOKEN_MILLI)
   return budget
 end
 
 -- Returns when the present day or month ends, in ms since the epoch.
 local function period_ends_ms(period)
   local ends_ms = now_ms - now_ms % A_DAY_MS + A_DAY_MS
-  while period == 'month' and string.sub(iso(ends_ms), 1, 7) == string.sub(today(), 1, 7) do
+  while period == 'month' and string.sub(rq.iso(ends_ms), 1, 7) == string.sub(usage.today(), 1, 7) do
     ends_ms = ends_ms + A_DAY_MS
   end
   return ends_ms
@@ -99,7 +99,7 @@ local function add_to_budget(owner, tokens, reserved)
   local stored = redis.call('HGET', k_tenant .. owner, 'budget')
   if stored or reserved > 0 then
     local budget = read_budget(stored)
-    redis.call('HSET', k_tenant .. owner, 'budget', table.concat({ today(), whole(budget.day + tokens),
+    redis.call('HSET', k_tenant .. owner, 'budget', table.concat({ usage.today(), whole(budget.day + tokens),
       whole(budget.month + tokens), whole(math.max(0, budget.reserved + reserved)) }, ' '))
   end
 end

@@ -2,9 +2,9 @@
 -- KEYS spent rq_job
 -- USES clock usage
 -- Amounts are integers in millionths of the operator's currency, prices are amounts for 1,000 tokens. Days are those of
--- UTC by the store's clock. A day's hash has the field `<slug>` for each pool with a price, and `<slug>|<tenant>` for each
--- of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, the cost of
--- its tokens replaces that amount. Both count for the day of its admission.
+-- UTC by the store's clock. A day's hash has the field `<slug>` for each pool with a price, and `<slug>|<tenant>` for
+-- each of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, the
+-- cost of its tokens replaces that amount. Both count for the day of its admission.
 
 -- The hash of a day is kept for this long, for reports about a month.
 local SPENT_TTL_S = 40 * 86400
@@ -26,7 +26,7 @@ end
 local function check_budget(request)
   if request.day_cap then
     local most = most_of(request)
-    local spent = number(redis.call('HGET', k_spent .. today(), request.slug), 0, 0, MAX_AMOUNT)
+    local spent = number(redis.call('HGET', k_spent .. usage.today(), request.slug), 0, 0, MAX_AMOUNT)
     if most > 0 and spent + most > request.day_cap then
       return { 'budget_exhausted', 'spent_today', math.floor(spent), math.floor(request.day_cap),
         DAY_MS - now_ms % DAY_MS }
@@ -47,8 +47,8 @@ end
 local function hold_amount(request, id)
   if request.prompt_price > 0 or request.answer_price > 0 then
     local most = most_of(request)
-    spend(today(), request.slug, request.tenant, most)
-    redis.call('HSET', k_rq_job .. id, 'penstock_price', table.concat({ today(), whole(most),
+    spend(usage.today(), request.slug, request.tenant, most)
+    redis.call('HSET', k_rq_job .. id, 'penstock_price', table.concat({ usage.today(), whole(most),
       whole(request.prompt_price), whole(request.answer_price) }, ' '))
   end
 end
@@ -68,7 +68,7 @@ local function spend_tokens(job, prompt_tokens, answer_tokens)
   if day then
     local amount = amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens)
     spend(day, job.slug, job.tenant, amount)
-    add_usage(job, { cost_micro = amount })
+    usage.add_usage(job, { cost_micro = amount })
   end
 end
 

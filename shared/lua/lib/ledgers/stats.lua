@@ -5,7 +5,8 @@
 -- others share the label `other`, so that the size of the hash is bounded.
 local MAX_LABELS = 50
 -- Upper bounds of the histograms' buckets in ms. shared/metrics/spec.py has the same list.
-local BUCKETS_MS = { 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 20000, 40000, 80000, 160000, 320000, 640000 }
+local BUCKETS_MS = { 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 20000, 40000, 80000, 160000, 320000,
+  640000 }
 
 local function count(field, by)
   redis.call('HINCRBY', k_stats, field, by or 1)
@@ -40,7 +41,8 @@ local function observe(what, ms, id)
   end
   count('h|' .. what .. '|' .. upper)
   if id then
-    redis.call('HSET', k_exemplars, what .. '|' .. upper, id .. ' ' .. whole(math.max(0, ms * 1000)) .. ' ' .. whole(now_ms))
+    redis.call('HSET', k_exemplars, what .. '|' .. upper, id .. ' ' .. whole(math.max(0, ms * 1000)) .. ' '
+      .. whole(now_ms))
   end
   count('h|' .. what .. '|sum_us', whole(math.max(0, ms * 1000)))
 end

@@ -12,7 +12,7 @@ local FREE_CRASHES, MAX_PARDONS = 2, 16
 local function jobs_on(worker)
   local ids, jobs = redis.call('ZRANGE', k_leases, 0, MAX_SEARCHED - 1), {}
   for i = 1, #ids do
-    local job = redis.pcall('HGET', k_rq_job .. ids[i], 'penstock_worker') == worker and read_job(ids[i])
+    local job = redis.pcall('HGET', k_rq_job .. ids[i], 'penstock_worker') == worker and job_record.read_job(ids[i])
     if job and job.state == 'running' then
       jobs[#jobs + 1] = job
     end
@@ -20,10 +20,11 @@ local function jobs_on(worker)
   return jobs
 end
 
--- Notes that the worker of some jobs has crashed. If there are several, nobody knows which one is the cause, so the crash
--- counts for none of them as an attempt, and their company is halved. A job that ran alone has used up an attempt.
+-- Notes that the worker of some jobs has crashed. If there are several, nobody knows which one is the cause, so the
+-- crash counts for none of them as an attempt, and their company is halved. A job that ran alone has used up an
+-- attempt.
 local function note_company(jobs)
-  if #jobs < 2 or read_settings('max_attempts') < 2 then
+  if #jobs < 2 or settings.read_settings('max_attempts') < 2 then
     return
   end
   for _, job in ipairs(jobs) do
@@ -38,7 +39,8 @@ local function note_company(jobs)
   end
 end
 
--- Returns how many jobs run on the worker of a view, and how many may run together because of the company of one of them.
+-- Returns how many jobs run on the worker of a view, and how many may run together because of the company of one of
+-- them.
 local function company_on(view)
   if not view.company then
     local jobs = jobs_on(view.worker)
@@ -54,8 +56,8 @@ local function company_on(view)
   return view.company
 end
 
--- Returns 'worker' if the worker of a view takes no further job until one of its own ends, 'job' if this job waits until
--- the worker has fewer, and otherwise nil.
+-- Returns 'worker' if the worker of a view takes no further job until one of its own ends, 'job' if this job waits
+-- until the worker has fewer, and otherwise nil.
 local function kept_apart(view, job)
   if view.is_apart and company_on(view).jobs >= company_on(view).most then
     return 'worker'

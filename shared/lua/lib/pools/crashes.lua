@@ -1,8 +1,8 @@
 -- crashes: remembers which workers of a pool ended because of a fault, or were silent without a farewell.
 -- KEYS crashes worker workers
 -- USES clock stats
--- A field is a worker's name. Its value is when it ended, how many ms it had lived (-1 if unknown) and why, separated by
--- spaces. shared/store/crashes.py reads the same.
+-- A field is a worker's name. Its value is when it ended, how many ms it had lived (-1 if unknown) and why, separated
+-- by spaces. shared/store/crashes.py reads the same.
 local CRASHES_TTL_MS, MAX_CRASHES = 900000, 32
 -- The reason of a worker that gave none.
 local SILENT = 'without a farewell'
@@ -28,7 +28,7 @@ end
 
 -- Counts a crash. A worker that has fallen silent is counted when a lease of it ends: before, it may come back.
 local function count_crash(model)
-  count('crashes|' .. model)
+  stats.count('crashes|' .. model)
 end
 
 -- Whether a worker has sent no heartbeat for as long as a lease.
@@ -36,7 +36,8 @@ local function is_silent(worker, lease_ms)
   return number(redis.call('ZSCORE', k_workers, worker), 0, 0) <= now_ms - lease_ms
 end
 
--- Counts the crash of a silent worker with the lease of its job, unless it has ended by a fault, which was counted then.
+-- Counts the crash of a silent worker with the lease of its job, unless it has ended by a fault, which was counted
+-- then.
 local function count_silence(job)
   local key = k_crashes .. job.slug
   local noted = redis.call('HGET', key, job.worker)
@@ -53,8 +54,8 @@ local function forget_crash(slug, name)
   redis.call('HDEL', k_crashes .. slug, name)
 end
 
--- Returns for how many ms a worker of a pool counts as new: twice as long as those lived that restart again and again, and
--- 0 if none do.
+-- Returns for how many ms a worker of a pool counts as new: twice as long as those lived that restart again and again,
+-- and 0 if none do.
 local function ms_of_a_new_worker(slug)
   local crashes, longest_ms = 0, 0
   for _, crash in ipairs(redis.call('HVALS', k_crashes .. slug)) do

@@ -14,19 +14,19 @@ local MAX_WOKEN = 3
 local function needs_ring(name, woken)
   local fields = redis.call('HMGET', k_worker .. name, 'can_pause', 'asks_by_ms', 'crowded')
   local asks_itself = number(fields[2], 0, 0, now_ms + LIVE_MS) > now_ms
-  return may_pause(fields[1]) and (not asks_itself or fields[3] ~= '1' and woken < MAX_WOKEN), asks_itself
+  return pausing.may_pause(fields[1]) and (not asks_itself or fields[3] ~= '1' and woken < MAX_WOKEN), asks_itself
 end
 
--- Wakes live workers that can pause jobs by their own doorbells if all slots of the pool are taken, some of them by other
--- tenants' jobs: one of these may have to give its slot to a job of this tenant. So may the tenant's own batch jobs. A
--- `!` is not a job id.
+-- Wakes live workers that can pause jobs by their own doorbells if all slots of the pool are taken, some of them by
+-- other tenants' jobs: one of these may have to give its slot to a job of this tenant. So may the tenant's own batch
+-- jobs. A `!` is not a job id.
 local function wake_full_workers(slug, tenant)
-  if not is_preemptive() then
+  if not pausing.is_preemptive() then
     return
   end
   local pool = redis.call('HMGET', k_books .. slug, 'running', 'paused', 'slots')
   local computing = number(pool[1], 0, 0) - number(pool[2], 0, 0)
-  local own = rows_of(slug, 'c', tenant) - rows_of(slug, 'cb', tenant)
+  local own = slots_in_use.rows_of(slug, 'c', tenant) - slots_in_use.rows_of(slug, 'cb', tenant)
   if computing < number(pool[3], 0, 0) or own >= computing then
     return
   end

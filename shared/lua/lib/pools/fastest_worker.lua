@@ -5,12 +5,12 @@
 -- A worker is slower than the fastest one only if the fastest one needs at most this part of its time per token. Equal
 -- machines differ by less.
 local MUCH_FASTER = 0.8
--- A slower worker must be in time with an answer that is longer by this factor than the one that the faster worker must be
--- in time with. On a slow worker, a late answer wastes seconds of a slot.
+-- A slower worker must be in time with an answer that is longer by this factor than the one that the faster worker must
+-- be in time with. On a slow worker, a late answer wastes seconds of a slot.
 local LONGER = 1.3
 
--- Records the worker as the pool's fastest if it is, or if the recorded one is no longer live. `takes_jobs` is false for a
--- worker that drains.
+-- Records the worker as the pool's fastest if it is, or if the recorded one is no longer live. `takes_jobs` is false
+-- for a worker that drains.
 local function note_fastest(slug, name, takes_jobs)
   local pool = redis.call('HMGET', k_books .. slug, 'fast_worker', 'fast_tpot_ms', 'fast_beat_ms')
   local rates = redis.call('HMGET', k_worker .. name, 'prefill_tps', 'tpot_ms', 'cells')
@@ -25,8 +25,8 @@ local function note_fastest(slug, name, takes_jobs)
   end
 end
 
--- Returns the pool's fastest worker, or nil if it is unknown or no longer live. Its `wait_ms` is the time until one of the
--- pool's slots is free, as it is on average when all slots are taken.
+-- Returns the pool's fastest worker, or nil if it is unknown or no longer live. Its `wait_ms` is the time until one of
+-- the pool's slots is free, as it is on average when all slots are taken.
 local function read_fastest(slug)
   local pool = redis.call('HMGET', k_books .. slug, 'fast_worker', 'fast_prefill_tps', 'fast_tpot_ms', 'fast_cells',
     'fast_beat_ms', 'run_ms', 'slots')
@@ -51,17 +51,17 @@ local function time_on(worker, job, answer_tokens)
 end
 
 -- Whether the worker with the rates `own` leaves the job to the faster one: it would be late if the answer were 1.3
--- times as long as a long one (the 90th percentile) or as the median one, and the faster worker would be in time with that
--- one.
+-- times as long as a long one (the 90th percentile) or as the median one, and the faster worker would be in time with
+-- that one.
 local function leaves_to(faster, own, job)
   local left_ms = job.deadline_ms - now_ms
-  if time_on(own, job, job.max_tokens) <= left_ms or cells_of(job, job.max_tokens) > faster.cells then
+  if time_on(own, job, job.max_tokens) <= left_ms or job_record.cells_of(job, job.max_tokens) > faster.cells then
     return false
   end
   local of_tenant = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p90', 'len_p50')
   local of_pool = redis.call('HMGET', k_books .. job.slug, 'len_n', 'len_p90', 'len_p50')
   for i = 2, 3 do
-    local tokens = length_of(of_tenant[1], of_tenant[i], of_pool[1], of_pool[i], job.max_tokens, job.candidates)
+    local tokens = lengths.length_of(of_tenant[1], of_tenant[i], of_pool[1], of_pool[i], job.max_tokens, job.candidates)
     local longer = math.min(job.max_tokens, LONGER * tokens)
     if time_on(own, job, longer) > left_ms and faster.wait_ms + time_on(faster, job, tokens) <= left_ms then
       return true

@@ -1,4 +1,4 @@
--- fleet: keeps the sums of the live workers' slots and rates, and what follows from them, of each pool and of all pools.
+-- fleet: keeps the sums of the live workers' slots and rates, and values derived from them, for pools and the system.
 -- KEYS config live counted pool worker books crashes
 -- KEEPS 12
 -- USES clock live_places generated_weight crashes
@@ -9,8 +9,8 @@
 -- same for any number of workers. All numbers of a part are integers, so that adding and subtracting leaves no rounding
 -- errors.
 -- Of a pool's work, each worker does the part that its weighted tokens per second are of the pool's. The means of the
--- times per token are therefore weighted by `mu_wtps`: a slow worker runs fewer of the jobs. The weights and the weighted
--- times follow from a worker's rates and are not stored in its part.
+-- times per token are therefore weighted by `mu_wtps`: a slow worker runs fewer of the jobs. The weights and the
+-- weighted times follow from a worker's rates and are not stored in its part.
 -- The means of the workers' fits are weighted in the same way. A fit is the weight of a generated token that would make
 -- the worker's weighted tokens per second the same for any mix of prompts and answers (lib/pools/generated_weight.lua).
 --
@@ -91,15 +91,17 @@ local function write_sums(slug, sums, reported_ms)
     fields[2 * i - 1], fields[2 * i] = SUMS[i], whole(sums[i])
   end
   redis.call('HSET', key, unpack(fields))
-  local rated, weights, prefill_tps, tpot_ms = sums[2], sums[6], 0, 0
+  local rated, weights = sums[2], sums[6]
   if rated > 0 then
+    local prefill_tps, tpot_ms
     if weights > 0 and sums[7] > 0 and sums[8] > 0 then
       prefill_tps, tpot_ms = 1e6 * weights / sums[7], sums[8] / weights / 1000
     else
       -- These sums are those of a version that had no weights.
       prefill_tps, tpot_ms = sums[4] / 1000 / rated, sums[5] / 1000000 / rated
     end
-    redis.call('HSET', key, 'mu_wtps', mu_with_weight(slug, sums[3], sums[9]) / 1000, 'prefill_tps', prefill_tps, 'tpot_ms', tpot_ms)
+    redis.call('HSET', key, 'mu_wtps', generated_weight.mu_with_weight(slug, sums[3], sums[9]) / 1000, 'prefill_tps',
+      prefill_tps, 'tpot_ms', tpot_ms)
     if reported_ms then
       redis.call('HSET', key, 'rates_ms', reported_ms)
     end
@@ -116,11 +118,11 @@ local function change_sums(before, after, reported_ms)
     added_slots = i == 1 and by or added_slots
   end
   if reported_ms then
-    follow_fit(slug, sums[10] > 0 and sums[11] / sums[10] or nil)
+    generated_weight.follow_fit(slug, sums[10] > 0 and sums[11] / sums[10] or nil)
   end
   write_sums(slug, sums, reported_ms)
   if reported_ms or sums[1] == 0 then
-    update_places(slug, sums[1], mu_with_weight(slug, sums[3], sums[9]))
+    live_places.update_places(slug, sums[1], generated_weight.mu_with_weight(slug, sums[3], sums[9]))
   end
   if added_slots ~= 0 then
     local live_slots = number(redis.call('HGET', k_config, 'live_slots'), 0)
@@ -157,7 +159,7 @@ local function retire_silent(now_ms)
   for i = 1, #silent do
     local part, beat_ms = parse_part(stored_part(silent[i])), redis.call('ZSCORE', k_live, silent[i])
     if part and redis.call('HEXISTS', k_crashes .. part[1], silent[i]) == 0 then
-      note_crash(part[1], silent[i], number(beat_ms, now_ms, 0, now_ms), SILENT)
+      crashes.note_crash(part[1], silent[i], number(beat_ms, now_ms, 0, now_ms), crashes.SILENT)
     end
     discount(silent[i])
   end
@@ -170,7 +172,7 @@ local function count_worker(name, slug, slots, now_ms)
     unpack(redis.call('HMGET', k_worker .. name, 'mu_wtps', 'prefill_tps', 'tpot_ms', 'generated_tps',
       'fit_generated_weight')))
   local before, text = parse_part(stored), format_part(after)
-  forget_crash(slug, name)
+  crashes.forget_crash(slug, name)
   if not before and redis.call('EXISTS', k_counted) == 0 then
     -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
     -- version that did not store parts.

@@ -1,4 +1,4 @@
--- pool_record: the pool record of a model: sums and costs in thousandths of a weighted token, times in ms, rates per second.
+-- pool_record: the pool record of a model: sums and costs in thousandths of a weighted token, times in ms, rates per s.
 -- KEYS books
 -- KEEPS 3
 -- USES clock

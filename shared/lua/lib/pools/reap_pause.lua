@@ -1,6 +1,6 @@
 -- reap_pause: pauses the reaping of leases after a gap in the heartbeats.
 -- KEYS config workers
--- USES clock rq
+-- USES clock
 
 -- There is a gap if the store has received no heartbeat from any worker for 2 s: either the store or all workers were
 -- unavailable. For the length of one lease after a gap, no jobs are taken back, so that workers that return can renew
