@@ -215,7 +215,7 @@ def test_a_tenant_without_queued_jobs_has_no_oldest_job_age() -> None:
 
 def test_the_scripts_and_the_metrics_have_the_same_histogram_buckets() -> None:
     source = files("shared").joinpath("lua/lib/ledgers/stats.lua").read_text()
-    listed = re.search(r"BUCKETS_MS = \{ ([\d, ]+) \}", source)
+    listed = re.search(r"BUCKETS_MS = \{ ([\d,\s]+) \}", source)
     assert listed is not None
     assert tuple(int(part) for part in listed[1].split(",")) == BUCKETS_MS
 
