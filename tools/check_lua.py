@@ -19,9 +19,8 @@ LUA = Path(scripts.__file__).parents[1] / "lua"
 #: Their names are used without the file's.
 WITHOUT_PREFIX = frozenset({"clock", "guard"})
 LONGEST_LINE = 120
-#: Arguments of a script and libraries' own locals may have the names of outer ones (431). Scripts that do not store the
-#: time do not use what clock.lua has read for mark.lua.
-_IGNORED = ("431", "231/lost_since_us", "311/mark_us")
+#: Arguments of a script and libraries' own locals may have the names of outer ones.
+_IGNORED = ("431",)
 _GLOBALS = ("redis", "cjson", "cmsgpack", "struct", "bit", "KEYS", "ARGV")
 
 _STRING_OR_COMMENT = re.compile(r"'(?:\\.|[^'\\])*'|--[^\n]*")

@@ -70,8 +70,8 @@ local queue = tenant .. '.' .. slug
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
 -- Whether the door canceled the job because no client received the answer to its offer.
 local function was_unheard(other_id)
-  local codes = redis.pcall('HMGET', k_rq_job .. other_id, 'penstock_code', 'penstock_cancel')
-  return codes[1] == 'unheard' or codes[2] == 'unheard'
+  local codes = peek_fields(k_rq_job .. other_id, { 'penstock_code', 'penstock_cancel' })
+  return codes.penstock_code == 'unheard' or codes.penstock_cancel == 'unheard'
 end
 local function admitted_before(other_id)
   local offers = redis.pcall('HGET', k_rq_job .. other_id, 'penstock_offer')
@@ -94,8 +94,8 @@ local function admitted_before(other_id)
 end
 
 if batch ~= '' then
-  local claimed = redis.call('HMGET', k_batch_record .. batch, 'token', 'status')
-  if claimed[1] ~= batch_token or claimed[2] ~= 'in_progress'
+  local claimed = read_fields(k_batch_record .. batch, { 'token', 'status' })
+  if claimed.token ~= batch_token or claimed.status ~= 'in_progress'
     or redis.call('HEXISTS', k_batch_lines .. batch, batch_line) == 0 then
     return { 'stale' }
   end

@@ -24,8 +24,8 @@ end
 local lost = {}
 for i = chunks, #ARGV, 6 do
   local id, text, tokens, ids = ARGV[i], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
-  local held = redis.pcall('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_claim')
-  if held[1] ~= 'running' or held[2] ~= ARGV[i + 1] then
+  local held = peek_fields(k_rq_job .. id, { 'penstock_state', 'penstock_claim' })
+  if held.penstock_state ~= 'running' or held.penstock_claim ~= ARGV[i + 1] then
     lost[#lost + 1] = id
   else
     local is_added = text == '' or add_text(id, text, tokens)

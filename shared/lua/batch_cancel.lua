@@ -8,12 +8,12 @@
 -- KEEPS 9
 -- USES clock oom_write mark
 
-local saved = redis.call('HMGET', k_batch_record .. id, 'tenant', 'status')
-if saved[1] ~= tenant then
+local saved = read_fields(k_batch_record .. id, { 'tenant', 'status' })
+if saved.tenant ~= tenant then
   return { 'gone' }
 end
-if saved[2] ~= 'validating' and saved[2] ~= 'in_progress' then
-  return { 'asked', saved[2] or '' }
+if saved.status ~= 'validating' and saved.status ~= 'in_progress' then
+  return { 'asked', saved.status or '' }
 end
 redis.call('HSET', k_batch_record .. id, 'status', 'cancelling', 'cancelling_ms', whole(now_ms))
 return { 'asked', 'cancelling' }

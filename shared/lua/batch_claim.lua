@@ -18,12 +18,12 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', k_open_batches, latest_ms, '+inf
   due[#due + 1] = id
 end
 for _, id in ipairs(due) do
-  local saved = redis.call('HMGET', k_batch_record .. id, 'status', 'tenant')
-  if saved[1] and not open_batches.BATCH_ENDED[saved[1]] then
+  local saved = read_fields(k_batch_record .. id, { 'status', 'tenant' })
+  if saved.status and not open_batches.BATCH_ENDED[saved.status] then
     redis.call('HSET', k_batch_record .. id, 'token', token)
     redis.call('ZADD', k_open_batches, now_ms + lease_ms, id)
     -- Another program may have deleted the set.
-    open_batches.note_open_batch(saved[2] or '', id, redis.call('PTTL', k_batch_record .. id))
+    open_batches.note_open_batch(saved.tenant or '', id, redis.call('PTTL', k_batch_record .. id))
     return { 'claimed', id, now_ms, redis.call('HGETALL', k_batch_lines .. id),
       redis.call('HGETALL', k_batch_record .. id) }
   end

@@ -36,11 +36,11 @@ if idem_digest ~= '' then
   end
 end
 
-local file = redis.call('HMGET', k_file .. input_file, 'tenant', 'expires_ms')
-if file[1] ~= tenant or not file[2] then
+local file = read_fields(k_file .. input_file, { 'tenant', 'expires_ms' })
+if file.tenant ~= tenant or not file.expires_ms then
   return { 'no_file' }
 end
-if number(file[2], 0, 0) < now_ms + window_ms then
+if number(file.expires_ms, 0, 0) < now_ms + window_ms then
   return { 'short_file' }
 end
 local open = #open_batches.ids_of(tenant) / 2

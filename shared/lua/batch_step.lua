@@ -17,15 +17,15 @@
 local FAILED = 'e'
 -- The bytes that a line's answer takes besides its text.
 local ANSWER_BYTES = 100
-local saved = redis.call('HMGET', k_batch_record .. id, 'token', 'status', 'tenant', 'completed', 'failed', 'kept_s',
-  'answer_bytes', 'record_kept_s', 'callback_url')
-if saved[1] ~= token then
+local saved = read_fields(k_batch_record .. id, { 'token', 'status', 'tenant', 'completed', 'failed', 'kept_s',
+  'answer_bytes', 'record_kept_s', 'callback_url' })
+if saved.token ~= token then
   return { 'lost' }
 end
-local record, status, tenant = k_batch_record .. id, saved[2] or '', saved[3] or ''
-local completed, failed = number(saved[4], 0, 0), number(saved[5], 0, 0)
+local record, status, tenant = k_batch_record .. id, saved.status or '', saved.tenant or ''
+local completed, failed = number(saved.completed, 0, 0), number(saved.failed, 0, 0)
 local ttl_ms = math.max(1000, redis.call('PTTL', record))
-local kept_s, new_bytes, bytes_of_record = number(saved[6]) or file_bytes.file_period_s(ttl_ms / 1000), 0, 0
+local kept_s, new_bytes, bytes_of_record = number(saved.kept_s) or file_bytes.file_period_s(ttl_ms / 1000), 0, 0
 for i = writes, #ARGV, 3 do
   local kind, name, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if kind == 'field' then
@@ -42,15 +42,15 @@ for i = writes, #ARGV, 3 do
     redis.call('HDEL', k_batch_lines .. id, name)
   end
 end
-local answer_bytes = number(saved[7], 0, 0) + new_bytes
+local answer_bytes = number(saved.answer_bytes, 0, 0) + new_bytes
 redis.call('HSET', record, 'completed', whole(completed), 'failed', whole(failed), 'kept_s', whole(kept_s),
   'answer_bytes', whole(answer_bytes))
 if new_bytes > 0 then
   file_bytes.count_file_bytes(file_bytes.STORE, tenant, kept_s, new_bytes)
 end
 if bytes_of_record > 0 then
-  file_bytes.count_file_bytes(file_bytes.STORE, tenant, number(saved[8]) or file_bytes.file_period_s(ttl_ms / 1000),
-    bytes_of_record)
+  file_bytes.count_file_bytes(file_bytes.STORE, tenant, number(saved.record_kept_s)
+    or file_bytes.file_period_s(ttl_ms / 1000), bytes_of_record)
 end
 local changes = to_status ~= '' and status == from_status
 if changes then
@@ -63,8 +63,8 @@ if rest_ms < 0 and changes then
   redis.call('UNLINK', k_batch_lines .. id, k_batch_answers .. id)
   redis.call('HDEL', record, 'token')
   file_bytes.uncount_file_bytes(file_bytes.STORE, tenant, kept_s, answer_bytes)
-  if saved[9] then
-    webhook.tell_end(tenant, id, 'batch', saved[9], redis.call('HGETALL', record), '')
+  if saved.callback_url then
+    webhook.tell_end(tenant, id, 'batch', saved.callback_url, redis.call('HGETALL', record), '')
   end
 else
   redis.call('ZADD', k_open_batches, now_ms + math.max(0, rest_ms), id)

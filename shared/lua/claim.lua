@@ -17,7 +17,7 @@
 --   until another call may pause a job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker preempt
--- USES worker_report company migrate giveback evict_paused service
+-- USES worker_report company migrate giveback evict_paused service pausing
 -- RARELY find_leaver may_get_room find_displaced give_back end_job forget_job strike note_wait restore_service
 -- RARELY unrecorded_service leaves_to wake_worker open_exchange
 -- RARELY late_ending end_deferral company_on find_victim
@@ -26,10 +26,10 @@
 local MAX_EXAMINED = 64
 
 local worker_key = k_worker .. worker
-local worker_fields = redis.call('HMGET', worker_key, 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps',
-  'tpot_ms', 'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots',
-  'asks_by_ms', 'apart')
-local schema_oldest, fingerprint = settings.read_settings('schema_oldest'), worker_fields[11] or ''
+local worker_fields = read_fields(worker_key, { 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps', 'tpot_ms',
+  'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots', 'asks_by_ms',
+  'apart' })
+local schema_oldest, fingerprint = settings.read_settings('schema_oldest'), worker_fields.fingerprint or ''
 
 local answer = { started = {}, resume = {}, pause = {}, lost = {}, ask_in_ms = -1 }
 local function tell(told)
@@ -52,22 +52,22 @@ local function still_running(stored, is_paused)
   return ids
 end
 
-if worker_fields[1] == claim_id then
-  for id in string.gmatch(worker_fields[2] or '', '%S+') do
+if worker_fields.claim_id == claim_id then
+  for id in string.gmatch(worker_fields.claim_ids or '', '%S+') do
     local job = job_record.read_job(id)
     if is_held(job, claim_id) then
       answer.started[#answer.started + 1] = lease.description_of(job, fingerprint)
     end
   end
-  answer.resume = still_running(worker_fields[7], false)
-  answer.pause = still_running(worker_fields[8], true)
+  answer.resume = still_running(worker_fields.claim_resume, false)
+  answer.pause = still_running(worker_fields.claim_pause, true)
   for i = held, #ARGV, 5 do
     if not is_held(job_record.read_job(ARGV[i]), ARGV[i + 1]) then
       answer.lost[#answer.lost + 1] = ARGV[i]
     end
   end
   -- The worker is not woken until this time, so it must claim by then as the first answer said.
-  local asks_by_ms = number(worker_fields[14], nil, 0, now_ms + LIVE_MS)
+  local asks_by_ms = number(worker_fields.asks_by_ms, nil, 0, now_ms + LIVE_MS)
   answer.ask_in_ms = asks_by_ms and math.max(0, asks_by_ms - now_ms) or -1
   return tell(answer)
 end
@@ -75,16 +75,17 @@ if schema.is_outdated(schema_oldest) then
   return tell(answer)
 end
 
-local own = { prefill_tps = number(worker_fields[5], 0), tpot_ms = number(worker_fields[6], 0) }
-local view = heads.read_view(slug, worker, own, number(worker_fields[3], 0), trusts_last == 1, worker_fields[15] == '1')
-if worker_fields[4] and worker_fields[4] ~= '' then
-  local suspect = job_record.read_job(worker_fields[4])
+local own = { prefill_tps = number(worker_fields.prefill_tps, 0), tpot_ms = number(worker_fields.tpot_ms, 0) }
+local view = heads.read_view(slug, worker, own, number(worker_fields.cells, 0), trusts_last == 1,
+  worker_fields.apart == '1')
+if worker_fields.suspect and worker_fields.suspect ~= '' then
+  local suspect = job_record.read_job(worker_fields.suspect)
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
-local worker_pauses = may_pause(worker_fields[12])
+local worker_pauses = pausing.may_pause(worker_fields.can_pause)
 local report = (ARGV[held] or worker_pauses) and worker_report.open_exchange(worker, slug, held, room,
-  { slots = worker_fields[13], tpot_ms = worker_fields[6], mu_wtps = worker_fields[9],
-  generated_tps = worker_fields[10] }) or { lost = {}, paused = {} }
+  { slots = worker_fields.slots, tpot_ms = worker_fields.tpot_ms, mu_wtps = worker_fields.mu_wtps,
+  generated_tps = worker_fields.generated_tps }) or { lost = {}, paused = {} }
 local contest = report.contest
 answer.lost = report.lost
 
@@ -113,21 +114,21 @@ local function look_at(tenant, group)
   if string.find(' ' .. aside .. ' ', ' ' .. tenant .. ' ', 1, true) then
     return 'pass'
   end
-  local may_pause, displaced = free > 0 or report.paused_jobs < report.most_paused, nil
-  local is_crowded = not may_pause and not worker_report.first_of_kind(report.paused[tenant], view.is_batch)
+  local has_place, displaced = free > 0 or report.paused_jobs < report.most_paused, nil
+  local is_crowded = not has_place and not worker_report.first_of_kind(report.paused[tenant], view.is_batch)
   if is_crowded and not evict_paused.may_get_room(contest, tenant, view.is_batch, own, fingerprint) then
     return 'pass'
   end
   local giver = free <= 0 and preempt.find_victim(contest, tenant, group, view.is_batch) or nil
   if giver and is_crowded then
     displaced = evict_paused.find_displaced(report, contest, tenant, group, view.is_batch, own, fingerprint)
-    may_pause = displaced ~= nil
+    has_place = displaced ~= nil
   end
   if free <= 0 and not giver or is_crowded and not displaced then
     return 'pass'
   end
   local usable_cells = cells + (giver and heads.cells_for(giver.job) or 0)
-  local entry = paused_first(tenant, may_pause)
+  local entry = paused_first(tenant, has_place)
   if entry then
     return heads.wait_for_cells(view, entry.job, heads.cells_for(entry.job), usable_cells, free > 0, 'resume'),
       entry.job, giver
@@ -266,6 +267,6 @@ if contest then
   answer.ask_in_ms = preempt.next_contest_ms(contest)
 end
 if contest and worker_pauses then
-  worker_report.note_next_claim(worker_key, worker_fields[14], report, answer.ask_in_ms)
+  worker_report.note_next_claim(worker_key, worker_fields.asks_by_ms, report, answer.ask_in_ms)
 end
 return tell(answer)

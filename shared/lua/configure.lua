@@ -13,8 +13,8 @@
 -- USES oom_write schema
 
 -- A store without a number is either empty or was written by a version without numbers, which has format 1.
-local stored = redis.call('HMGET', k_config, 'schema', 'schema_oldest')
-local format, oldest = schema.schema_in(stored[1]), schema.schema_in(stored[2]) or 1
+local stored = read_fields(k_config, { 'schema', 'schema_oldest' })
+local format, oldest = schema.schema_in(stored.schema), schema.schema_in(stored.schema_oldest) or 1
 local is_empty = redis.call('EXISTS', k_config) == 0
 if schema.is_outdated(oldest) or not is_empty and (format or 1) < reads_from then
   return { 'format', format or 1, oldest }

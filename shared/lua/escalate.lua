@@ -24,18 +24,20 @@ end
 -- Returns the figures of a later pool if it takes the job, or nil. The job was admitted before, so the bounds on queued
 -- work do not refuse it.
 local function figures_of(pool, is_private)
-  local fields = redis.call('HMGET', k_books .. pool.slug, 'policy_local', 'policy_prompt_price_micro',
-    'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'drained_ms')
+  local fields = read_fields(k_books .. pool.slug, { 'policy_local', 'policy_prompt_price_micro',
+    'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'drained_ms' })
   local figures = { slug = pool.slug, tenant = job.tenant, prompt_tokens = pool.prompt_tokens,
-    max_tokens = pool.max_tokens, prompt_price = settings.integer_setting(fields[2], 0, 0, spending.MAX_AMOUNT),
-    answer_price = settings.integer_setting(fields[3], 0, 0, spending.MAX_AMOUNT),
-    day_cap = fields[4] and settings.integer_setting(fields[4], 0, 0, spending.MAX_AMOUNT) or nil,
-    weight_milli = generated_weight.weight_of_pool(settings.read_settings('generated_weight'), fields[5]) }
+    max_tokens = pool.max_tokens, prompt_price = settings.integer_setting(fields.policy_prompt_price_micro, 0, 0,
+    spending.MAX_AMOUNT), answer_price = settings.integer_setting(fields.policy_answer_price_micro, 0, 0,
+    spending.MAX_AMOUNT), day_cap = fields.policy_day_cap_micro
+    and settings.integer_setting(fields.policy_day_cap_micro, 0, 0, spending.MAX_AMOUNT) or nil,
+    weight_milli = generated_weight.weight_of_pool(settings.read_settings('generated_weight'),
+    fields.generated_weight_milli) }
   local is_dear = number(pool.max_price_micro, nil, 0) and spending.most_of(figures) > pool.max_price_micro
-  if is_private and fields[1] ~= '1' or is_dear or spending.check_budget(figures)
+  if is_private and fields.policy_local ~= '1' or is_dear or spending.check_budget(figures)
     or not budget.may_use(job, pool.prompt_tokens, pool.max_tokens)
     or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0
-    or now_ms - number(fields[6], -LIVE_MS, 0, now_ms) < LIVE_MS then
+    or now_ms - number(fields.drained_ms, -LIVE_MS, 0, now_ms) < LIVE_MS then
     return nil
   end
   figures.cost_mwt = math.floor(1000 * pool.prompt_tokens
@@ -45,9 +47,10 @@ end
 
 -- Returns the first later pool that takes the job, and its figures.
 local function next_pool()
-  local fields = redis.call('HMGET', k_rq_job .. id, 'penstock_later_pools', 'penstock_private')
-  local is_valid, later = pcall(cjson.decode, fields[1] or '[]')
-  local is_private = fields[2] == '1' or redis.call('HGET', k_tenant .. job.tenant, 'policy_private') == '1'
+  local fields = read_fields(k_rq_job .. id, { 'penstock_later_pools', 'penstock_private' })
+  local is_valid, later = pcall(cjson.decode, fields.penstock_later_pools or '[]')
+  local is_private = fields.penstock_private == '1' or redis.call('HGET', k_tenant .. job.tenant,
+    'policy_private') == '1'
   for _, pool in ipairs(is_valid and type(later) == 'table' and later or {}) do
     local is_whole = type(pool) == 'table' and type(pool.slug) == 'string' and type(pool.model) == 'string'
       and number(pool.prompt_tokens, nil, 0) and number(pool.max_tokens, nil, 1)

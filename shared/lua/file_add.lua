@@ -17,15 +17,15 @@
 
 -- How long a file is kept that nobody finishes.
 local UNFINISHED_S = 3600
-local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'record_bytes', 'parts')
-local length, parts = number(saved[2], 0, 0), number(saved[5], 0, 0)
-if saved[1] and saved[1] ~= tenant or part > parts then
+local saved = read_fields(k_file .. id, { 'tenant', 'bytes', 'kept_s', 'record_bytes', 'parts' })
+local length, parts = number(saved.bytes, 0, 0), number(saved.parts, 0, 0)
+if saved.tenant and saved.tenant ~= tenant or part > parts then
   return { 'gone' }
 end
 if part < parts then
   return { 'added', length }
 end
-local bytes_of_record = saved[1] and 0 or file_bytes.FILE_RECORD_BYTES
+local bytes_of_record = saved.tenant and 0 or file_bytes.FILE_RECORD_BYTES
 if forced == 0 then
   local whose, taken, most = file_bytes.exhausted_by(home, tenant, bytes)
   if not whose and bytes_of_record > 0 then
@@ -35,7 +35,7 @@ if forced == 0 then
     return { 'exhausted', whose, taken, most }
   end
 end
-if not saved[1] then
+if not saved.tenant then
   -- Parts of a file whose record is gone would not be counted.
   redis.call('UNLINK', k_file_parts .. id)
 end
@@ -43,9 +43,10 @@ if content ~= '' then
   redis.call('HSET', k_file_parts .. id, part, content)
   redis.call('PEXPIRE', k_file_parts .. id, 1000 * UNFINISHED_S)
 end
-local kept_s = number(saved[3]) or file_bytes.file_period_s(UNFINISHED_S)
+local kept_s = number(saved.kept_s) or file_bytes.file_period_s(UNFINISHED_S)
 redis.call('HSET', k_file .. id, 'tenant', tenant, 'home', home, 'bytes', whole(length + bytes),
-  'parts', whole(parts + 1), 'kept_s', whole(kept_s), 'record_bytes', whole(number(saved[4], bytes_of_record, 0)))
+  'parts', whole(parts + 1), 'kept_s', whole(kept_s), 'record_bytes', whole(number(saved.record_bytes, bytes_of_record,
+  0)))
 redis.call('PEXPIRE', k_file .. id, 1000 * UNFINISHED_S)
 file_bytes.count_file_bytes(home, tenant, kept_s, bytes)
 if bytes_of_record > 0 then

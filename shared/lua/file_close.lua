@@ -16,23 +16,23 @@
 -- KEEPS 9
 -- USES clock oom_write mark index file_bytes
 
-local saved = redis.call('HMGET', k_file .. id, 'tenant', 'bytes', 'kept_s', 'created_ms', 'home', 'record_bytes')
-if saved[1] ~= tenant then
+local saved = read_fields(k_file .. id, { 'tenant', 'bytes', 'kept_s', 'created_ms', 'home', 'record_bytes' })
+if saved.tenant ~= tenant then
   return { 'gone' }
 end
 local idem = k_idem .. tenant .. '.' .. idem_digest
-if not saved[4] and idem_digest ~= '' then
+if not saved.created_ms and idem_digest ~= '' then
   local other_id, digest = string.match(redis.call('GET', idem) or '', '^(%S+) (%S*)$')
-  local other = other_id and redis.call('HMGET', k_file .. other_id, 'tenant', 'created_ms') or {}
-  if other[1] == tenant and other[2] then
+  local other = other_id and read_fields(k_file .. other_id, { 'tenant', 'created_ms' }) or {}
+  if other.tenant == tenant and other.created_ms then
     if digest ~= body_digest then
       return { 'mismatch', other_id }
     end
     return { 'repeated', other_id, redis.call('HGETALL', k_file .. other_id) }
   end
 end
-if not saved[4] then
-  local home, bytes, kept_s = saved[5] or file_bytes.STORE, number(saved[2], 0, 0), number(saved[3], 0, 0)
+if not saved.created_ms then
+  local home, bytes, kept_s = saved.home or file_bytes.STORE, number(saved.bytes, 0, 0), number(saved.kept_s, 0, 0)
   local new_record_bytes, new_kept_s = file_bytes.FILE_RECORD_BYTES + #filename, file_bytes.file_period_s(ttl_s)
   if idem_digest ~= '' then
     new_record_bytes = new_record_bytes + file_bytes.IDEM_BYTES
@@ -40,7 +40,7 @@ if not saved[4] then
     redis.call('HSET', k_file .. id, 'idem', idem_digest)
   end
   file_bytes.uncount_file_bytes(home, tenant, kept_s, bytes)
-  file_bytes.uncount_file_bytes(file_bytes.STORE, tenant, kept_s, number(saved[6], 0, 0))
+  file_bytes.uncount_file_bytes(file_bytes.STORE, tenant, kept_s, number(saved.record_bytes, 0, 0))
   file_bytes.count_file_bytes(home, tenant, new_kept_s, bytes)
   file_bytes.count_file_bytes(file_bytes.STORE, tenant, new_kept_s, new_record_bytes)
   redis.call('HSET', k_file .. id, 'kept_s', whole(new_kept_s), 'record_bytes', whole(new_record_bytes),

@@ -20,20 +20,20 @@ local function judge_workers()
   end
   local all_drain, none_lasts, new_until_ms = true, true, {}
   for i = 1, #live do
-    local worker = redis.call('HMGET', k_worker .. live[i], 'draining', 'slug', 'since_ms')
-    if worker[1] ~= '1' then
-      local slug = worker[2] or ''
+    local worker = read_fields(k_worker .. live[i], { 'draining', 'slug', 'since_ms' })
+    if worker.draining ~= '1' then
+      local slug = worker.slug or ''
       new_until_ms[slug] = new_until_ms[slug] or crashes.ms_of_a_new_worker(slug)
       all_drain = false
-      none_lasts = none_lasts and now_ms - number(worker[3], 0, 0, now_ms) < new_until_ms[slug]
+      none_lasts = none_lasts and now_ms - number(worker.since_ms, 0, 0, now_ms) < new_until_ms[slug]
     end
   end
   return all_drain, none_lasts and not all_drain
 end
 
-local settings = redis.call('HMGET', k_config, 'max_inflight', 'live_slots', 'live_places', 'draining',
-  'schema_oldest')
+local settings = read_fields(k_config, { 'max_inflight', 'live_slots', 'live_places', 'draining', 'schema_oldest' })
 local all_drain, none_lasts = judge_workers()
-return { 'overview', redis.call('ZCARD', k_inflight), settings[1] or '',
-  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), settings[2] or '', settings[3] or '',
-  (settings[4] == '1' or schema.is_outdated(settings[5]) or all_drain) and 1 or 0, none_lasts and 1 or 0 }
+return { 'overview', redis.call('ZCARD', k_inflight), settings.max_inflight or '',
+  redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), settings.live_slots or '', settings.live_places or '',
+  (settings.draining == '1' or schema.is_outdated(settings.schema_oldest) or all_drain) and 1 or 0, none_lasts and 1
+  or 0 }

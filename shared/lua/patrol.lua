@@ -15,20 +15,20 @@
 -- process continues where it stopped.
 local ON_PATROL_MS = 10000
 
-local held = redis.pcall('HMGET', k_patrol, 'asker', 'until_ms', 'cursor', 'round')
+local held = peek_fields(k_patrol, { 'asker', 'until_ms', 'cursor', 'round' })
 if held.err then
   redis.call('DEL', k_patrol)
   held = {}
 end
-local until_ms, round = number(held[2], 0), number(held[4], 0)
+local until_ms, round = number(held.until_ms, 0), number(held.round, 0)
 -- A time that is further away was not written by this script.
-if held[1] and held[1] ~= asker and until_ms > now_ms and until_ms <= now_ms + ON_PATROL_MS then
+if held.asker and held.asker ~= asker and until_ms > now_ms and until_ms <= now_ms + ON_PATROL_MS then
   return { 'patrol', math.max(rest_ms, pause_ms), round, 0, {} }
 end
 
 -- ZSCAN returns each queue that exists from the beginning of the round to its end, even if queues are added, removed
 -- and ordered anew in between. A walk by rank would skip the queues behind one that moves to the end of the order.
-local cursor = string.match(held[3] or '', '^%d+$') or '0'
+local cursor = string.match(held.cursor or '', '^%d+$') or '0'
 local page = redis.pcall('ZSCAN', k_queues, cursor, 'COUNT', limit)
 if page.err then
   page = { '0', {} }

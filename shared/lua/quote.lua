@@ -54,8 +54,8 @@ local function run_checks(request)
   verdict.look(request)
   return_room.look_at_room(request)
   if request.has_tier then
-    local pool_fields = redis.call('HMGET', k_books .. request.slug, 'tier', 'tier_look_ms')
-    request.tier = tier.tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
+    local pool_fields = read_fields(k_books .. request.slug, { 'tier', 'tier_look_ms' })
+    request.tier = tier.tier_in_force(pool_fields.tier, pool_fields.tier_look_ms, request.main_mwt)
   end
   return verdict.first_refusal(request)
 end

@@ -36,30 +36,31 @@ end
 -- its policy. Adds the owner's contribution to the sums. `fields` are those of its record.
 local sums = { jobs = 0, tokens = 0, mwt = 0, batch_jobs = 0, batch_mwt = 0, [false] = 0, [true] = 0 }
 local function rebook_owner(owner, set, score, fields)
-  local key, jobs = k_tenant .. owner, number(fields[2], 0, 0)
-  local service, weight_milli = number(fields[5], nil, service.MIN_SERVICE_MWT), number(fields[6], 0, 0)
+  local key, jobs = k_tenant .. owner, number(fields['n|' .. slug], 0, 0)
+  local service, weight_milli = number(fields['s|' .. slug], nil, service.MIN_SERVICE_MWT), number(fields['w|'
+    .. slug], 0, 0)
   if service and score ~= service then
     redis.call('ZADD', set, whole(service), owner)
     repairs = repairs + 1
   end
   if service.is_group(owner) then
-    weight_milli = pool_record.weight_in(fields[7])
+    weight_milli = pool_record.weight_in(fields.policy_weight_milli)
     correct(key, { ['w|' .. slug] = weight_milli })
   else
     jobs = redis.call('ZCARD', k_order .. owner .. '.' .. slug)
     correct(key, { ['n|' .. slug] = jobs })
   end
-  sums.jobs, sums.tokens, sums.mwt = sums.jobs + jobs, sums.tokens + number(fields[3], 0, 0),
-    sums.mwt + number(fields[4], 0, 0)
-  sums.batch_jobs = sums.batch_jobs + number(fields[8], 0, 0)
-  sums.batch_mwt = sums.batch_mwt + number(fields[9], 0, 0)
+  sums.jobs, sums.tokens, sums.mwt = sums.jobs + jobs, sums.tokens + number(fields['t|' .. slug], 0, 0),
+    sums.mwt + number(fields['b|' .. slug], 0, 0)
+  sums.batch_jobs = sums.batch_jobs + number(fields['bn|' .. slug], 0, 0)
+  sums.batch_mwt = sums.batch_mwt + number(fields['bb|' .. slug], 0, 0)
   sums[is_batch[set]] = sums[is_batch[set]] + weight_milli
 end
 
 local function examine(owner, set, score)
-  local fields = redis.call('HMGET', k_tenant .. owner, 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
-    's|' .. slug, 'w|' .. slug, 'policy_weight_milli', 'bn|' .. slug, 'bb|' .. slug)
-  local right_group = service.is_group(owner) and '' or service.group_in(fields[1])
+  local fields = read_fields(k_tenant .. owner, { 'g|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug, 's|' .. slug,
+    'w|' .. slug, 'policy_weight_milli', 'bn|' .. slug, 'bb|' .. slug })
+  local right_group = service.is_group(owner) and '' or service.group_in(fields['g|' .. slug])
   local only_batch = priority.has_only_batch(owner, slug)
   if right_group ~= group then
     redis.call('ZREM', set, owner)
@@ -91,9 +92,10 @@ elseif sums.jobs > 0 then
   correct(key, { ['n|' .. slug] = sums.jobs, ['t|' .. slug] = sums.tokens, ['b|' .. slug] = sums.mwt,
     ['bn|' .. slug] = sums.batch_jobs, ['bb|' .. slug] = sums.batch_mwt })
   for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. group)) do
-    local own = redis.call('HMGET', key, 'n|' .. pool, 't|' .. pool, 'b|' .. pool)
-    all.waiting, all.waiting_tokens = all.waiting + number(own[1], 0), all.waiting_tokens + number(own[2], 0)
-    all.waiting_mwt = all.waiting_mwt + number(own[3], 0)
+    local own = read_fields(key, { 'n|' .. pool, 't|' .. pool, 'b|' .. pool })
+    all.waiting, all.waiting_tokens = all.waiting + number(own['n|' .. pool], 0), all.waiting_tokens + number(own['t|'
+      .. pool], 0)
+    all.waiting_mwt = all.waiting_mwt + number(own['b|' .. pool], 0)
   end
   correct(key, all)
 end

@@ -33,34 +33,37 @@ for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
 end
 -- Apply the tenant's group and weight again if they were changed while the tenant had queued jobs, or were lost with
 -- its record. If its service was lost, restore it.
-local policy = redis.call('HMGET', k_tenant .. tenant, 'policy', 'policy_weight_milli', 'policy_group')
+local policy = read_fields(k_tenant .. tenant, { 'policy', 'policy_weight_milli', 'policy_group' })
 for i = 1, #slugs do
-  local own = redis.call('HMGET', k_tenant .. tenant, 'w|' .. slugs[i], 's|' .. slugs[i], 'g|' .. slugs[i])
-  local group, weight_milli = service.group_named(policy[3]), pool_record.weight_in(policy[2])
-  if not own[2] then
+  local own = read_fields(k_tenant .. tenant, { 'w|' .. slugs[i], 's|' .. slugs[i], 'g|' .. slugs[i] })
+  local group, weight_milli = service.group_named(policy.policy_group),
+    pool_record.weight_in(policy.policy_weight_milli)
+  if not own['s|' .. slugs[i]] then
     redis.call('HSET', k_tenant .. tenant, 's|' .. slugs[i],
-      whole(service.unrecorded_service(tenant, slugs[i], service.group_in(own[3]))))
+      whole(service.unrecorded_service(tenant, slugs[i], service.group_in(own['g|' .. slugs[i]]))))
     repairs = repairs + 1
   end
-  if number(own[1]) ~= weight_milli then
+  if number(own['w|' .. slugs[i]]) ~= weight_milli then
     redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
     -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
     -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
-    if service.group_in(own[3]) == '' then
-      turns.add_weight(slugs[i], priority.has_only_batch(tenant, slugs[i]), weight_milli - number(own[1], 1000))
+    if service.group_in(own['g|' .. slugs[i]]) == '' then
+      turns.add_weight(slugs[i], priority.has_only_batch(tenant, slugs[i]), weight_milli - number(own['w|'
+        .. slugs[i]], 1000))
     end
     repairs = repairs + 1
   end
-  if service.group_in(own[3]) ~= group then
+  if service.group_in(own['g|' .. slugs[i]]) ~= group then
     turns.regroup(tenant, slugs[i], group)
     repairs = repairs + 1
-  elseif (own[3] or '') ~= group then
+  elseif (own['g|' .. slugs[i]] or '') ~= group then
     turns.join(tenant, slugs[i], group)
     repairs = repairs + 1
   end
   if group ~= '' then
-    local of_group = redis.call('HMGET', k_tenant .. group, 'w|' .. slugs[i], 'policy_weight_milli')
-    local counted_milli, group_milli = number(of_group[1], 0, 0), pool_record.weight_in(of_group[2])
+    local of_group = read_fields(k_tenant .. group, { 'w|' .. slugs[i], 'policy_weight_milli' })
+    local counted_milli, group_milli = number(of_group['w|' .. slugs[i]], 0, 0),
+      pool_record.weight_in(of_group.policy_weight_milli)
     if counted_milli ~= group_milli then
       redis.call('HSET', k_tenant .. group, 'w|' .. slugs[i], group_milli)
       turns.add_weight(slugs[i], priority.has_only_batch(group, slugs[i]), group_milli - counted_milli)
@@ -90,7 +93,7 @@ end
 -- Gives the tenant's record a TTL if it has neither a TTL nor a policy. If the record was deleted, the next script that
 -- writes a sum into the record creates it again without a TTL.
 local function restore_ttl()
-  if not policy[1] and redis.call('TTL', k_tenant .. tenant) == -1 then
+  if not policy.policy and redis.call('TTL', k_tenant .. tenant) == -1 then
     local ttl_s = settings.read_settings('result_ttl_s')
     redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
   end
@@ -110,17 +113,19 @@ for i = 1, #slugs do
   true_sums[own], true_sums[number_here], true_sums[tokens_here] = 0, 0, 0
   true_sums[batch_here], true_sums[batch_mwt_here] = 0, 0
   for j = 1, #ids do
-    local job = redis.pcall('HMGET', k_rq_job .. ids[j], unpack(FIELDS))
-    if job[1] == 'queued' then
-      true_sums[own] = true_sums[own] + job_record.natural(job[5])
+    local job = peek_fields(k_rq_job .. ids[j], FIELDS)
+    if job.penstock_state == 'queued' then
+      true_sums[own] = true_sums[own] + job_record.natural(job.penstock_cost_mwt)
       true_sums.waiting, true_sums[number_here] = true_sums.waiting + 1, true_sums[number_here] + 1
-      true_live_bytes = true_live_bytes + tenant_bytes.kept_number(job[9])
-      true_sums[tokens_here] = true_sums[tokens_here] + job_record.natural(job[3]) + job_record.natural(job[4])
-      true_sums.waiting_tokens = true_sums.waiting_tokens + job_record.natural(job[3]) + job_record.natural(job[4])
-      true_sums.waiting_mwt = true_sums.waiting_mwt + job_record.natural(job[5])
-      if priority.priority_in(job[12]) == -1 then
+      true_live_bytes = true_live_bytes + tenant_bytes.kept_number(job.penstock_bytes)
+      true_sums[tokens_here] = true_sums[tokens_here] + job_record.natural(job.penstock_prompt_tokens)
+        + job_record.natural(job.penstock_max_tokens)
+      true_sums.waiting_tokens = true_sums.waiting_tokens + job_record.natural(job.penstock_prompt_tokens)
+        + job_record.natural(job.penstock_max_tokens)
+      true_sums.waiting_mwt = true_sums.waiting_mwt + job_record.natural(job.penstock_cost_mwt)
+      if priority.priority_in(job.penstock_priority) == -1 then
         true_sums[batch_here] = true_sums[batch_here] + 1
-        true_sums[batch_mwt_here] = true_sums[batch_mwt_here] + job_record.natural(job[5])
+        true_sums[batch_mwt_here] = true_sums[batch_mwt_here] + job_record.natural(job.penstock_cost_mwt)
       end
     end
   end
@@ -128,10 +133,10 @@ end
 
 -- Repairs RQ's record of a running job if another program changed it.
 local function make_agree(id, job)
-  local queue = tenant .. '.' .. job[6]
-  if job[8] ~= 'started' or not redis.call('ZSCORE', k_rq_wip .. queue, id .. ':' .. job[7]) then
+  local queue = tenant .. '.' .. job.penstock_slug
+  if job.status ~= 'started' or not redis.call('ZSCORE', k_rq_wip .. queue, id .. ':' .. job.penstock_claim) then
     redis.call('HSET', k_rq_job .. id, 'status', 'started')
-    rq.rq_start(queue, id, job[7], now_ms)
+    rq.rq_start(queue, id, job.penstock_claim, now_ms)
     repairs = repairs + 1
   end
 end
@@ -148,15 +153,15 @@ end
 
 -- Adds a running job to the figures of its pool.
 local function count_in_pool(job)
-  local pool = pools[job[6]] or no_figures()
-  local is_paused, group = job_record.natural(job[11]) > 0, service.group_in(job[10])
-  pools[job[6]], pool.running = pool, pool.running + 1
+  local pool = pools[job.penstock_slug] or no_figures()
+  local is_paused, group = job_record.natural(job.penstock_paused_since_ms) > 0, service.group_in(job.penstock_group)
+  pools[job.penstock_slug], pool.running = pool, pool.running + 1
   pool.paused = pool.paused + (is_paused and 1 or 0)
-  pool.running_mwt = pool.running_mwt + job_record.natural(job[5])
-  pool.running_tokens = pool.running_tokens + (is_paused and 0 or job_record.natural(job[3])
-    + job_record.natural(job[4]))
-  for _, owner in ipairs({ job[2], not is_paused and group ~= '' and group or nil }) do
-    for _, of_batch in ipairs({ '', priority.priority_in(job[12]) == -1 and 'b' or nil }) do
+  pool.running_mwt = pool.running_mwt + job_record.natural(job.penstock_cost_mwt)
+  pool.running_tokens = pool.running_tokens + (is_paused and 0 or job_record.natural(job.penstock_prompt_tokens)
+    + job_record.natural(job.penstock_max_tokens))
+  for _, owner in ipairs({ job.penstock_tenant, not is_paused and group ~= '' and group or nil }) do
+    for _, of_batch in ipairs({ '', priority.priority_in(job.penstock_priority) == -1 and 'b' or nil }) do
       local field = (is_paused and 'p' or 'c') .. of_batch .. '|' .. owner
       pool.rows[field] = (pool.rows[field] or 0) + 1
     end
@@ -164,16 +169,16 @@ local function count_in_pool(job)
 end
 
 for i = 1, #running do
-  local job = redis.pcall('HMGET', k_rq_job .. running[i], unpack(FIELDS))
-  if job[1] == 'running' and job[2] and job[6] then
+  local job = peek_fields(k_rq_job .. running[i], FIELDS)
+  if job.penstock_state == 'running' and job.penstock_tenant and job.penstock_slug then
     count_in_pool(job)
   end
-  if job[1] == 'running' and job[2] == tenant and job[6] and job[7] then
+  if job.penstock_state == 'running' and job.penstock_tenant == tenant and job.penstock_slug and job.penstock_claim then
     true_sums.running = true_sums.running + 1
-    true_sums.paused = true_sums.paused + (job_record.natural(job[11]) > 0 and 1 or 0)
-    true_live_bytes = true_live_bytes + tenant_bytes.kept_number(job[9])
+    true_sums.paused = true_sums.paused + (job_record.natural(job.penstock_paused_since_ms) > 0 and 1 or 0)
+    true_live_bytes = true_live_bytes + tenant_bytes.kept_number(job.penstock_bytes)
     make_agree(running[i], job)
-  elseif job[1] ~= 'running' and not job_record.read_job(running[i]) then
+  elseif job.penstock_state ~= 'running' and not job_record.read_job(running[i]) then
     forget.forget_job(running[i])
   end
 end
@@ -218,6 +223,6 @@ if is_complete then
     end
   end
 end
-repairs = repairs + budget.recount_reserved(tenant, service.group_named(policy[3]))
+repairs = repairs + budget.recount_reserved(tenant, service.group_named(policy.policy_group))
 restore_ttl()
 return { 'recounted', repairs }

@@ -144,7 +144,8 @@ end
 if charges_all then
   progress.follow_service(slug, computing)
 end
-local system = redis.call('HMGET', k_config, 'draining', 'schema_oldest')
-local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or system[1] == '1' or schema.is_outdated(system[2])
+local system = read_fields(k_config, { 'draining', 'schema_oldest' })
+local drain = redis.call('HGET', worker_key, 'drain_asked') == '1' or system.draining == '1'
+  or schema.is_outdated(system.schema_oldest)
 local refused = number(redis.call('HGET', k_stats, 'load_refusals|' .. slug), 0, 0)
 return { 'renewed', drain and 1 or 0, known_to_rq and 0 or 1, lost, canceled, refused }

@@ -69,14 +69,16 @@ local has_tiers, live_models, capacity_wtps, loads = redis.call('HGET', k_config
 for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - LIVE_MS, 'LIMIT', 0, 64)) do
   local slug = slug.slug_of(model)
   if redis.call('ZCOUNT', k_pool .. slug, now_ms - LIVE_MS, '+inf') > 0 then
-    local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms', 'mu_milli',
-      'waiting_mwt', 'batch_mwt', 'mu_wtps', 'running', 'slots')
-    local queued_mwt, mu_wtps = number(pool_fields[4], 0) - number(pool_fields[5], 0), number(pool_fields[6], 0, 0)
-    capacity_wtps = capacity_wtps + number(pool_fields[3], 0) / 1000
+    local pool_fields = read_fields(k_books .. slug, { 'tier', 'tier_look_ms', 'mu_milli', 'waiting_mwt', 'batch_mwt',
+      'mu_wtps', 'running', 'slots' })
+    local queued_mwt, mu_wtps = number(pool_fields.waiting_mwt, 0) - number(pool_fields.batch_mwt, 0),
+      number(pool_fields.mu_wtps, 0, 0)
+    capacity_wtps = capacity_wtps + number(pool_fields.mu_milli, 0) / 1000
     live_models[#live_models + 1] = model
-    live_models[#live_models + 1] = has_tiers and tier.tier_in_force(pool_fields[1], pool_fields[2], queued_mwt) or -1
+    live_models[#live_models + 1] = has_tiers and tier.tier_in_force(pool_fields.tier, pool_fields.tier_look_ms,
+      queued_mwt) or -1
     local backlog_s = mu_wtps > 0 and math.max(0, queued_mwt) / 1000 / mu_wtps or -1
-    local busy_ratio = math.min(1, number(pool_fields[7], 0, 0) / math.max(1, number(pool_fields[8], 0, 0)))
+    local busy_ratio = math.min(1, number(pool_fields.running, 0, 0) / math.max(1, number(pool_fields.slots, 0, 0)))
     loads[#loads + 1] = { model, string.format('%.17g', backlog_s), string.format('%.17g', busy_ratio) }
   end
 end

@@ -26,8 +26,8 @@ end
 -- has the turn to sweep. It keeps the turn as long as it asks again within this time.
 local TURN_MS = 10000
 if asker ~= '' then
-  local turn = redis.call('HMGET', k_patrol, 'sweeper', 'sweeper_until_ms')
-  if turn[1] and turn[1] ~= asker and number(turn[2], 0, 0, now_ms + TURN_MS) > now_ms then
+  local turn = read_fields(k_patrol, { 'sweeper', 'sweeper_until_ms' })
+  if turn.sweeper and turn.sweeper ~= asker and number(turn.sweeper_until_ms, 0, 0, now_ms + TURN_MS) > now_ms then
     return { 'swept', 0, -1, 1, {}, {} }
   end
   redis.call('HSET', k_patrol, 'sweeper', asker, 'sweeper_until_ms', now_ms + TURN_MS)

@@ -28,8 +28,8 @@ local before_tokens = -1
 if rank and rank <= MAX_JOBS_BEFORE then
   before_tokens = 0
   for _, other_id in ipairs(rank > 0 and redis.call('ZRANGE', k_order .. job.queue, 0, rank - 1) or {}) do
-    local tokens = redis.pcall('HMGET', k_rq_job .. other_id, 'penstock_prompt_tokens', 'penstock_max_tokens')
-    before_tokens = before_tokens + number(tokens[1], 0) + number(tokens[2], 0)
+    local tokens = peek_fields(k_rq_job .. other_id, { 'penstock_prompt_tokens', 'penstock_max_tokens' })
+    before_tokens = before_tokens + number(tokens.penstock_prompt_tokens, 0) + number(tokens.penstock_max_tokens, 0)
   end
 end
 local result = redis.pcall('GET', k_result .. id)

@@ -12,8 +12,8 @@
 -- KEEPS 9 13
 -- USES clock oom_write mark stats webhook
 
-local saved = redis.call('HMGET', k_webhook .. id, 'token', 'ended_ms', 'kind', 'tenant')
-if saved[1] ~= token or saved[4] ~= tenant then
+local saved = read_fields(k_webhook .. id, { 'token', 'ended_ms', 'kind', 'tenant' })
+if saved.token ~= token or saved.tenant ~= tenant then
   return { 'lost' }
 end
 if result == '' then
@@ -24,7 +24,7 @@ stats.count('webhooks|' .. result)
 local tries = number(redis.call('HGET', k_webhook .. id, 'tries'), 0, 0, 1e6) + 1
 -- Writes the state of the webhook to the record of its job or batch, if that has not expired.
 local function show(state)
-  local is_job = saved[3] == 'job'
+  local is_job = saved.kind == 'job'
   local record, prefix = is_job and k_rq_job .. id or k_batch_record .. id, is_job and 'penstock_' or ''
   if redis.call('HEXISTS', record, prefix .. 'callback_url') == 1 then
     redis.call('HSET', record, prefix .. 'webhook', state .. ' ' .. tries .. ' ' .. result)
@@ -36,7 +36,7 @@ if result == 'delivered' then
   webhook.end_turn(tenant)
   return { 'told' }
 end
-local until_ms = number(saved[2], now_ms, 0, now_ms) + webhook.TOLD_FOR_MS
+local until_ms = number(saved.ended_ms, now_ms, 0, now_ms) + webhook.TOLD_FOR_MS
 local due_ms = now_ms + rest_ms
 if rest_ms < 0 or now_ms >= until_ms then
   show('gave_up')

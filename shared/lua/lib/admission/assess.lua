@@ -17,9 +17,9 @@ local function leave_out(request, superseded)
   end
   budget.leave_out_hold(request, superseded)
   -- Only the record of the superseded job stays.
-  local bytes = redis.call('HMGET', k_rq_job .. superseded.id, 'penstock_bytes', 'penstock_fixed_bytes')
-  request.live_bytes = math.max(0, request.live_bytes - tenant_bytes.kept_number(bytes[1]))
-  request.ended_bytes = request.ended_bytes + tenant_bytes.kept_number(bytes[2])
+  local bytes = read_fields(k_rq_job .. superseded.id, { 'penstock_bytes', 'penstock_fixed_bytes' })
+  request.live_bytes = math.max(0, request.live_bytes - tenant_bytes.kept_number(bytes.penstock_bytes))
+  request.ended_bytes = request.ended_bytes + tenant_bytes.kept_number(bytes.penstock_fixed_bytes)
   if superseded.slug == request.slug then
     request.pool_inflight = request.pool_inflight - 1
     request.main_mwt = request.main_mwt - (superseded.priority >= 0 and superseded.cost_mwt or 0)

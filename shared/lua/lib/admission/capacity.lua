@@ -21,9 +21,9 @@ end
 local function queued_in(slug, set)
   local owners, jobs, tokens = redis.call('ZRANGE', set, 0, MAX_SUMMED - 1), 0, 0
   for i = 1, #owners do
-    local own = redis.call('HMGET', k_tenant .. owners[i], 'n|' .. slug, 'bn|' .. slug, 't|' .. slug)
-    jobs = jobs + priority.counted_work(false, number(own[1], 0, 0), number(own[2], 0, 0))
-    tokens = tokens + number(own[3], 0, 0)
+    local own = read_fields(k_tenant .. owners[i], { 'n|' .. slug, 'bn|' .. slug, 't|' .. slug })
+    jobs = jobs + priority.counted_work(false, number(own['n|' .. slug], 0, 0), number(own['bn|' .. slug], 0, 0))
+    tokens = tokens + number(own['t|' .. slug], 0, 0)
   end
   local times = redis.call('ZCARD', set) / math.max(1, #owners)
   return jobs * times, tokens * times

@@ -97,11 +97,11 @@ end
 
 -- Returns the lengths between which the tenant's answers usually are: the 10th and the 90th percentile.
 local function usual_lengths(request)
-  local of_tenant = redis.call('HMGET', k_tenant .. request.tenant, 'len_n', 'len_p10', 'len_p90')
-  local of_pool = redis.call('HMGET', k_books .. request.slug, 'len_n', 'len_p10', 'len_p90')
+  local of_tenant = read_fields(k_tenant .. request.tenant, { 'len_n', 'len_p10', 'len_p90' })
+  local of_pool = read_fields(k_books .. request.slug, { 'len_n', 'len_p10', 'len_p90' })
   local max_tokens, candidates = request.max_tokens, request.candidates
-  return lengths.length_of(of_tenant[1], of_tenant[2], of_pool[1], of_pool[2], max_tokens, candidates),
-    lengths.length_of(of_tenant[1], of_tenant[3], of_pool[1], of_pool[3], max_tokens, candidates)
+  return lengths.length_of(of_tenant.len_n, of_tenant.len_p10, of_pool.len_n, of_pool.len_p10, max_tokens, candidates),
+    lengths.length_of(of_tenant.len_n, of_tenant.len_p90, of_pool.len_n, of_pool.len_p90, max_tokens, candidates)
 end
 
 -- Returns the mean time until one of the pool's slots, which are all taken, becomes free.
@@ -147,9 +147,10 @@ local function predict(request)
   local most_ms = longest_wait_ms(request)
   formula_ms, share_wait_ms = math.min(most_ms, formula_ms), math.min(most_ms, share_wait_ms)
   local class = class_of(request, rank, latest_in_ms, is_early)
-  local learned = redis.call('HMGET', k_books .. request.slug, 'wait|' .. class, 'early|' .. class, 'late|' .. class)
+  local learned = read_fields(k_books .. request.slug, { 'wait|' .. class, 'early|' .. class, 'late|' .. class })
   local wait_ms = request.idle and 0
-    or math.max(0, math.min(most_ms, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned[1]) - WAIT_FLOOR_MS))
+    or math.max(0, math.min(most_ms, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned['wait|' .. class])
+    - WAIT_FLOOR_MS))
   -- The work that others do while the job is paused would otherwise have delayed its start.
   local longest_pause_ms = most_ms - math.max(wait_ms, share_wait_ms)
   local function pause_ms_of(compute_ms)
@@ -164,8 +165,9 @@ local function predict(request)
   request.long_ms = prompt_ms + long_tokens * request.tpot_ms
   request.long_ms = request.long_ms + pause_ms_of(request.long_ms)
   request.learned_class, request.learned_ms = class, wait_ms - math.max(formula_ms, share_wait_ms)
-  local early_ms = (SHORT_WAIT * wait_ms + prompt_ms + short_tokens * request.tpot_ms) * factor_of(learned[2])
-  local late_ms = (LONG_WAIT * wait_ms + request.long_ms) * factor_of(learned[3])
+  local early_ms = (SHORT_WAIT * wait_ms + prompt_ms + short_tokens * request.tpot_ms) * factor_of(learned['early|'
+    .. class])
+  local late_ms = (LONG_WAIT * wait_ms + request.long_ms) * factor_of(learned['late|' .. class])
   request.early_ms = math.min(early_ms, request.eta_ms)
   request.late_ms = math.max(request.eta_ms, math.min(late_ms, request.deadline_in_ms))
   request.prediction = string.format('%.0f %.0f %.0f %.0f %s', wait_ms + prompt_ms, request.early_ms, request.late_ms,

@@ -19,8 +19,8 @@ local TIMES_KNOWN = 2
 local TOLERANCE = 1e-9
 -- The names of the percentiles, and their shares. The first two say how short answers can be: in the unknown part they
 -- are the least possible length and no guess, because a claim gives up jobs by them.
-local PERCENTILES = { { 'len_p10', 0.1 }, { 'len_p20', 0.2 }, { 'len_p35', 0.35 }, { 'len_p50', 0.5 }, { 'len_p90',
-  0.9 } }
+local PERCENTILES = { { 'len_p10', 0.1 }, { 'len_p20', 0.2 }, { 'len_p35', 0.35 }, { 'len_p50', 0.5 },
+  { 'len_p90', 0.9 } }
 local LEAST_PERCENTILES = 2
 
 -- Returns the bucket for a length in tokens: 0 for an empty answer, otherwise the nearest of the buckets from 1.
@@ -101,14 +101,13 @@ end
 
 -- Returns the lengths that answers of the pool usually have, as PERCENTILES and then the mean.
 local function lengths_in_pool(pool_key)
-  local usual, stored = {}, pool_key and redis.call('HMGET', pool_key, 'len_n', 'len_mean', 'len_tail', 'len_p10',
-    'len_p20', 'len_p35', 'len_p50', 'len_p90') or {}
-  local n = stored[1]
+  local usual, stored = {}, pool_key and read_fields(pool_key, { 'len_n', 'len_mean', 'len_tail', 'len_p10',
+    'len_p20', 'len_p35', 'len_p50', 'len_p90' }) or {}
   for i = 1, #PERCENTILES do
-    usual[i] = lengths.length_of(n, stored[3 + i], 0, 0, MAX_NUMBER)
+    usual[i] = lengths.length_of(stored.len_n, stored[PERCENTILES[i][1]], 0, 0, MAX_NUMBER)
   end
-  usual[#PERCENTILES + 1] = lengths.length_of(n, lengths.mean_length(stored[2], stored[3], MAX_NUMBER), 0, 0,
-    MAX_NUMBER)
+  local mean = lengths.mean_length(stored.len_mean, stored.len_tail, MAX_NUMBER)
+  usual[#PERCENTILES + 1] = lengths.length_of(stored.len_n, mean, 0, 0, MAX_NUMBER)
   return usual
 end
 
@@ -133,14 +132,14 @@ end
 -- Adds one answer's length to the statistics of a tenant or a pool. The unknown rest of a tenant's lengths is guessed
 -- from those of the pool with the hash `pool_key`.
 local function learn(key, tokens, is_cut, pool_key)
-  local stored = redis.call('HMGET', key, 'len_hist', 'len_cut', 'len_sum')
-  local rows, row = read_histograms(stored[1], stored[2], bucket_of(tokens))
+  local stored = read_fields(key, { 'len_hist', 'len_cut', 'len_sum' })
+  local rows, row = read_histograms(stored.len_hist, stored.len_cut, bucket_of(tokens))
   if is_cut and says_nothing(rows, row.bucket) then
     return
   end
   row.whole, row.cut = row.whole + (is_cut and 0 or 1), row.cut + (is_cut and 1 or 0)
   local n_before, middles = sum_of(rows)
-  local sum = number(stored[3], 0, 0) + tokens
+  local sum = number(stored.len_sum, 0, 0) + tokens
   -- The lengths in relation to the middles of their buckets.
   local scale = middles > 0 and sum / middles or 1
   local all, cut, n = store_forms_of(rows)

@@ -35,8 +35,8 @@ end
 
 -- Returns the mean length of the tenant's answers of at most max_tokens, by the same rule.
 local function usual_length(tenant, slug, max_tokens)
-  local of_tenant = redis.call('HMGET', k_tenant .. tenant, 'len_n', 'len_mean', 'len_tail')
-  local of_pool = redis.call('HMGET', k_books .. slug, 'len_n', 'len_mean', 'len_tail')
-  return length_of(of_tenant[1], mean_length(of_tenant[2], of_tenant[3], max_tokens), of_pool[1],
-    mean_length(of_pool[2], of_pool[3], max_tokens), max_tokens)
+  local of_tenant = read_fields(k_tenant .. tenant, { 'len_n', 'len_mean', 'len_tail' })
+  local of_pool = read_fields(k_books .. slug, { 'len_n', 'len_mean', 'len_tail' })
+  return length_of(of_tenant.len_n, mean_length(of_tenant.len_mean, of_tenant.len_tail, max_tokens), of_pool.len_n,
+    mean_length(of_pool.len_mean, of_pool.len_tail, max_tokens), max_tokens)
 end

@@ -29,13 +29,13 @@ end
 -- Updates the places of a pool and the sum over all pools.
 local function update_places(slug, slots, mu_milli)
   local key = k_books .. slug
-  local stored, max_wait_ms = redis.call('HMGET', key, 'places', 'mean_mwt'), settings.read_settings('max_wait_ms')
-  local held, mean_mwt = number(stored[1], 0, 0, MAX_PLACES), number(stored[2], nil, 1)
+  local stored, max_wait_ms = read_fields(key, { 'places', 'mean_mwt' }), settings.read_settings('max_wait_ms')
+  local held, mean_mwt = number(stored.places, 0, 0, MAX_PLACES), number(stored.mean_mwt, nil, 1)
   local places = places_wanted(slots, mu_milli, mean_mwt, max_wait_ms)
   if slots > 0 then
     places = math.min(MAX_PLACES, math.max(places, math.floor(LOWERED_TO * held)))
   end
-  if places ~= held or not stored[1] then
+  if places ~= held or not stored.places then
     local live_places = number(redis.call('HGET', k_config, 'live_places'), 0, 0)
     redis.call('HSET', key, 'places', whole(places))
     redis.call('HSET', k_config, 'live_places', whole(math.max(0, live_places + places - held)))

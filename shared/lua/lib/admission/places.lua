@@ -23,8 +23,8 @@ local function look_at_other_pools(request)
   end
   for i = 1, #models do
     local slug = slug.slug_of(models[i])
-    local fields = seen[slug] and {} or redis.call('HMGET', k_books .. slug, 'slots', 'waiting', 'running')
-    local slots, jobs = number(fields[1], 0, 0), number(fields[2], 0, 0) + number(fields[3], 0, 0)
+    local fields = seen[slug] and {} or read_fields(k_books .. slug, { 'slots', 'waiting', 'running' })
+    local slots, jobs = number(fields.slots, 0, 0), number(fields.waiting, 0, 0) + number(fields.running, 0, 0)
     -- The job that the new one replaces gives its place back.
     jobs = jobs - (request.replaced_slug == slug and 1 or 0)
     if slots > 0 then

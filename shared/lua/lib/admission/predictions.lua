@@ -28,8 +28,9 @@ end
 -- Compares admission's prediction for a job with its first token, `ttft_ms` after its claim (-1 without one), and with
 -- its end, if it succeeded. The end of a job that was stopped says only that its answer would have come later.
 local function judge_predictions(job, outcome, ttft_ms, now_ms)
-  local fields = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_eta_ms')
-  local started_ms, eta_ms = number(fields[1], nil, job.admitted_ms, now_ms), number(fields[2])
+  local fields = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_eta_ms' })
+  local started_ms, eta_ms = number(fields.penstock_started_ms, nil, job.admitted_ms, now_ms),
+    number(fields.penstock_eta_ms)
   local prediction = eta.read_prediction(job.id)
   if started_ms and prediction and ttft_ms >= 0 then
     local late_by_ms = started_ms + ttft_ms - job.admitted_ms - prediction.start_ms

@@ -28,9 +28,9 @@ end
 -- weight, in mwt, and the tenant's part of it.
 local function look_at_room(request)
   if request.has_rates then
-    local stored = redis.call('HMGET', k_room .. request.slug, 'room_mwt', 'room_ms')
+    local stored = read_fields(k_room .. request.slug, { 'room_mwt', 'room_ms' })
     local room = math.max(0, request.max_backlog_mwt - request.pool_mwt) / request.total_weight_milli
-    local stored_room, stored_ms = number(stored[1], room, 0), number(stored[2], 0, 0, now_ms)
+    local stored_room, stored_ms = number(stored.room_mwt, room, 0), number(stored.room_ms, 0, 0, now_ms)
     request.room = room - math.max(0, room - stored_room) * math.exp((stored_ms - now_ms) / FORGET_MS)
     request.room_changed = request.room < NOTE_PART * stored_room or now_ms - stored_ms > NOTE_EVERY_MS
     request.room_mwt = request.room * request.weight_milli

@@ -30,10 +30,10 @@ local function read_holders(request)
   end
   for owner, slots in pairs(rows) do
     if slots > 0 and owner ~= request.unit and owner ~= request.tenant then
-      local own = redis.call('HMGET', k_tenant .. owner, 'policy_weight_milli', 's|' .. request.slug,
-        'g|' .. request.slug)
-      holders[#holders + 1] = { name = owner, rows = slots, weight_milli = pool_record.weight_in(own[1]),
-        service = number(own[2], 0, service.MIN_SERVICE_MWT), group = service.set_of(owner, own[3]) }
+      local own = read_fields(k_tenant .. owner, { 'policy_weight_milli', 's|' .. request.slug, 'g|' .. request.slug })
+      holders[#holders + 1] = { name = owner, rows = slots,
+        weight_milli = pool_record.weight_in(own.policy_weight_milli), service = number(own['s|' .. request.slug], 0,
+        service.MIN_SERVICE_MWT), group = service.set_of(owner, own['g|' .. request.slug]) }
     end
   end
   return holders, 0

@@ -29,8 +29,8 @@ end
 -- Ends a tier that was not checked in the last TIER_DOWN_MS, for an admission that cannot check it because the pool's
 -- rates are unknown. Jobs that are admitted without a check are not work of the time of pressure.
 local function end_unchecked_tier(slug)
-  local pool_fields = redis.call('HMGET', k_books .. slug, 'tier', 'tier_look_ms')
-  if pool_fields[1] and now_ms - number(pool_fields[2], 0, 0, now_ms) > TIER_DOWN_MS then
+  local pool_fields = read_fields(k_books .. slug, { 'tier', 'tier_look_ms' })
+  if pool_fields.tier and now_ms - number(pool_fields.tier_look_ms, 0, 0, now_ms) > TIER_DOWN_MS then
     redis.call('HDEL', k_books .. slug, 'tier', 'tier_look_ms', 'tier_above_ms', 'tier_below_ms')
   end
 end
@@ -38,8 +38,9 @@ end
 -- Records the shortest time that any job claimed in this window had waited. If even the shortest wait is long, then
 -- every job waits long; a long mean wait would not prove that.
 local function note_wait(slug, waited_ms)
-  local pool_fields = redis.call('HMGET', k_books .. slug, 'wait_from_ms', 'wait_least_ms')
-  local age_ms, min_wait_ms = now_ms - number(pool_fields[1], 0, 0, now_ms), number(pool_fields[2], nil, 0)
+  local pool_fields = read_fields(k_books .. slug, { 'wait_from_ms', 'wait_least_ms' })
+  local age_ms, min_wait_ms = now_ms - number(pool_fields.wait_from_ms, 0, 0, now_ms),
+    number(pool_fields.wait_least_ms, nil, 0)
   if age_ms >= WAIT_WINDOW_MS or not min_wait_ms then
     redis.call('HSET', k_books .. slug, 'wait_from_ms', now_ms, 'wait_least_ms', waited_ms)
   elseif waited_ms < min_wait_ms then
@@ -49,20 +50,20 @@ end
 
 -- Computes the pressure, changes the tier by at most one, and returns the tier.
 local function move_tier(request)
-  local pool_fields = redis.call('HMGET', k_books .. request.slug, 'tier', 'tier_look_ms', 'tier_above_ms',
-    'tier_below_ms', 'wait_from_ms', 'wait_least_ms')
-  local tier = tier_in_force(pool_fields[1], pool_fields[2], request.main_mwt)
-  local checked_ms = number(pool_fields[2], 0, 0, now_ms)
+  local pool_fields = read_fields(k_books .. request.slug, { 'tier', 'tier_look_ms', 'tier_above_ms', 'tier_below_ms',
+    'wait_from_ms', 'wait_least_ms' })
+  local tier = tier_in_force(pool_fields.tier, pool_fields.tier_look_ms, request.main_mwt)
+  local checked_ms = number(pool_fields.tier_look_ms, 0, 0, now_ms)
   if now_ms - checked_ms < TIER_CHECK_MS then
     return tier
   end
   -- After a pause in the checks, a high pressure from before the pause proves nothing. A low one does: no job was
   -- admitted in between, so the queued work only fell.
-  local above_since_ms = now_ms - checked_ms <= TIER_DOWN_MS and number(pool_fields[3], 0, 0, now_ms) or 0
-  local below_since_ms = number(pool_fields[4], 0, 0, now_ms)
+  local above_since_ms = now_ms - checked_ms <= TIER_DOWN_MS and number(pool_fields.tier_above_ms, 0, 0, now_ms) or 0
+  local below_since_ms = number(pool_fields.tier_below_ms, 0, 0, now_ms)
   local pressure = request.main_mwt / request.max_backlog_mwt
-  if now_ms - number(pool_fields[5], 0, 0, now_ms) < 2 * WAIT_WINDOW_MS then
-    pressure = math.max(pressure, number(pool_fields[6], 0) / request.max_wait_ms)
+  if now_ms - number(pool_fields.wait_from_ms, 0, 0, now_ms) < 2 * WAIT_WINDOW_MS then
+    pressure = math.max(pressure, number(pool_fields.wait_least_ms, 0) / request.max_wait_ms)
   end
   above_since_ms = pressure > (TIER_THRESHOLDS[tier + 1] or math.huge)
     and (above_since_ms > 0 and above_since_ms or now_ms) or 0

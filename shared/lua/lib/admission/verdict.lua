@@ -21,10 +21,10 @@ local function key_bounds(id, rpm, tpm, max_waiting)
   if id == '' then
     return nil
   end
-  local used = redis.call('HMGET', k_key_rates .. id, 'rpm_ms', 'tpm_ms')
+  local used = read_fields(k_key_rates .. id, { 'rpm_ms', 'tpm_ms' })
   return { id = id, rpm = rpm > 0 and rpm or nil, tpm = tpm > 0 and tpm or nil,
-    rpm_ms = number(used[1], 0, 0, now_ms + 2 * RATE_WINDOW_MS), tpm_ms = number(used[2], 0, 0, now_ms + MAX_DEBT_MS),
-    max_waiting = max_waiting > 0 and max_waiting or nil,
+    rpm_ms = number(used.rpm_ms, 0, 0, now_ms + 2 * RATE_WINDOW_MS), tpm_ms = number(used.tpm_ms, 0, 0, now_ms
+    + MAX_DEBT_MS), max_waiting = max_waiting > 0 and max_waiting or nil,
     waiting = max_waiting > 0 and redis.call('ZCOUNT', k_key_jobs .. id, now_ms, '+inf') or 0 }
 end
 
@@ -34,17 +34,17 @@ local function look(request)
     max_wait_ms, margin, degradation, schema_oldest, max_tenant_bytes, store_bytes = settings.read_settings('draining',
     'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots', 'live_places', 'admission', 'generated_weight',
     'max_wait_ms', 'admission_safety_margin', 'degradation', 'schema_oldest', 'max_tenant_bytes', 'store_bytes')
-  local tenant_fields = redis.call('HMGET', k_tenant .. request.tenant, 'waiting', 'waiting_tokens',
-    'policy_max_waiting', 'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms',
-    'tpm_ms', 'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
-    'n|' .. request.slug, 'policy_group', 'g|' .. request.slug, 'policy_private',
-    'bn|' .. request.slug, 'bb|' .. request.slug, 'len_tail', 'budget', 'policy_tokens_per_day',
-    'policy_tokens_per_month', 'policy_prompt_weight_milli', 'policy_answer_weight_milli')
-  local pool_fields = redis.call('HMGET', k_books .. request.slug, 'slots', 'running', 'waiting_mwt', 'weight_milli',
+  local tenant_fields = read_fields(k_tenant .. request.tenant, { 'waiting', 'waiting_tokens', 'policy_max_waiting',
+    'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms', 'tpm_ms',
+    'b|' .. request.slug, 'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. request.slug, 'policy_max_bytes',
+    'n|' .. request.slug, 'policy_group', 'g|' .. request.slug, 'policy_private', 'bn|' .. request.slug,
+    'bb|' .. request.slug, 'len_tail', 'budget', 'policy_tokens_per_day', 'policy_tokens_per_month',
+    'policy_prompt_weight_milli', 'policy_answer_weight_milli' })
+  local pool_fields = read_fields(k_books .. request.slug, { 'slots', 'running', 'waiting_mwt', 'weight_milli',
     'mean_mwt', 'run_ms', 'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting',
-    'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro',
-    'policy_answer_price_micro', 'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35',
-    'drained_ms', 'running_tokens', 'running_mwt')
+    'succeeded_ms', 'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro', 'policy_answer_price_micro',
+    'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35', 'drained_ms', 'running_tokens',
+    'running_mwt' })
   local is_batch = request.is_batch
   local active = is_batch and priority.owners_with_jobs(request.slug, '') or redis.call('ZCARD', k_active
     .. request.slug)
@@ -52,67 +52,76 @@ local function look(request)
   request.full_admission = admission == 'full'
   request.max_inflight = max_inflight or math.max(64, 4 * live_slots, live_places)
   max_queue_size = max_queue_size or math.max(16, 2 * live_slots)
-  request.max_waiting = settings.integer_setting(tenant_fields[3], nil, 1) or max_queue_size
-  request.max_waiting_tokens = settings.integer_setting(tenant_fields[4], nil, 1) or max_queue_tokens
+  request.max_waiting = settings.integer_setting(tenant_fields.policy_max_waiting, nil, 1) or max_queue_size
+  request.max_waiting_tokens = settings.integer_setting(tenant_fields.policy_max_waiting_tokens, nil, 1)
+    or max_queue_tokens
   request.inflight = redis.call('ZCARD', k_inflight)
-  request.waiting, request.waiting_tokens = number(tenant_fields[1], 0, 0), number(tenant_fields[2], 0, 0)
+  request.waiting, request.waiting_tokens = number(tenant_fields.waiting, 0, 0), number(tenant_fields.waiting_tokens,
+    0, 0)
   request.live_bytes, request.ended_bytes, request.expires_s = tenant_bytes.read_kept(request.tenant)
-  request.max_bytes = number(tenant_fields[16], nil, 1) or max_tenant_bytes
+  request.max_bytes = number(tenant_fields.policy_max_bytes, nil, 1) or max_tenant_bytes
     or store_bytes and math.floor(store_bytes / TENANT_PART)
   -- If the tenant has queued jobs, use the weight that was added to the pool's sum of weights. With a different weight,
   -- the tenant's share could exceed the whole pool.
-  local listed_milli = number(tenant_fields[15], nil, 1)
-  local jobs, batch_jobs = number(tenant_fields[17], 0, 0), number(tenant_fields[21], 0, 0)
+  local listed_milli = number(tenant_fields['w|' .. request.slug], nil, 1)
+  local jobs, batch_jobs = number(tenant_fields['n|' .. request.slug], 0, 0), number(tenant_fields['bn|'
+    .. request.slug], 0, 0)
   local counted_milli = (is_batch or batch_jobs == 0 or jobs > batch_jobs) and listed_milli or nil
-  request.weight_milli = counted_milli or pool_record.weight_in(tenant_fields[5])
-  request.rpm, request.tpm = settings.integer_setting(tenant_fields[6], nil, 1),
-    settings.integer_setting(tenant_fields[7], nil, 1)
-  request.rpm_ms = number(tenant_fields[8], 0, 0, now_ms + 2 * RATE_WINDOW_MS)
-  request.tpm_ms = number(tenant_fields[9], 0, 0, now_ms + MAX_DEBT_MS)
-  request.tenant_mwt = priority.counted_work(is_batch, number(tenant_fields[10], 0, 0), number(tenant_fields[22], 0, 0))
+  request.weight_milli = counted_milli or pool_record.weight_in(tenant_fields.policy_weight_milli)
+  request.rpm, request.tpm = settings.integer_setting(tenant_fields.policy_rpm, nil, 1),
+    settings.integer_setting(tenant_fields.policy_tpm, nil, 1)
+  request.rpm_ms = number(tenant_fields.rpm_ms, 0, 0, now_ms + 2 * RATE_WINDOW_MS)
+  request.tpm_ms = number(tenant_fields.tpm_ms, 0, 0, now_ms + MAX_DEBT_MS)
+  request.tenant_mwt = priority.counted_work(is_batch, number(tenant_fields['b|' .. request.slug], 0, 0),
+    number(tenant_fields['bb|' .. request.slug], 0, 0))
   request.waiting_here = priority.counted_work(is_batch, jobs, batch_jobs)
-  request.is_private, request.is_local = request.is_private or tenant_fields[20] == '1', pool_fields[17] == '1'
-  request.prompt_price, request.answer_price = settings.integer_setting(pool_fields[18], 0, 0, spending.MAX_AMOUNT),
-    settings.integer_setting(pool_fields[19], 0, 0, spending.MAX_AMOUNT)
+  request.is_private, request.is_local = request.is_private or tenant_fields.policy_private == '1',
+    pool_fields.policy_local == '1'
+  request.prompt_price, request.answer_price = settings.integer_setting(pool_fields.policy_prompt_price_micro, 0, 0,
+    spending.MAX_AMOUNT), settings.integer_setting(pool_fields.policy_answer_price_micro, 0, 0, spending.MAX_AMOUNT)
   -- A cap that another program has spoiled allows nothing.
-  request.day_cap = pool_fields[20] and settings.integer_setting(pool_fields[20], 0, 0, spending.MAX_AMOUNT) or nil
-  request.budgets = { budget.open_budget(request.tenant, unpack(tenant_fields, 24, 28)) }
+  request.day_cap = pool_fields.policy_day_cap_micro and settings.integer_setting(pool_fields.policy_day_cap_micro, 0,
+    0, spending.MAX_AMOUNT) or nil
+  request.budgets = { budget.open_budget(request.tenant, tenant_fields) }
   request.unit = request.tenant
-  local group = listed_milli and service.group_in(tenant_fields[19]) or service.group_named(tenant_fields[18])
+  local group = listed_milli and service.group_in(tenant_fields['g|' .. request.slug])
+    or service.group_named(tenant_fields.policy_group)
   if group ~= '' then
     counted_milli = groups.look_at_group(request, group, max_queue_size, max_queue_tokens)
   end
 
-  request.slots, request.running = number(pool_fields[1], 0, 0), number(pool_fields[2], 0, 0)
-  request.drained_ms = number(pool_fields[25], nil, 0, now_ms)
-  request.running_tokens, request.running_mwt = number(pool_fields[26], 0, 0), number(pool_fields[27], 0, 0)
-  local pool_mwt = number(pool_fields[3], 0, 0)
-  request.main_mwt = priority.counted_work(false, pool_mwt, number(pool_fields[21], 0, 0))
+  request.slots, request.running = number(pool_fields.slots, 0, 0), number(pool_fields.running, 0, 0)
+  request.drained_ms = number(pool_fields.drained_ms, nil, 0, now_ms)
+  request.running_tokens, request.running_mwt = number(pool_fields.running_tokens, 0, 0),
+    number(pool_fields.running_mwt, 0, 0)
+  local pool_mwt = number(pool_fields.waiting_mwt, 0, 0)
+  request.main_mwt = priority.counted_work(false, pool_mwt, number(pool_fields.batch_mwt, 0, 0))
   request.pool_mwt, request.live_slots = is_batch and pool_mwt or request.main_mwt, live_slots
-  request.pool_inflight = math.min(request.inflight, request.running + number(pool_fields[14], 0, 0))
+  request.pool_inflight = math.min(request.inflight, request.running + number(pool_fields.waiting, 0, 0))
   request.owners_before = active
   request.is_probe = active == 0 and request.running == 0
-    and now_ms - number(pool_fields[15], 0, 0, now_ms) > UNPROVEN_MS
+    and now_ms - number(pool_fields.succeeded_ms, 0, 0, now_ms) > UNPROVEN_MS
   -- The sum of the weights of all tenants with queued jobs that count, this tenant included.
-  request.total_weight_milli = number(pool_fields[4], 0, 0) + (is_batch and number(pool_fields[22], 0, 0) or 0)
+  request.total_weight_milli = number(pool_fields.weight_milli, 0, 0) + (is_batch
+    and number(pool_fields.batch_weight_milli, 0, 0) or 0)
     + (counted_milli and 0 or request.weight_milli)
-  request.mean_mwt, request.run_ms = number(pool_fields[5], nil, 0), number(pool_fields[6], nil, 0)
-  request.mu = number(pool_fields[7], 0)
-  request.prefill_tps, request.tpot_ms = number(pool_fields[8], 0), number(pool_fields[9], 0)
+  request.mean_mwt, request.run_ms = number(pool_fields.mean_mwt, nil, 0), number(pool_fields.run_ms, nil, 0)
+  request.mu = number(pool_fields.mu_wtps, 0)
+  request.prefill_tps, request.tpot_ms = number(pool_fields.prefill_tps, 0), number(pool_fields.tpot_ms, 0)
   request.has_rates = request.mu > 0 and request.prefill_tps > 0 and request.tpot_ms > 0
-    and now_ms - number(pool_fields[10], 0) <= pool_record.RATES_MS
+    and now_ms - number(pool_fields.rates_ms, 0) <= pool_record.RATES_MS
 
-  local tenant_n, pool_n, max_tokens, candidates = tenant_fields[11], pool_fields[11], request.max_tokens,
+  local tenant_n, pool_n, max_tokens, candidates = tenant_fields.len_n, pool_fields.len_n, request.max_tokens,
     request.candidates or 1
   local longest = max_tokens / candidates
-  local expected = lengths.length_of(tenant_n, lengths.mean_length(tenant_fields[12], tenant_fields[23], longest),
-    pool_n, lengths.mean_length(pool_fields[12], pool_fields[23], longest), max_tokens, candidates)
-  request.median_tokens = lengths.length_of(tenant_n, tenant_fields[13], pool_n, pool_fields[13], max_tokens,
+  local expected = lengths.length_of(tenant_n, lengths.mean_length(tenant_fields.len_mean, tenant_fields.len_tail,
+    longest), pool_n, lengths.mean_length(pool_fields.len_mean, pool_fields.len_tail, longest), max_tokens, candidates)
+  request.median_tokens = lengths.length_of(tenant_n, tenant_fields.len_p50, pool_n, pool_fields.len_p50, max_tokens,
     candidates)
   -- A tenant with few known answers is not expected to get shorter answers than most tenants.
-  request.short_tokens = math.min(request.median_tokens, lengths.length_of(tenant_n, tenant_fields[14], pool_n,
-    math.max(lengths.USUAL_LENGTH, number(pool_fields[24], 0)), max_tokens, candidates))
-  request.generated_weight_milli = generated_weight.weight_of_pool(generated_weight, pool_fields[16])
+  request.short_tokens = math.min(request.median_tokens, lengths.length_of(tenant_n, tenant_fields.len_p35, pool_n,
+    math.max(lengths.USUAL_LENGTH, number(pool_fields.len_p35, 0)), max_tokens, candidates))
+  request.generated_weight_milli = generated_weight.weight_of_pool(generated_weight, pool_fields.generated_weight_milli)
   if request.cost_mwt < 0 then
     request.cost_mwt = math.floor(1000 * request.prompt_tokens + request.generated_weight_milli * expected)
   end

@@ -22,36 +22,43 @@ local MAX_LOST_US = 500000
 -- A mark or a clock beyond this time (the year 2100) was not written by a script.
 local LATEST_US = 4102444800000000
 
-local time, marks = redis.call('TIME'), redis.call('MGET', k_clock, k_mark)
-local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local mark_us, ahead_us, lost_us, lost_since_us, held_ms = 0, 0, 0, 0, nil
-if marks[1] then
-  local kind, ms = string.match(marks[1], '^([=@])(%d+)$')
-  held_ms = kind == '=' and tonumber(ms) or nil
-  local set_us = kind and 1000 * tonumber(ms) or now_us + 1000 * (tonumber(marks[1]) or 0)
-  now_us = (held_ms or set_us > 0 and set_us < LATEST_US) and set_us or now_us
+-- The machine's time, and what the stored mark says; `is_set` if a test has set the time, so that no mark is stored.
+local last_mark = { us = 0, ahead_us = 0, lost_us = 0, lost_since_us = 0, is_set = false }
+local machine_us, now_us
+
+local function read_clock()
+  local time, stored = redis.call('TIME'), redis.call('MGET', k_clock, k_mark)
+  now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  if stored[1] then
+    local kind, ms = string.match(stored[1], '^([=@])(%d+)$')
+    last_mark.is_set = kind == '='
+    local set_us = kind and 1000 * tonumber(ms) or now_us + 1000 * (tonumber(stored[1]) or 0)
+    now_us = (last_mark.is_set or set_us > 0 and set_us < LATEST_US) and set_us or now_us
+  end
+  machine_us = now_us
+  if stored[2] and not last_mark.is_set then
+    local mark_us, ahead_us, lost_us = tonumber(stored[2]), 0, 0
+    if not mark_us then
+      local mark, ahead, lost, since = string.match(stored[2], '^(%d+) (%d+) (%d+) (%d+)$')
+      mark_us, ahead_us, lost_us = tonumber(mark or 0), tonumber(ahead or 0), tonumber(lost or 0)
+      last_mark.lost_since_us = tonumber(since or 0)
+    end
+    if not (mark_us > 0 and mark_us < LATEST_US and ahead_us < LATEST_US) then
+      mark_us, ahead_us = 0, 0
+    end
+    local passed_us = machine_us + ahead_us - mark_us
+    if passed_us < 0 then
+      now_us = mark_us + MARK_EVERY_US
+    elseif passed_us > CORRECTION_US then
+      now_us = math.max(machine_us, ahead_us > 0 and mark_us + MARK_EVERY_US or 0)
+    elseif ahead_us > 0 and machine_us < mark_us + MARK_EVERY_US then
+      local lost_now_us = math.max(0, math.min(passed_us * SLOWER_BY, MAX_LOST_US - lost_us))
+      now_us = math.max(machine_us, mark_us + math.floor(passed_us - lost_now_us))
+    end
+    last_mark.us, last_mark.ahead_us, last_mark.lost_us = mark_us, ahead_us, lost_us
+  end
 end
-local machine_us = now_us
-if marks[2] and not held_ms then
-  mark_us = tonumber(marks[2])
-  if not mark_us then
-    local mark, ahead, lost, since = string.match(marks[2], '^(%d+) (%d+) (%d+) (%d+)$')
-    mark_us, ahead_us, lost_us = tonumber(mark or 0), tonumber(ahead or 0), tonumber(lost or 0)
-    lost_since_us = tonumber(since or 0)
-  end
-  if not (mark_us > 0 and mark_us < LATEST_US and ahead_us < LATEST_US) then
-    mark_us, ahead_us = 0, 0
-  end
-  local passed_us = machine_us + ahead_us - mark_us
-  if passed_us < 0 then
-    now_us = mark_us + MARK_EVERY_US
-  elseif passed_us > CORRECTION_US then
-    now_us = math.max(machine_us, ahead_us > 0 and mark_us + MARK_EVERY_US or 0)
-  elseif ahead_us > 0 and machine_us < mark_us + MARK_EVERY_US then
-    local lost_now_us = math.max(0, math.min(passed_us * SLOWER_BY, MAX_LOST_US - lost_us))
-    now_us = math.max(machine_us, mark_us + math.floor(passed_us - lost_now_us))
-  end
-end
+read_clock()
 local now_ms = math.floor(now_us / 1000)
 
 -- A worker is considered live for this long after its last heartbeat.

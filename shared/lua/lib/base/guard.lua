@@ -65,3 +65,21 @@ local function guarded_call(...)
   return answer
 end
 local redis = { call = guarded_call, pcall = raw_pcall, sha1hex = redis.sha1hex }
+
+-- Returns the values of these fields of a hash by name; missing ones are nil.
+local function read_fields(key, names)
+  local values, fields = redis.call('HMGET', key, unpack(names)), {}
+  for i = 1, #names do
+    fields[names[i]] = values[i] or nil
+  end
+  return fields
+end
+
+-- Returns the values of these fields by name, without mending the key: all of them are missing if it has another type.
+local function peek_fields(key, names)
+  local values, fields = raw_pcall('HMGET', key, unpack(names)), {}
+  for i = 1, #names do
+    fields[names[i]] = values[i] or nil
+  end
+  return fields
+end

@@ -6,18 +6,19 @@
 -- of another script is at most one pass of a reaper old.
 -- While there is an offset, the mark counts how much time was lost by running slower. The count begins again when no
 -- job is left that was inflight when it last began, so that each job loses at most 2 * MAX_LOST_US.
-if not held_ms and now_us - mark_us >= MARK_EVERY_US then
+if not last_mark.is_set and now_us - last_mark.us >= MARK_EVERY_US then
   local record = whole(now_us)
   if now_us > machine_us then
     local oldest_ms = redis.pcall('ZRANGE', k_inflight, 0, 0, 'WITHSCORES')[2]
-    local passed_us = machine_us + ahead_us - mark_us
+    local passed_us = machine_us + last_mark.ahead_us - last_mark.us
     if passed_us >= 0 and passed_us <= CORRECTION_US then
-      lost_us = lost_us + machine_us + ahead_us - now_us
+      last_mark.lost_us = last_mark.lost_us + machine_us + last_mark.ahead_us - now_us
     end
-    if not oldest_ms or 1000 * tonumber(oldest_ms) > lost_since_us then
-      lost_us, lost_since_us = 0, now_us
+    if not oldest_ms or 1000 * tonumber(oldest_ms) > last_mark.lost_since_us then
+      last_mark.lost_us, last_mark.lost_since_us = 0, now_us
     end
-    record = string.format('%.0f %.0f %.0f %.0f', now_us, now_us - machine_us, lost_us, lost_since_us)
+    record = string.format('%.0f %.0f %.0f %.0f', now_us, now_us - machine_us, last_mark.lost_us,
+      last_mark.lost_since_us)
   end
   redis.pcall('SET', k_mark, record)
 end

@@ -22,17 +22,17 @@ local MAX_INFEASIBLE_HEADS = 32
 local function read_view(slug, worker, own, worker_cells, trusts_last, is_apart)
   local admission, degradation, margin, max_attempts = settings.read_settings('admission', 'degradation',
     'admission_safety_margin', 'max_attempts')
-  local stored = redis.call('HMGET', k_books .. slug, 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
-    'waiting_mwt', 'batch_mwt', 'policy_local')
-  local pool = { prefill_tps = number(stored[1], 0), tpot_ms = number(stored[2], 0) }
-  local has_rates = admission == 'full' and now_ms - number(stored[3], 0) <= pool_record.RATES_MS
+  local stored = read_fields(k_books .. slug, { 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
+    'waiting_mwt', 'batch_mwt', 'policy_local' })
+  local pool = { prefill_tps = number(stored.prefill_tps, 0), tpot_ms = number(stored.tpot_ms, 0) }
+  local has_rates = admission == 'full' and now_ms - number(stored.rates_ms, 0) <= pool_record.RATES_MS
     and pool.prefill_tps > 0
   local fastest = has_rates and fastest_worker.read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
     trusts_last = trusts_last, worker = worker, is_apart = is_apart,
-    worker_cells = worker_cells, is_local = stored[8] == '1', degrades = degradation == 'on',
-    tier = degradation == 'on' and has_rates and tier.tier_in_force(stored[4], stored[5],
-      priority.counted_work(false, number(stored[6], 0), number(stored[7], 0))) or 0,
+    worker_cells = worker_cells, is_local = stored.policy_local == '1', degrades = degradation == 'on',
+    tier = degradation == 'on' and has_rates and tier.tier_in_force(stored.tier, stored.tier_look_ms,
+      priority.counted_work(false, number(stored.waiting_mwt, 0), number(stored.batch_mwt, 0))) or 0,
     faster = fastest_worker.if_much_faster(fastest, own), best = fastest_worker.if_much_faster(fastest, pool) or pool,
     is_batch = false, infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
 end
@@ -79,12 +79,12 @@ local function is_infeasible(view, job, group)
     or fastest_worker.time_on(view.best, job, job.max_tokens) <= left_ms then
     return false
   end
-  local tenant_lengths = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p20')
-  local short_tokens = math.min(job.max_tokens, job.candidates * number(tenant_lengths[2], 0))
+  local tenant_lengths = read_fields(k_tenant .. job.tenant, { 'len_n', 'len_p20' })
+  local short_tokens = math.min(job.max_tokens, job.candidates * number(tenant_lengths.len_p20, 0))
   if tier_for(view, job) > 0 then
     short_tokens = math.min(short_tokens, tier.MIN_ANSWER_TOKENS)
   end
-  if number(tenant_lengths[1], 0) < lengths.MIN_LENGTHS
+  if number(tenant_lengths.len_n, 0) < lengths.MIN_LENGTHS
     or fastest_worker.time_on(view.best, job, short_tokens) <= left_ms then
     return false
   end

@@ -14,12 +14,12 @@ local MAX_WORKERS = 16
 -- rest of the answer too late, or leave the job to a faster worker again.
 local function is_idle_elsewhere(slug, own_name, own, fingerprint, cells, tokens, most_ms)
   for _, name in ipairs(redis.call('ZREVRANGE', k_pool .. slug, 0, MAX_WORKERS)) do
-    local fields = redis.call('HMGET', k_worker .. name, 'slots', 'slots_busy', 'cells_free', 'draining', 'fingerprint',
-      'beat_ms', 'prefill_tps', 'tpot_ms')
-    local other = { prefill_tps = number(fields[7], 0), tpot_ms = number(fields[8], 0) }
-    if name ~= own_name and fields[4] ~= '1' and fields[5] == fingerprint
-      and number(fields[6], 0) > now_ms - LIVE_MS and number(fields[3], 0) >= cells
-      and number(fields[1], 0) > number(fields[2], 0)
+    local fields = read_fields(k_worker .. name, { 'slots', 'slots_busy', 'cells_free', 'draining', 'fingerprint',
+      'beat_ms', 'prefill_tps', 'tpot_ms' })
+    local other = { prefill_tps = number(fields.prefill_tps, 0), tpot_ms = number(fields.tpot_ms, 0) }
+    if name ~= own_name and fields.draining ~= '1' and fields.fingerprint == fingerprint
+      and number(fields.beat_ms, 0) > now_ms - LIVE_MS and number(fields.cells_free, 0) >= cells
+      and number(fields.slots, 0) > number(fields.slots_busy, 0)
       and other.prefill_tps > 0 and 1000 * tokens / other.prefill_tps < most_ms
       and not fastest_worker.if_much_faster(own, other) then
       return true

@@ -112,9 +112,9 @@ local function serve(owner, slug, by_mwt)
     return
   end
   local field = 's|' .. slug
-  local own = redis.call('HMGET', k_tenant .. owner, field, 'g|' .. slug)
-  local group = set_of(owner, own[2])
-  local service = service_in(owner, slug, group, own[1]) + by_mwt
+  local own = read_fields(k_tenant .. owner, { field, 'g|' .. slug })
+  local group = set_of(owner, own['g|' .. slug])
+  local service = service_in(owner, slug, group, own[field]) + by_mwt
   redis.call('HSET', k_tenant .. owner, field, whole(service))
   if redis.call('ZADD', k_active .. slug .. group, 'XX', 'CH', whole(service), owner) == 0 then
     redis.call('ZADD', k_batch .. slug .. group, 'XX', whole(service), owner)

@@ -42,8 +42,8 @@ end
 -- Whether slots of a pool have become free often, as counted in the last half of a quantum. A worker claims whenever a
 -- slot becomes free, but not while it is full and nothing is queued: its earlier counts are then out of date.
 local function was_often(slug)
-  local noted, quantum_ms = redis.call('HMGET', k_books .. slug, 'freed', 'freed_ms'),
+  local noted, quantum_ms = read_fields(k_books .. slug, { 'freed', 'freed_ms' }),
     settings.read_settings('quantum_ms')
-  return is_often(number(noted[1], 0, 0))
-    and now_ms - number(noted[2], 0, 0, now_ms) < TURNOVER_PART * quantum_ms
+  return is_often(number(noted.freed, 0, 0))
+    and now_ms - number(noted.freed_ms, 0, 0, now_ms) < TURNOVER_PART * quantum_ms
 end

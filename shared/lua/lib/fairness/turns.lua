@@ -6,13 +6,13 @@
 -- Adds to the sums of an owner's queued jobs, in all pools and in one. Returns the group in whose set the owner is.
 local function add_sums(owner, slug, jobs, tokens, mwt)
   local key = k_tenant .. owner
-  local sums = redis.call('HMGET', key, 'waiting', 'waiting_tokens', 'waiting_mwt', 'n|' .. slug,
-    't|' .. slug, 'b|' .. slug, 'g|' .. slug)
-  redis.call('HSET', key, 'waiting', whole(number(sums[1], 0) + jobs),
-    'waiting_tokens', whole(number(sums[2], 0) + tokens), 'waiting_mwt', whole(number(sums[3], 0) + mwt),
-    'n|' .. slug, whole(number(sums[4], 0) + jobs), 't|' .. slug, whole(number(sums[5], 0) + tokens),
-    'b|' .. slug, whole(number(sums[6], 0) + mwt))
-  return service.group_in(sums[7])
+  local sums = read_fields(key, { 'waiting', 'waiting_tokens', 'waiting_mwt', 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
+    'g|' .. slug })
+  redis.call('HSET', key, 'waiting', whole(number(sums.waiting, 0) + jobs),
+    'waiting_tokens', whole(number(sums.waiting_tokens, 0) + tokens), 'waiting_mwt', whole(number(sums.waiting_mwt, 0)
+    + mwt), 'n|' .. slug, whole(number(sums['n|' .. slug], 0) + jobs), 't|' .. slug, whole(number(sums['t|' .. slug],
+    0) + tokens), 'b|' .. slug, whole(number(sums['b|' .. slug], 0) + mwt))
+  return service.group_in(sums['g|' .. slug])
 end
 
 -- Adds to the part of an owner's sums in a pool that is due to batch jobs.
@@ -82,9 +82,9 @@ local function score_of(request, owner, group)
   if score then
     return score, true
   end
-  local own = redis.call('HMGET', k_tenant .. owner, 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug)
-  return entry_service(request.slug, service.group_in(own[4]), group, number(own[1], 0, service.MIN_SERVICE_MWT),
-    own[2], own[3])
+  local own = read_fields(k_tenant .. owner, { 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug })
+  return entry_service(request.slug, service.group_in(own['g|' .. request.slug]), group, number(own['s|'
+    .. request.slug], 0, service.MIN_SERVICE_MWT), own.policy, own.first_ms)
 end
 
 -- Stores the set that an owner belongs to. A set from which no job was leased yet has a virtual time too, so that an
@@ -100,19 +100,19 @@ end
 -- gains no advantage from what its batch jobs left to others: it enters the active set like a newcomer.
 local function change_set(owner, slug, to_batch, without_credit)
   local key = k_tenant .. owner
-  local own = redis.call('HMGET', key, 's|' .. slug, 'policy', 'first_ms', 'w|' .. slug, 'g|' .. slug)
-  local group = service.set_of(owner, own[5])
+  local own = read_fields(key, { 's|' .. slug, 'policy', 'first_ms', 'w|' .. slug, 'g|' .. slug })
+  local group = service.set_of(owner, own['g|' .. slug])
   if redis.call('ZREM', priority.set_key(slug, group, not to_batch), owner) == 0 then
     return 0
   end
-  local service = service.service_in(owner, slug, group, own[1])
+  local service = service.service_in(owner, slug, group, own['s|' .. slug])
   if not to_batch then
-    service = entry_service(slug, group, group, service, own[2], own[3], without_credit)
+    service = entry_service(slug, group, group, service, own.policy, own.first_ms, without_credit)
     redis.call('HSET', key, 's|' .. slug, whole(service))
   end
   redis.call('ZADD', priority.set_key(slug, group, to_batch), whole(service), owner)
   if group == '' then
-    local weight_milli = number(own[4], 0, 0)
+    local weight_milli = number(own['w|' .. slug], 0, 0)
     add_weight(slug, not to_batch, 0 - weight_milli)
     add_weight(slug, to_batch, weight_milli)
   elseif not to_batch or redis.call('EXISTS', k_active .. slug .. group) == 0 then
@@ -134,11 +134,12 @@ local function activate(owner, slug, is_batch, without_credit)
     return false
   end
   local key = k_tenant .. owner
-  local own = redis.call('HMGET', key, 's|' .. slug, 'policy', 'first_ms', 'policy_weight_milli', 'g|' .. slug,
-    'policy_group')
-  local before, group = service.set_of(owner, own[5]), service.is_group(owner) and '' or service.group_named(own[6])
-  local service = entry_service(slug, before, group, service.service_in(owner, slug, before, own[1]), own[2], own[3],
-    without_credit)
+  local own = read_fields(key, { 's|' .. slug, 'policy', 'first_ms', 'policy_weight_milli', 'g|' .. slug,
+    'policy_group' })
+  local before, group = service.set_of(owner, own['g|' .. slug]), service.is_group(owner) and ''
+    or service.group_named(own.policy_group)
+  local service = entry_service(slug, before, group, service.service_in(owner, slug, before, own['s|' .. slug]),
+    own.policy, own.first_ms, without_credit)
   if group ~= before then
     join(owner, slug, group)
   end
@@ -146,14 +147,14 @@ local function activate(owner, slug, is_batch, without_credit)
   redis.call('ZREM', priority.set_key(slug, group, not is_batch), owner)
   -- Store the weight that is added to the pool's sum, so that the same weight is subtracted later even if the policy
   -- has changed.
-  local weight_milli = pool_record.weight_in(own[4])
+  local weight_milli = pool_record.weight_in(own.policy_weight_milli)
   redis.call('HSET', key, 's|' .. slug, whole(service), 'w|' .. slug, weight_milli)
   if group == '' then
     add_weight(slug, is_batch, weight_milli)
   elseif not activate(group, slug, is_batch, without_credit) and not is_batch then
     change_set(group, slug, false, without_credit)
   end
-  if service.is_group(owner) and not own[2] then
+  if service.is_group(owner) and not own.policy then
     redis.call('EXPIRE', key, GROUP_TTL_S)
   end
   return true
@@ -162,8 +163,8 @@ end
 -- Removes from a pool's sums the rest in the sums of an owner that leaves its set: jobs without a record, whose costs
 -- were unknown when they were removed. `own` has the owner's sums: jobs, tokens, their cost, batch jobs, their cost.
 local function clear_rest(slug, group, own)
-  local jobs, tokens, mwt = number(own[1], 0), number(own[2], 0), number(own[3], 0)
-  local batch_jobs, batch_mwt = number(own[4], 0), number(own[5], 0)
+  local jobs, tokens, mwt = number(own['n|' .. slug], 0), number(own['t|' .. slug], 0), number(own['b|' .. slug], 0)
+  local batch_jobs, batch_mwt = number(own['bn|' .. slug], 0), number(own['bb|' .. slug], 0)
   if jobs ~= 0 or mwt ~= 0 or batch_mwt ~= 0 then
     pool_record.book(slug, 'waiting', 0 - jobs)
     pool_record.book(slug, 'waiting_mwt', 0 - mwt)
@@ -186,15 +187,15 @@ local function deactivate(owner, slug)
     end
     return
   end
-  local own = redis.call('HMGET', key, 'n|' .. slug, 't|' .. slug, 'b|' .. slug, 'bn|' .. slug, 'bb|' .. slug,
-    'w|' .. slug, 'g|' .. slug)
-  local group = service.set_of(owner, own[7])
+  local own = read_fields(key, { 'n|' .. slug, 't|' .. slug, 'b|' .. slug, 'bn|' .. slug, 'bb|' .. slug, 'w|' .. slug,
+    'g|' .. slug })
+  local group = service.set_of(owner, own['g|' .. slug])
   local was_batch = redis.call('ZREM', k_active .. slug .. group, owner) == 0
     and redis.call('ZREM', k_batch .. slug .. group, owner) == 1
   if redis.call('SREM', k_lists .. owner, slug) == 1 then
     redis.call('HDEL', key, 'w|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug, 'bn|' .. slug, 'bb|' .. slug)
     if group == '' then
-      add_weight(slug, was_batch, 0 - number(own[6], 0))
+      add_weight(slug, was_batch, 0 - number(own['w|' .. slug], 0))
     end
     if not service.is_group(owner) then
       clear_rest(slug, group, own)
@@ -215,18 +216,18 @@ end
 -- keeps its distance from the virtual time, and its running jobs stay charged to the group in which they were claimed.
 local function regroup(tenant, slug, group)
   local key = k_tenant .. tenant
-  local own = redis.call('HMGET', key, 's|' .. slug, 'g|' .. slug, 'w|' .. slug, 'n|' .. slug, 't|' .. slug,
-    'b|' .. slug, 'bn|' .. slug, 'bb|' .. slug)
-  local before, is_batch = service.group_in(own[2]), priority.has_only_batch(tenant, slug) or false
-  local service = service.service_in(tenant, slug, before, own[1])
+  local own = read_fields(key, { 's|' .. slug, 'g|' .. slug, 'w|' .. slug, 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
+    'bn|' .. slug, 'bb|' .. slug })
+  local before, is_batch = service.group_in(own['g|' .. slug]), priority.has_only_batch(tenant, slug) or false
+  local service = service.service_in(tenant, slug, before, own['s|' .. slug])
   service = service - service.virtual_time_of(slug, before, service) + service.virtual_time_of(slug, group)
-  local jobs, tokens, mwt = number(own[4], 0), number(own[5], 0), number(own[6], 0)
-  local batch_jobs, batch_mwt = number(own[7], 0), number(own[8], 0)
+  local jobs, tokens, mwt = number(own['n|' .. slug], 0), number(own['t|' .. slug], 0), number(own['b|' .. slug], 0)
+  local batch_jobs, batch_mwt = number(own['bn|' .. slug], 0), number(own['bb|' .. slug], 0)
   join(tenant, slug, group)
   redis.call('HSET', key, 's|' .. slug, whole(service))
   redis.call('ZADD', priority.set_key(slug, group, is_batch), whole(service), tenant)
   if group == '' then
-    add_weight(slug, is_batch, number(own[3], 0))
+    add_weight(slug, is_batch, number(own['w|' .. slug], 0))
   else
     add_sums(group, slug, jobs, tokens, mwt)
     add_batch_sums(group, slug, batch_jobs, batch_mwt)
@@ -237,7 +238,7 @@ local function regroup(tenant, slug, group)
   local was_batch = redis.call('ZREM', k_active .. slug .. before, tenant) == 0
     and redis.call('ZREM', k_batch .. slug .. before, tenant) == 1
   if before == '' then
-    add_weight(slug, was_batch, 0 - number(own[3], 0))
+    add_weight(slug, was_batch, 0 - number(own['w|' .. slug], 0))
   else
     add_sums(before, slug, -jobs, -tokens, -mwt)
     add_batch_sums(before, slug, -batch_jobs, -batch_mwt)

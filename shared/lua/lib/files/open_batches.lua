@@ -18,10 +18,10 @@ local function ids_of(tenant)
   local EXAMINED = 64
   local key, open = k_open_batches_of .. tenant, {}
   for _, id in ipairs(redis.call('SRANDMEMBER', key, EXAMINED)) do
-    local saved = redis.call('HMGET', k_batch_record .. id, 'tenant', 'status', 'input_file')
-    if saved[1] == tenant and saved[2] and not BATCH_ENDED[saved[2]] then
+    local saved = read_fields(k_batch_record .. id, { 'tenant', 'status', 'input_file' })
+    if saved.tenant == tenant and saved.status and not BATCH_ENDED[saved.status] then
       open[#open + 1] = id
-      open[#open + 1] = saved[3] or ''
+      open[#open + 1] = saved.input_file or ''
     else
       redis.call('SREM', key, id)
     end

@@ -42,12 +42,12 @@ end
 
 -- Removes a webhook that was told, was given up or is lost.
 local function drop_webhook(tenant, id)
-  local saved = redis.call('HMGET', k_webhook .. id, 'bytes', 'kept_s')
+  local saved = read_fields(k_webhook .. id, { 'bytes', 'kept_s' })
   redis.call('DEL', k_webhook .. id)
   redis.call('ZREM', k_webhooks, id)
   redis.call('ZREM', k_webhook_due .. tenant, id)
-  if saved[1] and saved[2] then
-    file_bytes.uncount_bytes(tenant, number(saved[2], 0, 0), number(saved[1], 0, 0))
+  if saved.bytes and saved.kept_s then
+    file_bytes.uncount_bytes(tenant, number(saved.kept_s, 0, 0), number(saved.bytes, 0, 0))
   end
 end
 

@@ -31,10 +31,9 @@ local function end_job(job, ending, now_ms)
   redis.call('ZREM', k_inflight, id)
   redis.call('ZREM', k_polls, id)
   redis.call('DEL', k_partial .. id)
-  local url, keeps_request = unpack(redis.call('HMGET', k_rq_job .. id, 'penstock_callback_url',
-    'penstock_keeps_request'))
+  local asked = read_fields(k_rq_job .. id, { 'penstock_callback_url', 'penstock_keeps_request' })
   local request_bytes = 0
-  if keeps_request == '1' and ending.outcome == 'succeeded' then
+  if asked.penstock_keeps_request == '1' and ending.outcome == 'succeeded' then
     request_bytes = keep_request(id, ttl_s)
   else
     redis.call('DEL', k_payload .. id)
@@ -88,7 +87,8 @@ local function end_job(job, ending, now_ms)
   usage.add_usage(job, { [ending.outcome] = 1, prompt = ending.prompt, cached = ending.cached,
     completion = ending.completion })
   budget.settle_tokens(job, ending.prompt or 0, ending.completion or 0)
-  if url then
-    webhook.tell_end(job.tenant, id, 'job', url, redis.call('HGETALL', k_rq_job .. id), ending.result)
+  if asked.penstock_callback_url then
+    webhook.tell_end(job.tenant, id, 'job', asked.penstock_callback_url, redis.call('HGETALL', k_rq_job .. id),
+      ending.result)
   end
 end

@@ -4,6 +4,14 @@
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
 
 local MAX_CANDIDATES = 16
+local JOB_FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_slug', 'penstock_model', 'penstock_claim',
+  'penstock_worker', 'penstock_cancel', 'penstock_prompt_tokens', 'penstock_max_tokens', 'penstock_cost_mwt',
+  'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us', 'penstock_attempts', 'penstock_admitted_ms',
+  'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms', 'penstock_degrade', 'penstock_cut_tokens',
+  'penstock_start_within_ms', 'penstock_key_id', 'penstock_group', 'penstock_group_charged_mwt',
+  'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens', 'penstock_private', 'penstock_priority',
+  'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms', 'penstock_refusals', 'penstock_pardons',
+  'penstock_company' }
 
 -- Returns how many KV cells a job needs whose answers have `tokens` tokens together. Its candidates, which share the
 -- tokens equally, are promised the cells of one.
@@ -25,36 +33,35 @@ end
 -- Returns the job's fields by name. Returns nil if the id has no record, if its key has another type, or if the record
 -- has an unknown state and so is not one of Penstock's.
 local function read_job(id)
-  local fields = redis.pcall('HMGET', k_rq_job .. id, 'penstock_state', 'penstock_tenant', 'penstock_slug',
-    'penstock_model', 'penstock_claim', 'penstock_worker', 'penstock_cancel', 'penstock_prompt_tokens',
-    'penstock_max_tokens', 'penstock_cost_mwt', 'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us',
-    'penstock_attempts', 'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms',
-    'penstock_degrade', 'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
-    'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price',
-    'penstock_kept_tokens', 'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates',
-    'penstock_wait_until_ms', 'penstock_refusals', 'penstock_pardons', 'penstock_company')
-  if fields.err or not JOB_STATES[fields[1]] or not fields[2] or not fields[3] then
+  local fields = peek_fields(k_rq_job .. id, JOB_FIELDS)
+  if not JOB_STATES[fields.penstock_state] or not fields.penstock_tenant or not fields.penstock_slug then
     return nil
   end
   -- A missing text is read as empty.
-  local function integer(index)
-    return natural(fields[index])
+  local function integer(name)
+    return natural(fields[name])
   end
-  local attempts, pardons = integer(14), integer(34)
+  local attempts, pardons = integer('penstock_attempts'), integer('penstock_pardons')
   -- `counted_attempts` leaves out the crashes in company, and `company` is how many jobs may run together with this
   -- one, itself included, or 0 for any number (lib/pools/company.lua).
-  return { id = id, state = fields[1], tenant = fields[2], slug = fields[3], queue = fields[2] .. '.' .. fields[3],
-    model = fields[4] or '', claim = fields[5] or '', worker = fields[6] or '', cancel = fields[7] or '',
-    prompt_tokens = integer(8), max_tokens = integer(9), cost_mwt = integer(10), charged_mwt = integer(11),
-    deadline_ms = integer(12), latest_us = integer(13), attempts = attempts,
-    counted_attempts = attempts - math.min(pardons, attempts), pardons = pardons, company = integer(35),
-    admitted_ms = integer(15), poll_grace_ms = integer(16), skips = integer(17), requeued_at_ms = integer(18),
-    degrade = number(fields[19], -1), cut_tokens = integer(20), start_within_ms = integer(21), key_id = fields[22]
-    or '', group = string.match(fields[23] or '', '^@[%w_-]+$') or '', group_charged_mwt = integer(24),
-    paused_since_ms = integer(25),
-    price = fields[26] or '', kept_tokens = math.min(integer(27), integer(9)),
-    candidates = number(fields[31], 1, 1, MAX_CANDIDATES),
-    is_private = fields[28] == '1', priority = priority.priority_in(fields[29]),
-    budget = fields[30] or '', wait_until_ms = integer(32), refusals = integer(33),
-    wanted_ms = wanted_until(integer(12), integer(15), integer(21)) }
+  return { id = id, state = fields.penstock_state, tenant = fields.penstock_tenant, slug = fields.penstock_slug,
+    queue = fields.penstock_tenant .. '.' .. fields.penstock_slug, model = fields.penstock_model or '',
+    claim = fields.penstock_claim or '', worker = fields.penstock_worker or '', cancel = fields.penstock_cancel or '',
+    prompt_tokens = integer('penstock_prompt_tokens'), max_tokens = integer('penstock_max_tokens'),
+    cost_mwt = integer('penstock_cost_mwt'), charged_mwt = integer('penstock_charged_mwt'),
+    deadline_ms = integer('penstock_deadline_ms'), latest_us = integer('penstock_latest_us'), attempts = attempts,
+    counted_attempts = attempts - math.min(pardons, attempts), pardons = pardons,
+    company = integer('penstock_company'), admitted_ms = integer('penstock_admitted_ms'),
+    poll_grace_ms = integer('penstock_poll_grace_ms'), skips = integer('penstock_skips'),
+    requeued_at_ms = integer('penstock_requeued_at_ms'), degrade = number(fields.penstock_degrade, -1),
+    cut_tokens = integer('penstock_cut_tokens'), start_within_ms = integer('penstock_start_within_ms'),
+    key_id = fields.penstock_key_id
+    or '', group = string.match(fields.penstock_group or '', '^@[%w_-]+$') or '',
+    group_charged_mwt = integer('penstock_group_charged_mwt'), paused_since_ms = integer('penstock_paused_since_ms'),
+    price = fields.penstock_price or '', kept_tokens = math.min(integer('penstock_kept_tokens'),
+    integer('penstock_max_tokens')), candidates = number(fields.penstock_candidates, 1, 1, MAX_CANDIDATES),
+    is_private = fields.penstock_private == '1', priority = priority.priority_in(fields.penstock_priority),
+    budget = fields.penstock_budget or '', wait_until_ms = integer('penstock_wait_until_ms'),
+    refusals = integer('penstock_refusals'), wanted_ms = wanted_until(integer('penstock_deadline_ms'),
+    integer('penstock_admitted_ms'), integer('penstock_start_within_ms')) }
 end

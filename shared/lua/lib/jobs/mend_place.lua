@@ -24,16 +24,16 @@ end
 -- if the record is gone or none of these names a tenant and a model.
 local function restore_identity(id)
   local key = k_rq_job .. id
-  local fields = redis.call('HMGET', key, 'origin', 'penstock_tenant', 'penstock_slug', 'penstock_state',
-    'penstock_ended_ms')
-  local tenant, slug = string.match(fields[1] or '', '^([%w_-]+)%.(.+)$')
-  tenant, slug = fields[2] or tenant, fields[3] or slug
+  local fields = read_fields(key, { 'origin', 'penstock_tenant', 'penstock_slug', 'penstock_state',
+    'penstock_ended_ms' })
+  local tenant, slug = string.match(fields.origin or '', '^([%w_-]+)%.(.+)$')
+  tenant, slug = fields.penstock_tenant or tenant, fields.penstock_slug or slug
   if not tenant or not slug then
     return nil
   end
-  local state = fields[4]
+  local state = fields.penstock_state
   if not job_record.JOB_STATES[state] then
-    state = fields[5] and 'failed' or redis.call('ZSCORE', k_leases, id) and 'running' or 'queued'
+    state = fields.penstock_ended_ms and 'failed' or redis.call('ZSCORE', k_leases, id) and 'running' or 'queued'
   end
   redis.call('HSET', key, 'penstock_tenant', tenant, 'penstock_slug', slug, 'penstock_state', state)
   note_mend('job', key)

@@ -84,9 +84,9 @@ end
 
 -- Returns for how long the present attempt of a job that computes has had a slot, in ms, at least 1.
 local function run_ms_of(job)
-  local times = redis.call('HMGET', k_rq_job .. job.id, 'penstock_started_ms', 'penstock_paused_ms',
-    'penstock_paused_before_ms')
-  local started_ms = number(times[1], now_ms, job.admitted_ms, now_ms)
-  local paused_ms = number(times[2], 0, 0) - number(times[3], 0, 0)
+  local times = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_paused_ms',
+    'penstock_paused_before_ms' })
+  local started_ms = number(times.penstock_started_ms, now_ms, job.admitted_ms, now_ms)
+  local paused_ms = number(times.penstock_paused_ms, 0, 0) - number(times.penstock_paused_before_ms, 0, 0)
   return math.max(1, now_ms - started_ms - math.max(0, paused_ms))
 end

@@ -31,13 +31,13 @@ end
 -- Returns the bytes of the tenant's inflight jobs, those of its ended jobs, the time in s at which the first of these
 -- expire (nil if none does), and the fields of periods that have passed.
 local function read_kept(tenant)
-  local fields = redis.pcall('HMGET', k_kept .. tenant, 'live', 'ended', 'next_s')
+  local fields = peek_fields(k_kept .. tenant, { 'live', 'ended', 'next_s' })
   if fields.err then
     return 0, 0
   end
-  local live, next_s = kept_number(fields[1]), kept_number(fields[3])
+  local live, next_s = kept_number(fields.live), kept_number(fields.next_s)
   if next_s == 0 or next_s * 1000 > now_ms then
-    return live, kept_number(fields[2]), next_s > 0 and next_s or nil
+    return live, kept_number(fields.ended), next_s > 0 and next_s or nil
   end
   local ended, first_s, passed = 0, nil, {}
   local all = redis.call('HGETALL', k_kept .. tenant)
@@ -95,10 +95,10 @@ end
 -- is the length of its result, `texts_bytes` that of the texts in the stream, which has `entries` entries. Returns the
 -- number of bytes counted for longer than the stream, and the end of their period in s.
 local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result_ttl_s, events_ttl_s)
-  local key, stored = k_kept .. tenant, redis.call('HMGET', k_rq_job .. id, 'penstock_bytes', 'penstock_fixed_bytes')
+  local key, stored = k_kept .. tenant, read_fields(k_rq_job .. id, { 'penstock_bytes', 'penstock_fixed_bytes' })
   local result_s, events_s = period_end_s(result_ttl_s, result_ttl_s), period_end_s(events_ttl_s, result_ttl_s)
   -- An entry of a stream takes 90 bytes besides its text.
-  local bytes, events_bytes = kept_number(stored[2]) + result_bytes, 90 * entries + texts_bytes
+  local bytes, events_bytes = kept_number(stored.penstock_fixed_bytes) + result_bytes, 90 * entries + texts_bytes
   local result_field, events_field = whole(result_s), whole(events_s)
   local live, ended, next_s, for_result, for_events = open_kept(tenant, 'live', 'ended', 'next_s', result_field,
     events_field)
@@ -108,7 +108,7 @@ local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result
   else
     redis.call('HSET', key, events_field, whole(for_events + events_bytes))
   end
-  live = has_no_inflight_jobs(tenant) and 0 or math.max(0, live - kept_number(stored[1]))
+  live = has_no_inflight_jobs(tenant) and 0 or math.max(0, live - kept_number(stored.penstock_bytes))
   redis.call('HSET', key, 'live', whole(live),
     'ended', whole(ended + bytes + events_bytes), 'next_s', whole(first_s), result_field, whole(for_result + bytes))
   index.keep_key(key, 1000 * result_s - now_ms)

@@ -28,12 +28,13 @@ local function read_budget(stored)
 end
 
 -- Returns an owner's counts with its budgets and weights. The arguments after the owner are fields of its record.
-local function open_budget(owner, stored, per_day, per_month, prompt_milli, answer_milli)
-  local budget = read_budget(stored)
+local function open_budget(owner, fields)
+  local budget = read_budget(fields.budget)
   budget.owner = owner
-  budget.most = { day = settings.integer_setting(per_day, nil, 1), month = settings.integer_setting(per_month, nil, 1) }
-  budget.prompt_milli = settings.integer_setting(prompt_milli, 1000, 0, MAX_TOKEN_MILLI)
-  budget.answer_milli = settings.integer_setting(answer_milli, 1000, 0, MAX_TOKEN_MILLI)
+  budget.most = { day = settings.integer_setting(fields.policy_tokens_per_day, nil, 1),
+    month = settings.integer_setting(fields.policy_tokens_per_month, nil, 1) }
+  budget.prompt_milli = settings.integer_setting(fields.policy_prompt_weight_milli, 1000, 0, MAX_TOKEN_MILLI)
+  budget.answer_milli = settings.integer_setting(fields.policy_answer_weight_milli, 1000, 0, MAX_TOKEN_MILLI)
   return budget
 end
 
@@ -154,8 +155,8 @@ end
 local function may_use(job, prompt_tokens, max_tokens)
   for _, hold in ipairs(holds_of(job)) do
     local needed = weighted_tokens(hold, prompt_tokens, max_tokens)
-    local budget = open_budget(hold.owner, unpack(redis.call('HMGET', k_tenant .. hold.owner, 'budget',
-      'policy_tokens_per_day', 'policy_tokens_per_month'), 1, 3))
+    local budget = open_budget(hold.owner, read_fields(k_tenant .. hold.owner, { 'budget', 'policy_tokens_per_day',
+      'policy_tokens_per_month' }))
     budget.reserved = budget.reserved - hold.reserved
     if needed > hold.reserved and (is_exceeded(budget, 'day', needed) or is_exceeded(budget, 'month', needed)) then
       return false
@@ -202,10 +203,11 @@ local function recount_reserved(tenant, group)
     sums[group] = 0
   end
   for i = 1, #ids do
-    local fields = redis.pcall('HMGET', k_rq_job .. ids[i], 'penstock_state', 'penstock_tenant', 'penstock_budget')
-    local is_inflight = fields[1] == 'queued' or fields[1] == 'running'
-    for _, hold in ipairs(is_inflight and holds_of({ tenant = fields[2], budget = fields[3] or '' }) or {}) do
-      if hold.owner == tenant or hold.owner ~= fields[2] then
+    local fields = peek_fields(k_rq_job .. ids[i], { 'penstock_state', 'penstock_tenant', 'penstock_budget' })
+    local is_inflight = fields.penstock_state == 'queued' or fields.penstock_state == 'running'
+    for _, hold in ipairs(is_inflight and holds_of({ tenant = fields.penstock_tenant, budget = fields.penstock_budget
+      or '' }) or {}) do
+      if hold.owner == tenant or hold.owner ~= fields.penstock_tenant then
         sums[hold.owner] = (sums[hold.owner] or 0) + hold.reserved
       end
     end

@@ -38,13 +38,13 @@ local function add_usage(job, added)
   local label = redis.call('HGET', k_rq_job .. job.id, 'penstock_key_label') or ''
   label = string.gsub(label, '[%%|]', { ['%'] = '%25', ['|'] = '%7C' })
   local series = job.tenant .. '|' .. label .. '|' .. job.model
-  local held = redis.call('HMGET', key, series, TOTAL)
-  if not held[1] and redis.call('HLEN', key) > MAX_SERIES then
+  local held = read_fields(key, { series, TOTAL })
+  if not held[series] and redis.call('HLEN', key) > MAX_SERIES then
     series = OTHER
-    held[1] = redis.call('HGET', key, series)
+    held[series] = redis.call('HGET', key, series)
   end
-  redis.call('HSET', key, series, with_added(held[1], added), TOTAL, with_added(held[2], added))
-  if not held[2] then
+  redis.call('HSET', key, series, with_added(held[series], added), TOTAL, with_added(held[TOTAL], added))
+  if not held[TOTAL] then
     redis.call('EXPIRE', key, USAGE_TTL_S)
   end
 end

@@ -12,9 +12,10 @@ local MAX_WOKEN = 3
 -- Returns whether a full worker has to be woken for a new job, and whether it will claim again even if it is not
 -- (lib/fairness/worker_report.lua). One that holds as many paused jobs as it may could do nothing for the job.
 local function needs_ring(name, woken)
-  local fields = redis.call('HMGET', k_worker .. name, 'can_pause', 'asks_by_ms', 'crowded')
-  local asks_itself = number(fields[2], 0, 0, now_ms + LIVE_MS) > now_ms
-  return pausing.may_pause(fields[1]) and (not asks_itself or fields[3] ~= '1' and woken < MAX_WOKEN), asks_itself
+  local fields = read_fields(k_worker .. name, { 'can_pause', 'asks_by_ms', 'crowded' })
+  local asks_itself = number(fields.asks_by_ms, 0, 0, now_ms + LIVE_MS) > now_ms
+  return pausing.may_pause(fields.can_pause) and (not asks_itself or fields.crowded ~= '1' and woken < MAX_WOKEN),
+    asks_itself
 end
 
 -- Wakes live workers that can pause jobs by their own doorbells if all slots of the pool are taken, some of them by
@@ -24,10 +25,10 @@ local function wake_full_workers(slug, tenant)
   if not pausing.is_preemptive() then
     return
   end
-  local pool = redis.call('HMGET', k_books .. slug, 'running', 'paused', 'slots')
-  local computing = number(pool[1], 0, 0) - number(pool[2], 0, 0)
+  local pool = read_fields(k_books .. slug, { 'running', 'paused', 'slots' })
+  local computing = number(pool.running, 0, 0) - number(pool.paused, 0, 0)
   local own = slots_in_use.rows_of(slug, 'c', tenant) - slots_in_use.rows_of(slug, 'cb', tenant)
-  if computing < number(pool[3], 0, 0) or own >= computing then
+  if computing < number(pool.slots, 0, 0) or own >= computing then
     return
   end
   local woken, live = 0, { '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_LOOKED_AT }

@@ -12,15 +12,16 @@ local LONGER = 1.3
 -- Records the worker as the pool's fastest if it is, or if the recorded one is no longer live. `takes_jobs` is false
 -- for a worker that drains.
 local function note_fastest(slug, name, takes_jobs)
-  local pool = redis.call('HMGET', k_books .. slug, 'fast_worker', 'fast_tpot_ms', 'fast_beat_ms')
-  local rates = redis.call('HMGET', k_worker .. name, 'prefill_tps', 'tpot_ms', 'cells')
-  local prefill_tps, tpot_ms = number(rates[1], 0), number(rates[2], 0)
+  local pool = read_fields(k_books .. slug, { 'fast_worker', 'fast_tpot_ms', 'fast_beat_ms' })
+  local rates = read_fields(k_worker .. name, { 'prefill_tps', 'tpot_ms', 'cells' })
+  local prefill_tps, tpot_ms = number(rates.prefill_tps, 0), number(rates.tpot_ms, 0)
   if takes_jobs and prefill_tps > 0 and tpot_ms > 0 then
-    if pool[1] == name or tpot_ms < number(pool[2], math.huge) or now_ms - number(pool[3], 0, 0, now_ms) > LIVE_MS then
+    if pool.fast_worker == name or tpot_ms < number(pool.fast_tpot_ms, math.huge) or now_ms - number(pool.fast_beat_ms,
+      0, 0, now_ms) > LIVE_MS then
       redis.call('HSET', k_books .. slug, 'fast_worker', name, 'fast_prefill_tps', prefill_tps, 'fast_tpot_ms', tpot_ms,
-        'fast_cells', number(rates[3], 0), 'fast_beat_ms', now_ms)
+        'fast_cells', number(rates.cells, 0), 'fast_beat_ms', now_ms)
     end
-  elseif pool[1] == name then
+  elseif pool.fast_worker == name then
     redis.call('HDEL', k_books .. slug, 'fast_worker', 'fast_beat_ms')
   end
 end
@@ -28,14 +29,15 @@ end
 -- Returns the pool's fastest worker, or nil if it is unknown or no longer live. Its `wait_ms` is the time until one of
 -- the pool's slots is free, as it is on average when all slots are taken.
 local function read_fastest(slug)
-  local pool = redis.call('HMGET', k_books .. slug, 'fast_worker', 'fast_prefill_tps', 'fast_tpot_ms', 'fast_cells',
-    'fast_beat_ms', 'run_ms', 'slots')
-  local prefill_tps, tpot_ms = number(pool[2], 0), number(pool[3], 0)
-  if not pool[1] or prefill_tps <= 0 or tpot_ms <= 0 or now_ms - number(pool[5], 0, 0, now_ms) > LIVE_MS then
+  local pool = read_fields(k_books .. slug, { 'fast_worker', 'fast_prefill_tps', 'fast_tpot_ms', 'fast_cells',
+    'fast_beat_ms', 'run_ms', 'slots' })
+  local prefill_tps, tpot_ms = number(pool.fast_prefill_tps, 0), number(pool.fast_tpot_ms, 0)
+  if not pool.fast_worker or prefill_tps <= 0 or tpot_ms <= 0 or now_ms - number(pool.fast_beat_ms, 0, 0,
+    now_ms) > LIVE_MS then
     return nil
   end
-  return { name = pool[1], prefill_tps = prefill_tps, tpot_ms = tpot_ms, cells = number(pool[4], 0),
-    wait_ms = number(pool[6], 0, 0) / math.max(1, number(pool[7], 1)) }
+  return { name = pool.fast_worker, prefill_tps = prefill_tps, tpot_ms = tpot_ms, cells = number(pool.fast_cells, 0),
+    wait_ms = number(pool.run_ms, 0, 0) / math.max(1, number(pool.slots, 1)) }
 end
 
 -- Returns the first of two workers, or pools, if it is known and much faster than the second, else nil.
@@ -58,10 +60,11 @@ local function leaves_to(faster, own, job)
   if time_on(own, job, job.max_tokens) <= left_ms or job_record.cells_of(job, job.max_tokens) > faster.cells then
     return false
   end
-  local of_tenant = redis.call('HMGET', k_tenant .. job.tenant, 'len_n', 'len_p90', 'len_p50')
-  local of_pool = redis.call('HMGET', k_books .. job.slug, 'len_n', 'len_p90', 'len_p50')
-  for i = 2, 3 do
-    local tokens = lengths.length_of(of_tenant[1], of_tenant[i], of_pool[1], of_pool[i], job.max_tokens, job.candidates)
+  local of_tenant = read_fields(k_tenant .. job.tenant, { 'len_n', 'len_p90', 'len_p50' })
+  local of_pool = read_fields(k_books .. job.slug, { 'len_n', 'len_p90', 'len_p50' })
+  for _, length in ipairs({ 'len_p90', 'len_p50' }) do
+    local tokens = lengths.length_of(of_tenant.len_n, of_tenant[length], of_pool.len_n, of_pool[length], job.max_tokens,
+      job.candidates)
     local longer = math.min(job.max_tokens, LONGER * tokens)
     if time_on(own, job, longer) > left_ms and faster.wait_ms + time_on(faster, job, tokens) <= left_ms then
       return true

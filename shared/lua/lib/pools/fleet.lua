@@ -46,14 +46,15 @@ local function add_weights(part, generated_milli, fit_milli)
 end
 
 -- Returns the part of a worker: its slots and, if it reports all three rates, `rated` 1, the rates and the fit.
-local function part_from(slug, slots, mu_wtps, prefill_tps, tpot_ms, generated_tps, fit)
-  local mu_milli, prefill_milli = rate_in_units(mu_wtps, 1000), rate_in_units(prefill_tps, 1000)
-  local tpot_ns = rate_in_units(math.min(number(tpot_ms, 0), RATE_MAX / 1000), 1000000)
+local function part_from(slug, slots, rates)
+  local mu_milli, prefill_milli = rate_in_units(rates.mu_wtps, 1000), rate_in_units(rates.prefill_tps, 1000)
+  local tpot_ns = rate_in_units(math.min(number(rates.tpot_ms, 0), RATE_MAX / 1000), 1000000)
   if mu_milli == 0 or prefill_milli == 0 or tpot_ns == 0 then
     return add_weights({ slug, math.max(0, slots), 0, 0, 0, 0 }, 0, 0)
   end
   return add_weights({ slug, math.max(0, slots), 1, mu_milli, prefill_milli, tpot_ns },
-    math.min(mu_milli, rate_in_units(generated_tps, 1000)), rate_in_units(math.min(number(fit, 0), MOST_FIT), 1000))
+    math.min(mu_milli, rate_in_units(rates.generated_tps, 1000)),
+    rate_in_units(math.min(number(rates.fit_generated_weight, 0), MOST_FIT), 1000))
 end
 
 local function no_sums()
@@ -168,9 +169,9 @@ end
 -- Counts a worker's heartbeat. The rates are those in the worker's hash, which keeps a rate until another is reported.
 local function count_worker(name, slug, slots, now_ms)
   retire_silent(now_ms)
-  local stored, after = stored_part(name), part_from(slug, slots,
-    unpack(redis.call('HMGET', k_worker .. name, 'mu_wtps', 'prefill_tps', 'tpot_ms', 'generated_tps',
-      'fit_generated_weight')))
+  local stored, rates = stored_part(name), read_fields(k_worker .. name, { 'mu_wtps', 'prefill_tps', 'tpot_ms',
+    'generated_tps', 'fit_generated_weight' })
+  local after = part_from(slug, slots, rates)
   local before, text = parse_part(stored), format_part(after)
   crashes.forget_crash(slug, name)
   if not before and redis.call('EXISTS', k_counted) == 0 then

@@ -62,19 +62,19 @@ end
 -- Moves a pool's weight towards the mean fit of its workers, `fit_milli`; nil if they report none.
 local function follow_fit(slug, fit_milli)
   local key = k_books .. slug
-  local stored = redis.call('HMGET', key, 'generated_weight_milli', 'weight_off_ms', 'mean_mwt')
-  local weight_milli = weight_of_pool(nil, stored[1])
+  local stored = read_fields(key, { 'generated_weight_milli', 'weight_off_ms', 'mean_mwt' })
+  local weight_milli = weight_of_pool(nil, stored.generated_weight_milli)
   local fit = math.max(LEAST_WEIGHT_MILLI, math.min(MOST_WEIGHT_MILLI, fit_milli or weight_milli))
   local lowest, highest = weight_milli / WEIGHT_BAND, weight_milli * WEIGHT_BAND
   if settings.read_settings('generated_weight') or fit >= lowest and fit <= highest then
-    if stored[2] then
+    if stored.weight_off_ms then
       redis.call('HDEL', key, 'weight_off_ms')
     end
     return
   end
   local side = fit > weight_milli and 1 or -1
-  local since_ms = off_since_ms(stored[2], side)
-  if not stored[1] and not stored[3] then
+  local since_ms = off_since_ms(stored.weight_off_ms, side)
+  if not stored.generated_weight_milli and not stored.mean_mwt then
     -- No job of this pool has ended, so no cost was measured with another weight.
     redis.call('HSET', key, 'generated_weight_milli', math.floor(fit + 0.5))
   elseif not since_ms then

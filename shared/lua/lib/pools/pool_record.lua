@@ -20,8 +20,8 @@ end
 -- Updates the moving averages of a succeeded job's run time and cost, and the time of the last success. The first job
 -- sets the averages, and each later job moves them by an eighth of the difference.
 local function smooth(slug, run_ms, cost_mwt)
-  local pool_fields = redis.call('HMGET', k_books .. slug, 'run_ms', 'mean_mwt')
-  local mean_run_ms, mean_cost_mwt = number(pool_fields[1]), number(pool_fields[2])
+  local pool_fields = read_fields(k_books .. slug, { 'run_ms', 'mean_mwt' })
+  local mean_run_ms, mean_cost_mwt = number(pool_fields.run_ms), number(pool_fields.mean_mwt)
   redis.call('HSET', k_books .. slug,
     'run_ms', whole(mean_run_ms and mean_run_ms + (run_ms - mean_run_ms) / 8 or run_ms),
     'mean_mwt', whole(mean_cost_mwt and mean_cost_mwt + (cost_mwt - mean_cost_mwt) / 8 or cost_mwt),

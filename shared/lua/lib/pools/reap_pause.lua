@@ -16,9 +16,9 @@ local function note_gap(now_ms, lease_ms)
   if not heartbeat_ms or now_ms - number(heartbeat_ms, now_ms) <= GAP_MS then
     return
   end
-  local hold = redis.call('HMGET', k_config, 'hold_beat_ms', 'hold_until_ms')
-  local pause_allowed = now_ms - number(hold[2], 0) >= lease_ms
-  if hold[1] ~= heartbeat_ms and (pause_allowed or now_ms - number(heartbeat_ms, now_ms) >= lease_ms) then
+  local hold = read_fields(k_config, { 'hold_beat_ms', 'hold_until_ms' })
+  local pause_allowed = now_ms - number(hold.hold_until_ms, 0) >= lease_ms
+  if hold.hold_beat_ms ~= heartbeat_ms and (pause_allowed or now_ms - number(heartbeat_ms, now_ms) >= lease_ms) then
     redis.call('HSET', k_config, 'hold_beat_ms', heartbeat_ms, 'hold_until_ms', now_ms + lease_ms)
   end
 end
