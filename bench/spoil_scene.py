@@ -22,7 +22,7 @@ from shared.jobs.routing import RoutedRequest, Routing
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import load
 from shared.store import key_table, keys
-from shared.store.batches.batches import Batches, ClaimedBatch, Step
+from shared.store.batches.batches import Batches, BatchProgress, ClaimedBatch
 from shared.store.batches.files import Files
 from shared.store.replies import Admitted
 from shared.store.store import Store
@@ -216,7 +216,7 @@ class Scene:
         batches = Batches(self.client)
         claimed = batches.claim("token", lease_ms=1_000)
         if isinstance(claimed, ClaimedBatch):
-            batches.write(claimed, Step(lines={1: "{}"}, answers={2: "o{}"}), rest_ms=500)
+            batches.write(claimed, BatchProgress(lines={1: "{}"}, answers={2: "o{}"}), rest_ms=500)
         batches.page("ann", limit=10, after=None)
         Files(self.client).page("ann", limit=10, after=None, oldest_first=False)
 

@@ -51,7 +51,7 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """The worker's index among the workers on this machine. It selects the worker's GPU or share of the CPU cores."""
 
     index: int = 0
@@ -91,7 +91,7 @@ def _exit_at_once(number: int, _frame: FrameType | None) -> None:
     os._exit(ExitCode.DRAINED)
 
 
-def _parse_place(arguments: Sequence[str] | None) -> Place:
+def _parse_place(arguments: Sequence[str] | None) -> WorkerPlace:
     parser = argparse.ArgumentParser(
         prog="python -m workers", description="Run one worker. PENSTOCK_ settings configure it."
     )
@@ -102,7 +102,7 @@ def _parse_place(arguments: Sequence[str] | None) -> Place:
     options = parser.parse_args(arguments)
     if not 0 <= options.index < options.workers:
         parser.error(f"--index {options.index} is not one of --workers {options.workers}, counted from 0")
-    return Place(options.index, options.workers)
+    return WorkerPlace(options.index, options.workers)
 
 
 def _report_error(error: Exception, code: ExitCode) -> int:
@@ -110,7 +110,7 @@ def _report_error(error: Exception, code: ExitCode) -> int:
     return int(code)
 
 
-def _serve(settings: Settings, place: Place) -> ExitCode:
+def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
     worker = new_worker_name()
     logging.configure(settings.log_level, settings.log_format, room="worker", worker=worker)
     failpoints.arm(settings.fail_at)

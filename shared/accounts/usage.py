@@ -75,7 +75,7 @@ class UsageRow:
     amounts: Amounts
 
 
-class Usage:
+class UsageRecords:
     """The usage of all days. Methods raise StoreUnavailable if the store does not answer."""
 
     def __init__(self, client: redis.Redis) -> None:

@@ -71,7 +71,7 @@ _MAX_NODES = 10_000
 _MAX_PATH = 200
 
 
-class Place(NamedTuple):
+class KeywordPlace(NamedTuple):
     """A keyword and the path of the schema that contains it, such as `properties.name`; "" for the whole schema."""
 
     keyword: str
@@ -82,7 +82,7 @@ class Place(NamedTuple):
         return f"{self.path}.{self.keyword}" if self.path else self.keyword
 
 
-def unsupported_keyword(schema: Mapping[str, Any], *, formats: bool = False) -> Place | None:
+def unsupported_keyword(schema: Mapping[str, Any], *, formats: bool = False) -> KeywordPlace | None:
     """Return the first keyword of the schema that is not supported, or None; with `formats`, unknown formats count too.
 
     Keywords that restrict nothing are supported. Takes time in proportion to the schema's size, up to a limit: of a
@@ -94,7 +94,7 @@ def unsupported_keyword(schema: Mapping[str, Any], *, formats: bool = False) -> 
     for node, path in nodes(schema):
         found = _unsupported_in(node, formats=formats)
         if found:
-            return Place(min(found), path)
+            return KeywordPlace(min(found), path)
     return None
 
 

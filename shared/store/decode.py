@@ -12,7 +12,7 @@ from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.routing import Routed
 from shared.jobs.states import JobState
-from shared.store.replies import Exchange, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
+from shared.store.replies import ClaimReply, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/base/clock.lua has the same value.
 LIVE_MS = 5_000
@@ -102,10 +102,10 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
     )
 
 
-def exchange(answer: list[Any], token: str) -> Exchange:
+def exchange(answer: list[Any], token: str) -> ClaimReply:
     """Decode the answer of the claim script."""
     started, resume, pause, lost, ask_in_ms = answer
-    return Exchange(
+    return ClaimReply(
         [claimed(entry, token) for entry in started],
         [text(job_id) for job_id in resume],
         [text(job_id) for job_id in pause],

@@ -124,7 +124,7 @@ class HeldProgress(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ClaimReply:
     """The answer to a claim: the jobs to start, and the ids of the jobs to resume, to pause, and that the worker lost.
 
     The jobs to pause give their slots to those that start or resume.

@@ -22,7 +22,7 @@ from shared.store.replication import call_acknowledged
 from shared.store.replies import (
     Admitted,
     CancelAnswer,
-    Exchange,
+    ClaimReply,
     HeartbeatReport,
     HeldProgress,
     IdempotencyMismatch,
@@ -119,7 +119,7 @@ class Store(StoreReads):
         held: Sequence[HeldProgress] = (),
         aside: Sequence[str] = (),
         trusts_last_attempts: bool = False,
-    ) -> Exchange:
+    ) -> ClaimReply:
         """Claim up to `room` jobs and, with preemption, as many more as jobs of other tenants give their slots.
 
         `held` are all jobs that the worker holds; its paused jobs take no slot, and their cells are free. A repeated

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.api_keys import ApiKeys
-from shared.accounts.usage import Usage
+from shared.accounts.usage import UsageRecords
 from shared.clock import ManualClock
 from shared.settings.settings import load
 from shared.store import keys
@@ -64,7 +64,7 @@ def test_a_tenant_reads_its_own_usage_by_day_and_model_and_by_key(store: Store, 
     for tenant, label in (("blue", "ci"), ("blue", ""), ("blue", "ci"), ("red", "ci")):
         end_one(store, tenant, label)
     key = ApiKeys(store.client).create("blue").key
-    today = str(Usage(store.client).today())
+    today = str(UsageRecords(store.client).today())
     client = door(store, tmp_path)
     assert sums(client, **bearer(key)) == [(today, "m", 3, 30, 60)]
     assert sums(client, "?by=key,tenant", **bearer(key)) == [("", "blue", 1, 10, 20), ("ci", "blue", 2, 20, 40)]
@@ -108,7 +108,7 @@ def test_a_wrong_dimension_date_or_period_is_named(store: Store, tmp_path: Path,
 
 def test_the_store_is_asked_once_for_a_past_day_and_once_a_second_for_today(store: Store, tmp_path: Path) -> None:
     end_one(store, "blue")
-    clock, today = ManualClock(), Usage(store.client).today()
+    clock, today = ManualClock(), UsageRecords(store.client).today()
     client = door(store, tmp_path, clock, auth="open")
     first = today - timedelta(days=5)
 
@@ -139,7 +139,7 @@ def test_the_command_prints_a_table_csv_or_json(store: Store, penstock: InProces
         ("a, b", "red", "20"),
         ("ci", "blue", "40"),
     ]
-    today = str(Usage(store.client).today())
+    today = str(UsageRecords(store.client).today())
     report = json.loads(penstock("usage", "--by", "day,model", "--from", today, "--json").stdout)
     assert (report["from"], report["to"]) == (today, today)
     assert [(row["day"], row["model"], row["requests"]) for row in report["rows"]] == [(today, "m", 4)]
@@ -163,7 +163,7 @@ def test_what_is_wrong_with_the_command_line_is_said(penstock: InProcess, argume
 
 def test_doctor_says_if_another_program_changed_the_usage(store: Store, penstock: InProcess) -> None:
     end_one(store, "blue")
-    day = keys.usage(str(Usage(store.client).today()))
+    day = keys.usage(str(UsageRecords(store.client).today()))
     assert day not in penstock("doctor").stderr
     store.client.hdel(day, "blue||m")
     done = penstock("doctor")

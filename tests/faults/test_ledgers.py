@@ -4,9 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from shared.accounts.usage import Usage, sum_by
-from shared.jobs.job import JobView
-from shared.jobs.job import Usage as JobUsage
+from shared.accounts.usage import UsageRecords, sum_by
+from shared.jobs.job import JobView, Usage
 from shared.jobs.states import JobState
 from shared.store.replies import CancelAnswer
 from tests.support.processes import Stage, wait_for
@@ -50,10 +49,10 @@ def wait_until_equal(stage: Stage, worker) -> None:
 
 def assert_usage_is_what_clients_were_told(stage: Stage, *views: JobView) -> None:
     """Compare the usage of the last two days, if midnight has just passed, with the jobs' own token counts."""
-    book = Usage(stage.client)
+    book = UsageRecords(stage.client)
     today = book.today()
     sums = sum_by(("model",), book.read([today - timedelta(days=1), today]))["sim",]
-    told = [view.usage or JobUsage() for view in views]
+    told = [view.usage or Usage() for view in views]
     assert sums.requests == len(views)
     assert sums.succeeded == sum(view.state is JobState.SUCCEEDED for view in views)
     assert sums.prompt_tokens == sum(usage.prompt_tokens for usage in told)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.accounts.usage import Usage
+from shared.accounts.usage import UsageRecords
 from shared.store import keys
 from tests.support.budgets import counted, set_budget
 from tests.support.processes import Process, Stage, wait_for
@@ -83,7 +83,7 @@ def test_attempts_without_an_answer_are_charged_in_no_ledger(stage: Stage, serve
     assert len(server.bodies) == 6
     stage.assert_sound()
     # The server has counted 21 prompt tokens, 5 of them cached, and 3 of the answer.
-    (row,) = Usage(stage.client).read_day(Usage(stage.client).today())
+    (row,) = UsageRecords(stage.client).read_day(UsageRecords(stage.client).today())
     assert (row.amounts.prompt_tokens, row.amounts.completion_tokens, row.amounts.cost_micro) == (21, 3, 24)
     (spent,) = stage.client.keys(SPENT_KEYS)
     assert stage.client.hget(spent, "m|blue") == b"24"

@@ -9,9 +9,8 @@ from typing import Any
 
 from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
-from shared.accounts.usage import Usage
-from shared.jobs.job import JobView
-from shared.jobs.job import Usage as JobUsage
+from shared.accounts.usage import UsageRecords
+from shared.jobs.job import JobView, Usage
 from shared.jobs.states import JobState
 from shared.store import keys
 from tests.money.clients import LONGEST, MOST_ANSWERS, TENANTS, Clients
@@ -195,7 +194,7 @@ def _after_text(entries: list[Entry]) -> list[Entry]:
 
 
 def _told(view: JobView) -> tuple[int, int, int]:
-    usage = view.usage or JobUsage()
+    usage = view.usage or Usage()
     return usage.read_tokens, usage.cached_tokens, usage.completion_tokens
 
 
@@ -236,7 +235,7 @@ def _judge_clients(verdict: Verdict, scene: Scene) -> None:
 def _judge_store(verdict: Verdict, scene: Scene) -> None:
     """Compare the ledgers of the store with each other, and with what clients were told; kills change none of it."""
     stage, views = scene.stage, scene.views.values()
-    book, entries = Usage(stage.client), _by_trace(scene.upstream.entries)
+    book, entries = UsageRecords(stage.client), _by_trace(scene.upstream.entries)
     rows = book.read_day(book.today())
     for tenant in TENANTS:
         told = [_told(view) for view in views if view.tenant == tenant]

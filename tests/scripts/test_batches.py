@@ -8,11 +8,11 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.batches.batches import (
     Batches,
+    BatchProgress,
     BatchStatus,
     ClaimedBatch,
     ClaimLost,
     NotCreated,
-    Step,
     StoredBatch,
     TooManyOpen,
 )
@@ -38,7 +38,7 @@ def create(batches: Batches, batch_id: str = "b", **given):
 
 
 def end(batches: Batches, mine: ClaimedBatch) -> None:
-    batches.write(mine, Step(change=(BatchStatus.VALIDATING, BatchStatus.FAILED)), rest_ms=0, ends=True)
+    batches.write(mine, BatchProgress(change=(BatchStatus.VALIDATING, BatchStatus.FAILED)), rest_ms=0, ends=True)
 
 
 def claimed(batches: Batches, token: str = "t") -> ClaimedBatch:
@@ -65,16 +65,16 @@ def test_a_process_that_has_lost_its_claim_writes_nothing(store, batches):
     claimed(batches, "u")
     before = contents(store)
     with pytest.raises(ClaimLost):
-        batches.write(lost, Step({"total": "5"}, {1: "line"}, {2: "oanswer"}), rest_ms=0)
+        batches.write(lost, BatchProgress({"total": "5"}, {1: "line"}, {2: "oanswer"}), rest_ms=0)
     assert contents(store) == before
 
 
 def test_an_answer_that_is_written_twice_counts_once_and_the_first_one_stays(store, batches):
     create(batches)
     mine = claimed(batches)
-    batches.write(mine, Step(lines={1: "line", 2: "line"}), rest_ms=LEASE_MS)
+    batches.write(mine, BatchProgress(lines={1: "line", 2: "line"}), rest_ms=LEASE_MS)
     for answers in ({1: "ofirst"}, {1: "esecond", 2: "eerror"}):
-        batches.write(mine, Step(answers=answers), rest_ms=0)
+        batches.write(mine, BatchProgress(answers=answers), rest_ms=0)
     found = batches.find("b", "blue")
     assert found is not None
     assert (found.number("completed"), found.number("failed")) == (1, 1)
@@ -86,7 +86,7 @@ def test_a_status_that_a_client_has_changed_meanwhile_is_not_overwritten(store, 
     create(batches)
     mine = claimed(batches)
     assert batches.cancel("b", "blue")
-    step = Step(change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
+    step = BatchProgress(change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
     assert batches.write(mine, step, rest_ms=0, ends=True) is BatchStatus.CANCELLING
     assert claimed(batches, "u").batch.status is BatchStatus.CANCELLING
 
@@ -94,7 +94,7 @@ def test_a_status_that_a_client_has_changed_meanwhile_is_not_overwritten(store, 
 @pytest.mark.parametrize("status", [BatchStatus.FINALIZING, BatchStatus.COMPLETED])
 def test_a_batch_whose_files_are_being_written_is_not_cancelled(batches, status):
     create(batches)
-    batches.write(claimed(batches), Step(change=(BatchStatus.VALIDATING, status)), rest_ms=0)
+    batches.write(claimed(batches), BatchProgress(change=(BatchStatus.VALIDATING, status)), rest_ms=0)
     assert batches.cancel("b", "blue")
     found = batches.find("b", "blue")
     assert found is not None
@@ -106,9 +106,9 @@ def test_a_batch_that_ends_leaves_its_record_alone_and_frees_its_file_and_bytes(
     create(batches)
     before = int(store.client.hget(keys.kept("blue"), "ended"))
     mine = claimed(batches)
-    batches.write(mine, Step(lines={1: "line"}, answers={2: "o" + "x" * 1_000}), rest_ms=0)
+    batches.write(mine, BatchProgress(lines={1: "line"}, answers={2: "o" + "x" * 1_000}), rest_ms=0)
     assert int(store.client.hget(keys.kept("blue"), "ended")) > before + 1_000
-    step = Step(change=(BatchStatus.VALIDATING, BatchStatus.COMPLETED))
+    step = BatchProgress(change=(BatchStatus.VALIDATING, BatchStatus.COMPLETED))
     assert batches.write(mine, step, rest_ms=0, ends=True) is BatchStatus.COMPLETED
     assert int(store.client.hget(keys.kept("blue"), "ended")) == before
     assert not store.client.exists(keys.batch_lines("b"), keys.batch_answers("b"), keys.open_batches())
@@ -121,7 +121,7 @@ def test_a_batch_that_ends_leaves_its_record_alone_and_frees_its_file_and_bytes(
 
 def test_all_keys_of_a_batch_have_a_ttl(store, batches):
     create(batches)
-    batches.write(claimed(batches), Step(lines={1: "line"}, answers={2: "oanswer"}), rest_ms=0)
+    batches.write(claimed(batches), BatchProgress(lines={1: "line"}, answers={2: "oanswer"}), rest_ms=0)
     for key in (keys.batch_record("b"), keys.batch_lines("b"), keys.batch_answers("b"), keys.batches("blue")):
         assert 0 < store.client.pttl(key) <= 2 * 3_600_000
 
@@ -195,7 +195,7 @@ def test_what_is_written_into_the_record_of_a_batch_counts_too(store, batches):
     create(batches)
     before = int(store.client.hget(keys.kept("blue"), "ended"))
     for length in (7_000, 7_000, 8_000):
-        batches.write(claimed(batches), Step({"errors": "x" * length}), rest_ms=0)
+        batches.write(claimed(batches), BatchProgress({"errors": "x" * length}), rest_ms=0)
     assert int(store.client.hget(keys.kept("blue"), "ended")) == before + 8_000
 
 
@@ -240,7 +240,7 @@ def an_open_line(store, batches) -> tuple[ClaimedBatch, BatchLine]:
     create(batches)
     mine = claimed(batches, "mine")
     change = (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
-    batches.write(mine, Step(lines={1: "line"}, change=change), rest_ms=LEASE_MS)
+    batches.write(mine, BatchProgress(lines={1: "line"}, change=change), rest_ms=LEASE_MS)
     return mine, BatchLine("b", "mine", 1)
 
 
@@ -261,7 +261,7 @@ def test_a_process_whose_claim_is_stale_has_no_line_admitted(store, batches, wha
         advance_clock(store, LEASE_MS)
         claimed(batches, "other")
     elif what == "answered":
-        batches.write(mine, Step(answers={1: "oanswer"}), rest_ms=LEASE_MS)
+        batches.write(mine, BatchProgress(answers={1: "oanswer"}), rest_ms=LEASE_MS)
     elif what == "cancelled":
         assert batches.cancel("b", "blue")
     else:

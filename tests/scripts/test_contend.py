@@ -6,7 +6,7 @@ import pytest
 
 from shared.jobs.job import ClaimRef
 from shared.store import keys
-from shared.store.replies import Exchange, HeldProgress
+from shared.store.replies import ClaimReply, HeldProgress
 from tests.support.builders import MODEL, advance_clock, an_ending, heartbeat, hold_clock, reconfigure, view_of
 from tests.support.contending import a_worker, after_a_pause, offer
 
@@ -70,7 +70,7 @@ def test_without_preemption_nothing_is_paused(store, settings):
     worker.ask()
     worker.run(3_000)
     offer(store, "quiet")
-    assert worker.ask() == Exchange([], [], [], [])
+    assert worker.ask() == ClaimReply([], [], [], [])
 
 
 def test_a_repeated_claim_id_gets_the_same_answer_even_if_the_report_is_another(preemptive):

@@ -5,9 +5,8 @@ from datetime import date, timedelta
 
 import pytest
 
-from shared.accounts.usage import OTHER, Amounts, Usage, days_between, sum_by
-from shared.jobs.job import JobView, new_job_id
-from shared.jobs.job import Usage as JobUsage
+from shared.accounts.usage import OTHER, Amounts, UsageRecords, days_between, sum_by
+from shared.jobs.job import JobView, Usage, new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
 from shared.store import keys
@@ -21,14 +20,14 @@ MODELS = ("m", "small", "big")
 
 def used(store, *dimensions):
     """Return the sums of all usage by these dimensions."""
-    book = Usage(store.client)
+    book = UsageRecords(store.client)
     today = book.today()
     return sum_by(dimensions, book.read(days_between(today - timedelta(days=2), today + timedelta(days=2))))
 
 
 def told(view: JobView) -> Amounts:
     """Return what a client is told about an ended job."""
-    usage = view.usage or JobUsage()
+    usage = view.usage or Usage()
     tokens = usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens
     return Amounts(**{view.state.value: 1}) + Amounts(0, 0, 0, 0, *tokens)
 
@@ -48,11 +47,11 @@ class Ends:
         for worker in ("w1", "w2"):
             self.store.renew(a_heartbeat(worker, facts={"fingerprint": FINGERPRINT}), [])
 
-    def usage(self, kept: int = 0) -> JobUsage:
+    def usage(self, kept: int = 0) -> Usage:
         prompt = self._random.randint(1, 300)
         unread = self._random.choice([0, 0, prompt // 2])
         cached = self._random.randint(0, prompt - unread)
-        return JobUsage(prompt, cached, kept + self._random.randint(0, 20 - kept), 5, 100, 7, unread_tokens=unread)
+        return Usage(prompt, cached, kept + self._random.randint(0, 20 - kept), 5, 100, 7, unread_tokens=unread)
 
     def one(self, tenant: str, label: str) -> tuple[str, str]:
         """Run one job to its end. Return its id and the label of its key."""
@@ -121,7 +120,7 @@ class Ends:
         lost = self.running(tenant, label)
         Answer(self.store, lost).goes_on("Once", [5, 6, 7])
         self.store.release("w1", [lost.held])
-        self.store.account([(lost.held, JobUsage(10, 0, 3))], "w1")
+        self.store.account([(lost.held, Usage(10, 0, 3))], "w1")
         job = claim_one(self.store, "w2")
         assert len(job.answer) == 3
         self.store.settle(an_ending(job.held, usage=self.usage(kept=3)), "w2")
@@ -158,7 +157,7 @@ def test_the_sums_are_what_clients_were_told_by_tenant_key_and_model(store, seed
     spent = [store.client.hgetall(key) for key in store.client.keys(SPENT_KEYS)]
     for (model,), amounts in used(store, "model").items():
         assert amounts.cost_micro == sum(int(day.get(model.encode(), 0)) for day in spent)
-    assert Usage(store.client).find_gaps() == []
+    assert UsageRecords(store.client).find_gaps() == []
 
 
 def test_a_job_counts_on_the_day_on_which_it_ends_and_the_day_is_kept_for_400_days(store):
@@ -169,7 +168,7 @@ def test_a_job_counts_on_the_day_on_which_it_ends_and_the_day_is_kept_for_400_da
     job = claim_one(store)
     store.client.set(keys.clock(), f"={midnight_ms + 1_000}")
     store.settle(an_ending(job.held), "w1")
-    book = Usage(store.client)
+    book = UsageRecords(store.client)
     assert book.today() == date(2027, 1, 16)
     assert store.client.keys(keys.usage("*")) == [keys.usage("2027-01-16").encode()]
     assert store.client.ttl(keys.usage("2027-01-16")) == 401 * 86_400
@@ -180,7 +179,7 @@ def test_a_job_counts_on_the_day_on_which_it_ends_and_the_day_is_kept_for_400_da
 
 def test_what_would_be_one_series_too_many_is_counted_as_other(store):
     heartbeat(store)
-    day = keys.usage(Usage(store.client).today().isoformat())
+    day = keys.usage(UsageRecords(store.client).today().isoformat())
     most = 10_000
     store.client.hset(day, mapping={f"t{i}||m": "1" for i in range(most)} | {"total": str(most)})
     store.client.expire(day, 60)
@@ -191,12 +190,12 @@ def test_what_would_be_one_series_too_many_is_counted_as_other(store):
     assert len(sums) == most + 1
     assert sums[OTHER, OTHER] == Amounts(succeeded=2, prompt_tokens=20, completion_tokens=40)
     assert sums["t17", "m"].succeeded == 2
-    assert Usage(store.client).find_gaps() == []
+    assert UsageRecords(store.client).find_gaps() == []
 
 
 def test_numbers_of_a_newer_version_are_kept(store):
     heartbeat(store)
-    day = keys.usage(Usage(store.client).today().isoformat())
+    day = keys.usage(UsageRecords(store.client).today().isoformat())
     store.client.hset(day, "blue||m", "1 0 0 0 7 0 9 0 42 43")
     store.client.expire(day, 60)
     admitted(store, a_job())
@@ -207,7 +206,7 @@ def test_numbers_of_a_newer_version_are_kept(store):
 @pytest.mark.parametrize("spoiled", ["much", "1e300 -5 nan", "9" * 500, ""])
 def test_a_spoiled_series_stops_no_job_and_the_doctor_finds_what_is_missing(store, spoiled):
     heartbeat(store)
-    book = Usage(store.client)
+    book = UsageRecords(store.client)
     day = keys.usage(book.today().isoformat())
     for round_ in range(2):
         admitted(store, a_job())

@@ -6,7 +6,15 @@ from shared.jobs.job import JobView
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
 from shared.store import keys
-from shared.store.batches.batches import ENDED, Batches, BatchStatus, ClaimedBatch, ClaimLost, Step, StoredBatch
+from shared.store.batches.batches import (
+    ENDED,
+    Batches,
+    BatchProgress,
+    BatchStatus,
+    ClaimedBatch,
+    ClaimLost,
+    StoredBatch,
+)
 from shared.store.batches.files import Files
 from shared.store.store import Store
 from shared.store.webhook_results import WebhookResult
@@ -283,11 +291,11 @@ def a_claimed_batch(store: Store) -> tuple[Batches, ClaimedBatch]:
 @pytest.mark.parametrize("status", ENDED)
 def test_the_end_of_a_batch_is_to_be_told_once_whatever_it_is(store, webhooks, status):
     batches, mine = a_claimed_batch(store)
-    batches.write(mine, Step(change=(BatchStatus.VALIDATING, BatchStatus.FINALIZING)), rest_ms=LEASE_MS)
+    batches.write(mine, BatchProgress(change=(BatchStatus.VALIDATING, BatchStatus.FINALIZING)), rest_ms=LEASE_MS)
     assert none_due(webhooks)
-    batches.write(mine, Step(change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
+    batches.write(mine, BatchProgress(change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
     with pytest.raises(ClaimLost):
-        batches.write(mine, Step(change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
+        batches.write(mine, BatchProgress(change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
     webhook = claimed(webhooks)
     subject = webhook.subject()
     assert isinstance(subject, StoredBatch)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared.jobs.job import ClaimedJob, Usage, new_job_id
-from shared.store.replies import Exchange, HeldProgress
+from shared.store.replies import ClaimReply, HeldProgress
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_job, admitted, advance_clock, an_ending, heartbeat
 
@@ -41,7 +41,7 @@ class Worker:
     def cells_free(self) -> int:
         return self.cells - sum(self.claims[i].prompt_tokens + self.claims[i].max_tokens for i in self.computing)
 
-    def ask(self, claim_id: str = "") -> Exchange:
+    def ask(self, claim_id: str = "") -> ClaimReply:
         """Make an exchange, and do what its answer says."""
         answer = self.store.contend(
             self.name,

@@ -18,7 +18,7 @@ from tests.support.processes import ROOT
 from tests.templates.cases import CASES, Message, faults, grammar_faults
 from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.renderer import Allowance
-from workers.engine.structured.compiler import GrammarCompiler, Limits, TokenTable
+from workers.engine.structured.compiler import GrammarCompiler, SchemaLimits, TokenTable
 
 BOS, EOS = "<s>", "</s>"
 PAGE = ROOT / "docs" / "tools.md"
@@ -132,7 +132,7 @@ def _result(name: str, source: str) -> Result:
 def _grammars(results: Sequence[Result]) -> list[str]:
     """Return what is wrong with the grammars of the forms that the templates have."""
     table = TokenTable([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), frozenset({256}))
-    compiler = GrammarCompiler(table, Limits(max_bytes=65_536, compile_ms=5_000, step_ms=50.0))
+    compiler = GrammarCompiler(table, SchemaLimits(max_bytes=65_536, compile_ms=5_000, step_ms=50.0))
     forms = {each.form: RecordedTemplate(each.source, bos=BOS, eos=EOS).tool_format for each in results}
     try:
         found = [(name, grammar_faults(form, compiler)) for name, form in sorted(forms.items())]

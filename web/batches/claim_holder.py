@@ -2,7 +2,7 @@
 
 import time
 
-from shared.store.batches.batches import Batches, ClaimedBatch, Step
+from shared.store.batches.batches import Batches, BatchProgress, ClaimedBatch
 
 #: How often the claim is prolonged during long work: after this part of it.
 _PROLONG_AFTER = 0.2
@@ -24,5 +24,5 @@ class ClaimHolder:
             time.sleep(_PAUSE_S)
             self._turn_began_s = time.monotonic()
         if time.monotonic() - self._prolonged_s >= _PROLONG_AFTER * self._lease_ms / 1000:
-            self._batches.write(self._claimed, Step(), rest_ms=self._lease_ms)
+            self._batches.write(self._claimed, BatchProgress(), rest_ms=self._lease_ms)
             self._prolonged_s = time.monotonic()

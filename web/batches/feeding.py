@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
-from shared.store.batches.batches import Batches, BatchStatus, ClaimedBatch, Step
+from shared.store.batches.batches import Batches, BatchProgress, BatchStatus, ClaimedBatch
 from shared.store.batches.files import StoredFile
 from web.batches.claim_holder import ClaimHolder
 from web.batches.line_offers import offer_line
@@ -36,7 +36,7 @@ class _Plan:
     """The findings of one turn, and the values that it writes."""
 
     lines: dict[int, OpenLine]
-    step: Step = field(default_factory=Step)
+    step: BatchProgress = field(default_factory=BatchProgress)
     #: The jobs that are of no use any more: their answers are in the step, or their lines get other jobs.
     answered: list[JobView] = field(default_factory=list)
     #: The numbers of the lines whose jobs are to be offered.
@@ -91,7 +91,7 @@ class Feeding:
         self._batches.write(self._claimed, plan.step, rest_ms=self._context.settings.lease_ms)
         for view in plan.answered:
             self._context.store.erase(view.id, tenant=view.tenant)
-        plan.step = Step()
+        plan.step = BatchProgress()
         if not self._stop and self._caller is not None:
             self._offer(plan, self._caller)
         self._end_turn(plan)
@@ -215,5 +215,5 @@ class Feeding:
             ended = {"batch_cancelled": "cancelled", "batch_expired": "expired", "input_file_lost": "failed"}
             plan.step.fields["ends_as"] = ended.get(self._stop, "completed")
             plan.rest_ms = 0
-        step = Step(plan.step.fields, plan.step.lines, plan.step.answers, change)
+        step = BatchProgress(plan.step.fields, plan.step.lines, plan.step.answers, change)
         self._batches.write(self._claimed, step, rest_ms=plan.rest_ms)

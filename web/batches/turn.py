@@ -6,7 +6,7 @@ import structlog
 
 from shared.accounts.api_keys import ApiKeys
 from shared.errors import ConfigError
-from shared.store.batches.batches import Batches, BatchStatus, ClaimedBatch, Step
+from shared.store.batches.batches import Batches, BatchProgress, BatchStatus, ClaimedBatch
 from shared.store.batches.files import StoredFile
 from web.batches.claim_holder import ClaimHolder
 from web.batches.feeding import Feeding
@@ -34,7 +34,7 @@ def take_turn(context: DoorContext, claimed: ClaimedBatch) -> None:
         _finish(context, claimed, batches)
     else:
         log.error("batch.spoiled", batch=batch.id, status=batch.fields.get("status", "")[:60])
-        batches.write(claimed, Step(), rest_ms=_SPOILED_REST_MS)
+        batches.write(claimed, BatchProgress(), rest_ms=_SPOILED_REST_MS)
 
 
 def _validate(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> None:
@@ -46,11 +46,11 @@ def _validate(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> 
         checked = Validated(0, [problem])
     if checked.problems:
         errors = json.dumps(checked.problems, separators=(",", ":"))
-        step = Step({"errors": errors}, change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
+        step = BatchProgress({"errors": errors}, change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
         batches.write(claimed, step, rest_ms=0, ends=True)
         log.info("batch.invalid", batch=batch.id, tenant=batch.tenant, problems=len(checked.problems))
         return
-    step = Step({"total": str(checked.total)}, change=(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
+    step = BatchProgress({"total": str(checked.total)}, change=(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
     batches.write(claimed, step, rest_ms=0)
 
 
@@ -75,7 +75,7 @@ def _feed(context: DoorContext, claimed: ClaimedBatch) -> None:
     except LookupError as error:
         log.warning("batch.input_lost", batch=claimed.batch.id, error=str(error))
         # The next turn knows all lines that this one has opened, and answers them.
-        Batches(context.store.client).write(claimed, Step({"input_lost": "1"}), rest_ms=0)
+        Batches(context.store.client).write(claimed, BatchProgress({"input_lost": "1"}), rest_ms=0)
 
 
 def _finish(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> None:
@@ -83,7 +83,7 @@ def _finish(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> No
     fields = write_files(context, batch, ClaimHolder(batches, claimed, context.settings.lease_ms).beat)
     ends_as = batch.fields.get("ends_as", "")
     status = BatchStatus(ends_as) if ends_as in {"cancelled", "expired", "failed"} else BatchStatus.COMPLETED
-    batches.write(claimed, Step(fields, change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
+    batches.write(claimed, BatchProgress(fields, change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
     log.info("batch.ended", batch=batch.id, tenant=batch.tenant, status=status.value)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from jinja2 import Environment
 
 from shared.jobs.job import JobView
-from shared.views.timeline import Step, timeline
+from shared.views.timeline import TimelineStep, timeline
 from web.api.job_json import has_ended, job_json
 from web.console.board import MAX_LINES, Board, NoBoard, RecentEvents
 
@@ -41,7 +41,7 @@ def render_job(environment: Environment, view: JobView) -> str:
     )
 
 
-def _bar(step: Step, until_ms: int) -> tuple[float, float] | None:
+def _bar(step: TimelineStep, until_ms: int) -> tuple[float, float] | None:
     """Return where the bar of a stage begins and how wide it is, in percent; None for a stage without a time."""
     if step.at_ms is None:
         return None

@@ -20,7 +20,7 @@ from shared.log import LimitedEvent
 from web.api.refusals import store_unavailable_yield
 from web.gate import answers
 from web.gate.bounds import Bounds
-from web.gate.connection_keys import Standing
+from web.gate.connection_keys import ConnectionKeys
 from web.gate.frames import KEPT_BYTES, FrameReader, OversizedFrame
 from web.gate.handler import FrameHandler
 from web.gate.jobs import ConnectionJobs
@@ -73,7 +73,7 @@ class Connection:
         self._frames = FrameReader(bounds.frame_bytes)
         self._outbox = Outbox(sock, max_bytes=bounds.unsent_bytes, stall_s=bounds.frame_s)
         self._jobs = ConnectionJobs(context, send=self._send, on_empty=self._leave_if_drained)
-        self._standing = Standing(context, client, on_change=self._change_limits, on_key_end=self._end_with_key)
+        self._standing = ConnectionKeys(context, client, on_change=self._change_limits, on_key_end=self._end_with_key)
         self._handler = FrameHandler(context, self._jobs, self._standing, max_jobs=bounds.jobs, send=self._send)
         if self._standing.is_stranger:
             self._outbox.set_max_bytes(_STRANGER_UNSENT_BYTES)

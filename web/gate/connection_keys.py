@@ -11,7 +11,7 @@ from web.runtime.credentials.key_watch import KeyUse
 _CREDENTIAL_FIELDS = CredentialFields("tenant", "as tenant_key")
 
 
-class Standing:
+class ConnectionKeys:
     """The keys that a connection has shown.
 
     A client is a stranger until a frame with a valid key arrives, and again when that key is no longer valid. If

@@ -11,7 +11,7 @@ from web.api.escalation import checks_of
 from web.api.refusals import Yield
 from web.api.request_schema import read_submit
 from web.gate import answers
-from web.gate.connection_keys import Standing
+from web.gate.connection_keys import ConnectionKeys
 from web.gate.jobs import ConnectionJobs, GateJob
 from web.gate.requests import Auth, BadFrame, Cancel, Metrics, Ping, Request, Status, Submit
 from web.http.api_errors import ApiError, FieldError, invalid_value
@@ -34,7 +34,7 @@ class FrameHandler:
         self,
         context: DoorContext,
         jobs: ConnectionJobs,
-        standing: Standing,
+        standing: ConnectionKeys,
         *,
         max_jobs: int,
         send: Callable[[answers.Frame], bool],

@@ -36,7 +36,7 @@ class DoorBound(StrEnum):
     CONSOLE = "console_full"
 
 
-class Place(StrEnum):
+class ConnectionService(StrEnum):
     """The service for a connection: all its requests, one small request, or only a refusal."""
 
     REGULAR = "regular"
@@ -80,7 +80,7 @@ class ConnectionBounds:
         self._by_address: Counter[str] = Counter()
         self._reserved_by_address: Counter[str] = Counter()
 
-    def enter(self, address: str | None) -> tuple[Place, DoorBound | None]:
+    def enter(self, address: str | None) -> tuple[ConnectionService, DoorBound | None]:
         """Count a new connection; return its place and, unless the place is regular, the bound that is exceeded.
 
         `address` is the key under which the client's connections are counted, None for a proxy, which has no bound of
@@ -92,22 +92,22 @@ class ConnectionBounds:
             exceeded = DoorBound.CONNECTIONS
         if mine >= self.limits.per_address:
             exceeded = DoorBound.ADDRESS
-        place = Place.REGULAR
+        place = ConnectionService.REGULAR
         if exceeded is not None:
             my_reserved = self._reserved_by_address.get(address, 0) if address is not None else 0
             full = self._reserved >= RESERVE or my_reserved >= RESERVE_PER_ADDRESS
-            place = Place.NONE if full else Place.RESERVED
+            place = ConnectionService.NONE if full else ConnectionService.RESERVED
         self._count(address, place, 1)
         return place, exceeded
 
-    def leave(self, address: str | None, place: Place) -> None:
+    def leave(self, address: str | None, place: ConnectionService) -> None:
         """Count a connection as closed."""
         self._count(address, place, -1)
 
-    def _count(self, address: str | None, place: Place, change: int) -> None:
-        if place is Place.NONE:
+    def _count(self, address: str | None, place: ConnectionService, change: int) -> None:
+        if place is ConnectionService.NONE:
             return
-        is_reserved = place is Place.RESERVED
+        is_reserved = place is ConnectionService.RESERVED
         self.open += change
         self._reserved += change * is_reserved
         if address is None:

@@ -10,7 +10,7 @@ from datetime import date
 
 import redis
 
-from shared.accounts.usage import Usage, UsageRow
+from shared.accounts.usage import UsageRecords, UsageRow
 from shared.clock import Clock
 from web.runtime.shared_answer import MAX_AGE_S
 
@@ -22,7 +22,7 @@ class UsageDays:
     """Reads a tenant's usage of single days. Methods raise StoreUnavailable if the store does not answer."""
 
     def __init__(self, client: redis.Redis, clock: Clock) -> None:
-        self._usage, self._clock = Usage(client), clock
+        self._usage, self._clock = UsageRecords(client), clock
         #: Held while the store is asked, so that one process never asks for two days at once.
         self._lock = threading.Lock()
         #: For each tenant and day: the rows, and until when they are valid, by the clock; None for ever.

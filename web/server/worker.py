@@ -37,8 +37,8 @@ from web.http.connection_bounds import (
     PROBE_PATHS,
     RESERVE,
     ConnectionBounds,
+    ConnectionService,
     DoorBound,
-    Place,
     connection_limits,
     turned_away,
 )
@@ -66,7 +66,7 @@ _CLOSED_BY_CLIENT = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 #: The parser limits its waits itself. The context around it, which can be ended, lasts this many seconds longer.
 _LEEWAY_S = 5.0
 #: How long a connection that was answered is still read before it is closed, in seconds, by the connection's place.
-_LINGER_S = {Place.REGULAR: LINGER_S, Place.RESERVED: 0.25, Place.NONE: 0.05}
+_LINGER_S = {ConnectionService.REGULAR: LINGER_S, ConnectionService.RESERVED: 0.25, ConnectionService.NONE: 0.05}
 #: The reads from a connection beyond the bounds: enough for a health probe, which sends its request at once.
 _RESERVE_LIMITS = ReadLimits(
     first_wait_s=1.0, idle_s=1.0, head_s=1.0, body_s=1.0, max_body_bytes=0, head_max_bytes=4_096
@@ -172,10 +172,10 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         finally:
             parser.close()
 
-    def _turn_away(self, listener: Any, client: Any, addr: Any, place: Place, exceeded: DoorBound) -> None:
+    def _turn_away(self, listener: Any, client: Any, addr: Any, place: ConnectionService, exceeded: DoorBound) -> None:
         """Answer a connection beyond the bounds: a health probe as always, anything else with an error."""
         request = None
-        if place is Place.RESERVED:
+        if place is ConnectionService.RESERVED:
             with suppress(StopIteration, ParseException, OSError):
                 parser = DoorParser(self.cfg, client, addr, _RESERVE_LIMITS, self._reserve_heads)
                 with closing(parser):

@@ -142,7 +142,7 @@ def _spoiled(client: "redis.Redis") -> list[str]:
     from shared.accounts.routes import Routes
     from shared.accounts.tenants import Tenants
     from shared.accounts.unreadable_keys import find_unreadable_keys
-    from shared.accounts.usage import Usage
+    from shared.accounts.usage import UsageRecords
     from shared.store import keys
     from shared.store.decode import text
     from shared.store.redis_errors import store_faults
@@ -155,7 +155,7 @@ def _spoiled(client: "redis.Redis") -> list[str]:
         *(f"{problem}; the default applies (`penstock groups set`)" for problem in Groups(client).find_spoiled()),
         *(f"{problem}; nobody is served by it (`penstock routes rm`)" for problem in Routes(client).read()[1]),
         *find_unreadable_keys(client),
-        *(f"{problem}: another program has changed them" for problem in Usage(client).find_gaps()),
+        *(f"{problem}: another program has changed them" for problem in UsageRecords(client).find_gaps()),
     ]
 
 

@@ -11,7 +11,7 @@ from shared.cli import output
 from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import FAULT, ActingTenant, Json, door_client
 from shared.jobs.states import JobState
-from shared.views.timeline import Step, timeline
+from shared.views.timeline import TimelineStep, timeline
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `submit --detach` or `jobs` printed it.")]
 
@@ -91,7 +91,7 @@ def _draw_page(found: list[dict[str, Any]], now_s: float) -> None:
         output.write_note(f"model: {models.pop()}")
 
 
-def _step_cells(step: Step) -> tuple[object, ...]:
+def _step_cells(step: TimelineStep) -> tuple[object, ...]:
     at = None if step.at_ms is None else f"+{format_duration(step.at_ms)}"
     return (step.what, at, format_duration(step.took_ms) or None, step.why)
 

@@ -42,7 +42,7 @@ def usage(
     json: Json = False,
 ) -> None:
     """Add up the jobs that ended and the tokens that clients were told. Days (UTC) are kept for 400 days."""
-    from shared.accounts.usage import Amounts, Usage, days_between, parse_day, parse_dimensions, sum_by
+    from shared.accounts.usage import Amounts, UsageRecords, days_between, parse_day, parse_dimensions, sum_by
 
     if as_csv and json:
         raise ConfigError("choose either --csv or --json")
@@ -50,7 +50,7 @@ def usage(
         _print_budgets(state_dir, as_csv=as_csv, json=json)
         return
     dimensions = parse_dimensions("by", by)
-    book = Usage(store_client(state_dir))
+    book = UsageRecords(store_client(state_dir))
     last_day = parse_day("to", last) if last else book.today()
     first_day = parse_day("from", first) if first else _default_first(last_day)
     sums = sum_by(dimensions, book.read(days_between(first_day, last_day)))

@@ -81,7 +81,7 @@ class ClaimedBatch:
 
 
 @dataclass(frozen=True)
-class Step:
+class BatchProgress:
     """The progress of a batch to write: new values of fields, lines that are open, and answers of lines."""
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -194,7 +194,9 @@ class Batches:
         open_lines = {int(number): value for number, value in pairs(lines).items() if number.isdecimal()}
         return ClaimedBatch(StoredBatch(text(batch_id), pairs(record)), token, now_ms, open_lines)
 
-    def write(self, claimed: ClaimedBatch, step: Step, *, rest_ms: int, ends: bool = False) -> BatchStatus | None:
+    def write(
+        self, claimed: ClaimedBatch, step: BatchProgress, *, rest_ms: int, ends: bool = False
+    ) -> BatchStatus | None:
         """Write a step, and let the batch be due again after `rest_ms`; return the batch's status.
 
         If `ends`, and the status changes, the batch has ended. Raises ClaimLost if the claim has.

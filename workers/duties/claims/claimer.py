@@ -23,10 +23,10 @@ import structlog
 from shared.clock import Clock
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
-from shared.store.replies import Exchange, HeldProgress
+from shared.store.replies import ClaimReply, HeldProgress
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
-from workers.duties.claims.handover import Rows
-from workers.duties.claims.job_starter import Starts
+from workers.duties.claims.handover import SlotHandover
+from workers.duties.claims.job_starter import JobStarter
 from workers.duties.claims.preparation import Preparation
 from workers.engine.events import FreeCapacity
 from workers.engine.inbox import max_prefetched
@@ -89,8 +89,8 @@ class Claimer:
         self._engine = engine
         self._clock = clock
         self._preempts = preempts and engine.can_pause
-        self._rows = Rows(claimed_jobs, engine, clock)
-        self.starts = Starts(claimed_jobs, engine, self._rows, preparation, fail=fail, record_prompt=record_prompt)
+        self._rows = SlotHandover(claimed_jobs, engine, clock)
+        self.starts = JobStarter(claimed_jobs, engine, self._rows, preparation, fail=fail, record_prompt=record_prompt)
         #: Clock time and step count at which a slot became free while a job may have been waiting; None if no slot did.
         self._idle_since: tuple[float, int] | None = None
         #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
@@ -197,7 +197,7 @@ class Claimer:
         self._pending = None
         return self._until_due_s(self._free_capacity().slots)
 
-    def _carry_out(self, exchange: Exchange, sent_s: float) -> None:
+    def _carry_out(self, exchange: ClaimReply, sent_s: float) -> None:
         for job_id in exchange.lost:
             held_job = self._claimed_jobs.find(job_id)
             if held_job is not None and self._claimed_jobs.remove(held_job.key) is not None:

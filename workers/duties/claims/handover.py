@@ -19,7 +19,7 @@ from workers.engine.events import FreeCapacity
 from workers.job_engine import JobEngine
 
 
-class Rows:
+class SlotHandover:
     """The rows of one engine. Only the thread of the claimer's passes uses it."""
 
     def __init__(self, claimed_jobs: ClaimedJobs, engine: JobEngine, clock: Clock) -> None:

@@ -11,8 +11,8 @@ from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from shared.jobs.request_texts import request_texts
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
-from workers.duties.claims.handover import Rows
-from workers.duties.claims.preparation import Outcome, Preparation, prepare
+from workers.duties.claims.handover import SlotHandover
+from workers.duties.claims.preparation import Preparation, PreparationResult, prepare
 from workers.engine.events import JobRejected, JobSpec
 from workers.job_engine import JobEngine
 
@@ -22,14 +22,14 @@ log = structlog.get_logger()
 _QUICK_TEXTS, _QUICK_CHARS = 32, 8192
 
 
-class Starts:
+class JobStarter:
     """Starts the jobs of one worker. Only the thread of the claimer's passes uses it."""
 
     def __init__(
         self,
         claimed_jobs: ClaimedJobs,
         engine: JobEngine,
-        rows: Rows,
+        rows: SlotHandover,
         preparation: Preparation,
         *,
         fail: Callable[[HeldJob, EndCode, str, str], None],
@@ -75,7 +75,7 @@ class Starts:
             if self._claimed_jobs.get(outcome.held_job.key) is not None:
                 self._finish(outcome)
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: PreparationResult) -> None:
         """Submit a job to the engine, which reports the job's end later. A job that the engine rejects fails here."""
         held_job, prepared = outcome.held_job, outcome.prepared
         held_job.prepare_cpu_s = outcome.cpu_s

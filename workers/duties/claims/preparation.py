@@ -16,7 +16,7 @@ from workers.engine.events import JobRejected, JobSpec
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PreparationResult:
     """The result of one job's preparation: the prepared job, or the exception that prevented it."""
 
     held_job: HeldJob
@@ -25,7 +25,7 @@ class Outcome:
     cpu_s: float
 
 
-def prepare(engine_prepare: Callable[[JobSpec], Prepared], held_job: HeldJob, spec: JobSpec) -> Outcome:
+def prepare(engine_prepare: Callable[[JobSpec], Prepared], held_job: HeldJob, spec: JobSpec) -> PreparationResult:
     """Prepare a job on this thread and measure the CPU time."""
     began_s = time.thread_time()
     prepared: Prepared | Exception
@@ -37,7 +37,7 @@ def prepare(engine_prepare: Callable[[JobSpec], Prepared], held_job: HeldJob, sp
         prepared = RuntimeError(f"{type(fault).__name__}: {fault}")
         prepared.__cause__ = fault
     helper_s = prepared.helper_cpu_s if isinstance(prepared, Prepared | JobRejected) else 0.0
-    return Outcome(held_job, prepared, time.thread_time() - began_s + helper_s)
+    return PreparationResult(held_job, prepared, time.thread_time() - began_s + helper_s)
 
 
 class Preparation:
@@ -53,7 +53,7 @@ class Preparation:
         #: Tenants for whom a thread prepares a job now.
         self._busy: set[str] = set()
         self._threads = 0
-        self._finished: deque[Outcome] = deque()
+        self._finished: deque[PreparationResult] = deque()
         #: Sum of the cells of all jobs that are not finished.
         self._cells = 0
 
@@ -67,7 +67,7 @@ class Preparation:
         if starts:
             threading.Thread(target=self._run, name="preparation", daemon=True).start()
 
-    def finished(self) -> list[Outcome]:
+    def finished(self) -> list[PreparationResult]:
         """Remove and return the outcomes of all jobs that were prepared since the last call."""
         if not self._finished:
             return []

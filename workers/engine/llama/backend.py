@@ -36,7 +36,7 @@ from workers.engine.llama.vocabulary import Tokens, Vocabulary
 from workers.engine.sampling import Sampling, read_candidates, read_sampling
 from workers.engine.sizing import choosing_threads_of
 from workers.engine.slot_cells import SlotAccountingError
-from workers.engine.structured.compiler import GrammarCompiler, Limits
+from workers.engine.structured.compiler import GrammarCompiler, SchemaLimits
 from workers.engine.structured.constraint import Constraint, read_constraint
 
 _LOG = LlamaLog()
@@ -63,7 +63,7 @@ class LlamaBackend:
         ctx: int,
         shape: ModelShape,
         facts: Facts,
-        limits: Limits,
+        limits: SchemaLimits,
         *,
         template_cpu_ms: int,
         choosing_threads: int,
@@ -353,7 +353,7 @@ def load_backend(
     if opened.pooling:
         kind = RankingBackend if opened.pooling == RANK else EmbeddingBackend
         return kind(libs, opened.model, opened.ctx, opened.facts)
-    limits = Limits(
+    limits = SchemaLimits(
         settings.max_schema_bytes,
         settings.schema_cpu_ms,
         settings.schema_step_ms,

@@ -30,7 +30,7 @@ _MAX_KEPT, _MAX_KEPT_PER_TENANT = 64, 16
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchemaLimits:
     """The limits from the settings: size in bytes, CPU time to compile, and average CPU time for a token, in ms.
 
     `ignores_formats` says whether an unknown `format` of a schema restricts nothing.
@@ -94,7 +94,7 @@ class _Vocabulary:
 class GrammarCompiler:
     """Compiles grammars for one model. May be used from any thread. `close` ends its helper processes."""
 
-    def __init__(self, table: TokenTable, limits: Limits) -> None:
+    def __init__(self, table: TokenTable, limits: SchemaLimits) -> None:
         vocabulary: Any = _Vocabulary(table)
         self.limits = limits
         special = table.special - table.end_tokens

@@ -207,7 +207,7 @@ end
 
 -- Lowers the learned factor of a refused job, which would have been admitted without it. Only admitted jobs correct a
 -- factor, so a factor that refuses all jobs of its class would otherwise stay as it is.
-local function doubt_wait(request)
+local function relax_wait_factor(request)
   local step = 20
   local field = 'wait|' .. request.learned_class
   local learned = number(redis.call('HGET', k_books .. request.slug, field), 0, -MAX_LEARNED, MAX_LEARNED)

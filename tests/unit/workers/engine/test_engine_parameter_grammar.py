@@ -14,7 +14,7 @@ from workers.engine.chat.tool_formats import GLM, GLM_COMPACT, HERMES, MINIMAX, 
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import read_tools
 from workers.engine.events import JobRejected
-from workers.engine.structured.compiler import GrammarCompiler, Limits, TokenTable
+from workers.engine.structured.compiler import GrammarCompiler, SchemaLimits, TokenTable
 
 BYTES = TokenTable([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), frozenset({256}))
 forms = pytest.mark.parametrize("form", [GLM, GLM_COMPACT, MINIMAX, QWEN_CODER], ids=lambda form: form.name)
@@ -22,7 +22,7 @@ forms = pytest.mark.parametrize("form", [GLM, GLM_COMPACT, MINIMAX, QWEN_CODER],
 
 @pytest.fixture(scope="module")
 def compiler():
-    compiler = GrammarCompiler(BYTES, Limits(max_bytes=65_536, compile_ms=5_000, step_ms=50.0))
+    compiler = GrammarCompiler(BYTES, SchemaLimits(max_bytes=65_536, compile_ms=5_000, step_ms=50.0))
     yield compiler
     compiler.close()
 

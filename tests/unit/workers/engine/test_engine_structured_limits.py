@@ -16,7 +16,7 @@ from workers.engine import helper
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
 from workers.engine.structured import probe
-from workers.engine.structured.compiler import Grammar, GrammarCompiler, Limits, TokenTable
+from workers.engine.structured.compiler import Grammar, GrammarCompiler, SchemaLimits, TokenTable
 from workers.engine.structured.constraint import Constraint
 from workers.engine.structured.matcher import GrammarSlow, GrammarStuck, MaskShape, Matcher
 from workers.engine.structured.probe import Probes
@@ -24,7 +24,7 @@ from workers.engine.structured.probe import Probes
 one_backend = pytest.mark.parametrize("backend", [("split", 16384)], indirect=True, ids=["split"])
 
 BYTES = TokenTable([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), frozenset({256}))
-LIMITS = Limits(max_bytes=65_536, compile_ms=500, step_ms=5.0)
+LIMITS = SchemaLimits(max_bytes=65_536, compile_ms=500, step_ms=5.0)
 #: The time that this process may spend on one hostile schema: it compiles the schema a second time, and samples.
 CPU_S = 2.0
 
