@@ -63,7 +63,8 @@
 -- USES offers generated_weight assess routes spending budget webhook eta
 -- RARELY enlist index_job change_set cancel_job move_tier end_unchecked_tier predict shorten restore_service
 -- RARELY unrecorded_service hint_for book_less depends_on_load
--- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer relax_wait_factor
+-- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer
+-- RARELY relax_wait_factor
 -- RARELY choose_pool keep_route hold_amount ring webhook_bytes fits_after_queued
 
 local queue = tenant .. '.' .. slug
