@@ -101,7 +101,7 @@ def _problems_of_uses(file: LuaFile, owners: dict[str, str], needed: frozenset[s
         yield f"{file.name}: its header lacks USES {library}"
     for library in file.uses:
         if library not in used | needed:
-            yield f"{file.name}: USES names {library}, of which it uses nothing"
+            yield f"{file.name}: USES names {library}, but no code of the file needs it"
 
 
 def _is_used_inside(name: str, library: LuaFile) -> bool:

@@ -36,7 +36,7 @@ def test_a_name_with_its_file_is_right(problems):
         ("-- USES stats\ncount('a')\nstats.count('a')\n", "sample: count is a name of stats; write stats.count"),
         ("stats.count('a')\n", "sample: its header lacks USES stats"),
         ("-- USES clock\n-- USES stats\nreturn 1\n", "stats: no file uses count"),
-        ("-- USES stats\nreturn count_of.stats\n", "sample: USES names stats, of which it uses nothing"),
+        ("-- USES stats\nreturn count_of.stats\n", "sample: USES names stats, but no code of the file needs it"),
     ],
 )
 def test_a_script_that_breaks_a_rule_is_named(problems, script, expected):
