@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Limits:
+class PatienceLimits:
     """How long an upstream may send nothing, and after how many attempts a job ends."""
 
     first_token_s: float
@@ -58,7 +58,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Ending:
+class ExchangeEnding:
     """What an Ended event says beside the answer; see `workers.engine.events.Ended`."""
 
     outcome: str
@@ -74,7 +74,7 @@ class Endings:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: PatienceLimits,
         availability: Availability,
         concurrency: Concurrency,
         sizes: PromptSizes,
@@ -94,12 +94,12 @@ class Endings:
         self._refused: _Remembered[bool] = _Remembered()
         self._successes = 0
 
-    def ending(self, run: Run, task: asyncio.Task[None]) -> Ending:
+    def ending(self, run: Run, task: asyncio.Task[None]) -> ExchangeEnding:
         """Return how a job ends whose exchange has ended, and note what follows for the upstream."""
         if task.cancelled():
             if run.requested_end == Outcome.CANCELED:
-                return Ending(Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
-            return Ending(DROPPED)
+                return ExchangeEnding(Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
+            return ExchangeEnding(DROPPED)
         fault = task.exception()
         # After its finish reason, an answer is complete.
         if fault is None or (isinstance(fault, TimeoutError) and run.answer.finish_reason):
@@ -110,7 +110,7 @@ class Endings:
             return self._after_fault(run, fault)
         raise fault
 
-    def _after_success(self, run: Run) -> Ending:
+    def _after_success(self, run: Run) -> ExchangeEnding:
         self.backoff.note_success(run.tenant)
         self._successes += 1
         self._free.pop(run.job_id, None)
@@ -121,33 +121,33 @@ class Endings:
         # Some servers count the prompt once for each answer.
         if run.answer.counts.prompt and run.places == 1:
             self._sizes.observe(run.job.spec.payload, run.answer.counts.prompt)
-        return Ending(Outcome.SUCCEEDED, run.answer.finish_reason)
+        return ExchangeEnding(Outcome.SUCCEEDED, run.answer.finish_reason)
 
-    def _after_silence(self, run: Run) -> Ending:
+    def _after_silence(self, run: Run) -> ExchangeEnding:
         if self._clock.monotonic() >= run.expires_at_s:
             message = f"the deadline passed in {run.stage}"
-            return Ending(Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
+            return ExchangeEnding(Outcome.EXPIRED, FinishReason.DEADLINE, EndCode.DEADLINE_EXCEEDED, message)
         return self._fail_attempt(run, Lost(f"the upstream sent nothing for {self.limits.silence_s(run):g} s"))
 
-    def _after_fault(self, run: Run, fault: UpstreamFault) -> Ending:
+    def _after_fault(self, run: Run, fault: UpstreamFault) -> ExchangeEnding:
         if isinstance(fault, Busy):
             return self._after_refusal(run, fault)
         if isinstance(fault, Unreachable):
             self._availability.note_away(str(fault))
             may_return = not fault.sent or self._costs_nothing(run)
-            return Ending(RETURNED) if may_return else self._fail_attempt(run, fault)
+            return ExchangeEnding(RETURNED) if may_return else self._fail_attempt(run, fault)
         if isinstance(fault, Rejected):
             self.backoff.note_success(run.tenant)
             extra = {"param": fault.param} if fault.param else {}
             code = EndCode.EMBEDDINGS_UNSUPPORTED if isinstance(fault, NoEmbeddings) else EndCode.UPSTREAM_REJECTED
-            return Ending(Outcome.FAILED, "", code, fault.message, extra)
+            return ExchangeEnding(Outcome.FAILED, "", code, fault.message, extra)
         if isinstance(fault, Misconfigured):
             log.error("upstream.misconfigured", why=str(fault))
             self._availability.note_away(str(fault), partial(self._probe_as_client, fault.model))
-            return Ending(RETURNED, message=fault.message, wait_s=_RETRY_S)
+            return ExchangeEnding(RETURNED, message=fault.message, wait_s=_RETRY_S)
         return self._fail_attempt(run, fault)
 
-    def _after_refusal(self, run: Run, fault: Busy) -> Ending:
+    def _after_refusal(self, run: Run, fault: Busy) -> ExchangeEnding:
         """Give a job back. It waits by itself; the others do only if the upstream refuses theirs too, or a probe."""
         now_s = self._clock.monotonic()
         log.info("upstream.busy", job=run.job_id, why=str(fault), pause_s=round(fault.pause_s, 2))
@@ -159,14 +159,14 @@ class Endings:
         if self.backoff.suspects and fault.too_many:
             self._concurrency.note_refused(now_s)
         self._availability.check()
-        return Ending(RETURNED, message=fault.message, wait_s=fault.pause_s)
+        return ExchangeEnding(RETURNED, message=fault.message, wait_s=fault.pause_s)
 
     def _costs_nothing(self, run: Run) -> bool:
         """Count a failure of the upstream that costs the job no attempt. Return whether that may be so once more."""
         self._free[run.job_id] = self._free.pop(run.job_id, 0) + 1
         return self._free[run.job_id] <= _MAX_FREE
 
-    def _fail_attempt(self, run: Run, fault: UpstreamFault) -> Ending:
+    def _fail_attempt(self, run: Run, fault: UpstreamFault) -> ExchangeEnding:
         """End a failed attempt. The job's next one begins, or the job fails if this was its last."""
         attempt, now_s = run.job.spec.attempt, self._clock.monotonic()
         log.warning("upstream.lost", job=run.job_id, attempt=attempt, why=str(fault))
@@ -175,7 +175,7 @@ class Endings:
             self._availability.note_busy(pause_s, "the upstream failed several times in a row")
         crash = (self._successes, self._availability.outages)
         if self._crashes.get(run.job_id) == crash and self._costs_nothing(run):
-            return Ending(RETURNED, wait_s=_RETRY_S)
+            return ExchangeEnding(RETURNED, wait_s=_RETRY_S)
         if isinstance(fault, Broken):
             self._crashes[run.job_id] = crash
             if self.backoff.concerns_one_tenant(run.tenant):
@@ -184,8 +184,8 @@ class Endings:
                 self._availability.doubt(_DOUBT_S)
         self.trusts_last_attempts = False
         if attempt < self.limits.max_attempts:
-            return Ending(ATTEMPT_FAILED, wait_s=_FIRST_RETRY_S * 2 ** min(4, attempt - 1))
-        return Ending(Outcome.FAILED, "", EndCode.UPSTREAM_LOST, fault.message)
+            return ExchangeEnding(ATTEMPT_FAILED, wait_s=_FIRST_RETRY_S * 2 ** min(4, attempt - 1))
+        return ExchangeEnding(Outcome.FAILED, "", EndCode.UPSTREAM_LOST, fault.message)
 
 
 class _Remembered(OrderedDict[str, T]):

@@ -17,7 +17,7 @@ from workers.engine.stats import EngineStats
 from workers.upstream.availability import Availability
 from workers.upstream.client import UpstreamClient
 from workers.upstream.concurrency import Concurrency, places_in_use
-from workers.upstream.endings import Ending, Endings, Limits
+from workers.upstream.endings import Endings, ExchangeEnding, PatienceLimits
 from workers.upstream.faults import Misconfigured, NotAccepted, Rejected
 from workers.upstream.model_check import ModelCheck
 from workers.upstream.overtaken import Overtaken
@@ -56,7 +56,7 @@ class UpstreamEngine(Unpausable):
         self,
         client: UpstreamClient,
         facts: Facts,
-        limits: Limits,
+        limits: PatienceLimits,
         emit: Callable[[Event], None],
         clock: Clock,
         *,
@@ -275,7 +275,7 @@ class UpstreamEngine(Unpausable):
         except Exception:
             # Without an end, the job would keep its slot and its lease for ever.
             log.exception("upstream.engine_fault", job=run.job_id)
-            ending = Ending(Outcome.FAILED, "", EndCode.ENGINE_ERROR, "a fault in the upstream engine")
+            ending = ExchangeEnding(Outcome.FAILED, "", EndCode.ENGINE_ERROR, "a fault in the upstream engine")
             extra = {}
         usage = run.usage(self._clock.monotonic())
         self._count(run, usage.completion_tokens)

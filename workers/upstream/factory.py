@@ -10,7 +10,7 @@ from workers.engine.backend import Facts
 from workers.engine.events import Event
 from workers.upstream.client import UpstreamClient
 from workers.upstream.concurrency import Concurrency
-from workers.upstream.endings import Limits
+from workers.upstream.endings import PatienceLimits
 from workers.upstream.engine import UpstreamEngine
 
 #: The most jobs at once if PENSTOCK_MAX_BATCH_SIZE is auto.
@@ -40,7 +40,9 @@ def make_upstream_engine(
         forwards=True,
         forwards_several=True,
     )
-    limits = Limits(settings.upstream_first_token_ms / 1000, settings.upstream_gap_ms / 1000, settings.max_attempts)
+    limits = PatienceLimits(
+        settings.upstream_first_token_ms / 1000, settings.upstream_gap_ms / 1000, settings.max_attempts
+    )
     client = UpstreamClient(settings.upstream_url, settings.upstream_api_key)
     concurrency = Concurrency(slots, clock.monotonic(), fixed=fixed)
     return UpstreamEngine(client, facts, limits, emit, clock, on_room=on_ending, concurrency=concurrency)
