@@ -16,10 +16,6 @@
 local ON_PATROL_MS = 10000
 
 local held = peek_fields(k_patrol, { 'asker', 'until_ms', 'cursor', 'round' })
-if held.err then
-  redis.call('DEL', k_patrol)
-  held = {}
-end
 local until_ms, round = number(held.until_ms, 0), number(held.round, 0)
 -- A time that is further away was not written by this script.
 if held.asker and held.asker ~= asker and until_ms > now_ms and until_ms <= now_ms + ON_PATROL_MS then

@@ -16,7 +16,7 @@ _STRING = re.compile(r"'(?:\\.|[^'\\])*'")
 _NAME = re.compile(r"(?:(?<![\w.:])|(?<=\.\.))[A-Za-z_]\w*")
 _LOCAL = re.compile(r"local (?:function )?([\w, ]+)")
 #: A name of another file, or a field of a table.
-_QUALIFIED = re.compile(r"(?<![\w.:])([a-z]\w*)\.(\w+)")
+_QUALIFIED = re.compile(r"(?:(?<![\w.:])|(?<=\.\.))([a-z]\w*)\.(\w+)")
 _FUNCTION = re.compile(r"local function (\w+)\(")
 #: A top-level line that defines nothing but constants, whose names are in capitals and whose values are numbers.
 _CONSTANTS = re.compile(r"^local ([A-Z][A-Z0-9_]*(?:, [A-Z][A-Z0-9_]*)*) = (-?[\d.e]+(?:, -?[\d.e]+)*)\n", re.MULTILINE)

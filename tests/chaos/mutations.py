@@ -36,8 +36,8 @@ DEFECTS = (
             ("shared/lua/reap.lua", "-- KEYS deadlines", "-- KEYS rq_job deadlines"),
             (
                 "shared/lua/reap.lua",
-                "    local outcome = lapse(job, true, now_ms)\n    counts[outcome] = counts[outcome] + 1\n",
-                "    redis.call('DEL', k_rq_job .. lapsed[i])\n    forget(lapsed[i])\n",
+                "    local outcome = lapse.end_lease(job, true, now_ms)\n    counts[outcome] = counts[outcome] + 1\n",
+                "    redis.call('DEL', k_rq_job .. lapsed[i])\n    forget.forget_job(lapsed[i])\n",
             ),
         ),
     ),
@@ -49,7 +49,7 @@ DEFECTS = (
         "the claim token is not checked",
         (
             ("shared/lua/settle.lua", "token == '' or job.claim ~= token then", "token == '' then"),
-            ("shared/lua/append.lua", "held[1] ~= 'running' or held[2] ~= ARGV[i + 1]", "held[1] ~= 'running'"),
+            ("shared/lua/append.lua", "held.penstock_claim ~= ARGV[i + 1]", "false"),
             (
                 "shared/lua/renew.lua",
                 "job.state == 'running' and job.claim == token and job.worker == worker",
@@ -62,8 +62,8 @@ DEFECTS = (
         (
             (
                 "shared/lua/reap.lua",
-                "  local job = read_job(lapsed[i])\n  if job and job.state == 'running' then\n",
-                "  local job = read_job(lapsed[i])\n  if job and job.state == 'running' and job.attempts > 99 then\n",
+                "  local job = job_record.read_job(lapsed[i])\n  if job and job.state == 'running' then\n",
+                "  local job = job_record.read_job(lapsed[i])\n  if job and job.state == 'running' and job.attempts > 99 then\n",
             ),
         ),
     ),
@@ -74,7 +74,7 @@ DEFECTS = (
     Defect(
         "a job takes the slot of another one, which is not paused",
         (
-            ("shared/lua/claim.lua", "  pause(giver.job)\n", ""),
+            ("shared/lua/claim.lua", "  running.pause(giver.job)\n", ""),
             ("shared/lua/claim.lua", "  answer.pause[#answer.pause + 1] = giver.job.id\n", ""),
         ),
     ),

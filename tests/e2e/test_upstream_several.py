@@ -11,7 +11,7 @@ import pytest
 
 from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
-from shared.accounts.usage import Usage
+from shared.accounts.usage import UsageRecords
 from shared.store import keys
 from tests.support.processes import Stage, wait_for
 from tests.support.routed import SPENT_KEYS
@@ -104,7 +104,7 @@ def test_all_choices_reach_the_package_whole_and_as_a_stream_and_are_paid_once(
     wait_for(lambda: served.stage.inflight() == 0, "the last ledger to be written")
     # The server's own ledger: each prompt once, and all words.
     prompt, answer = 4 * PROMPT_TOKENS, sum(answers_to(body) for body in bodies) * ANSWER_TOKENS
-    book = Usage(served.stage.client)
+    book = UsageRecords(served.stage.client)
     (amounts,) = (row.amounts for row in book.read_day(book.today()) if row.tenant == tenant)
     assert (amounts.prompt_tokens, amounts.completion_tokens) == (prompt, answer)
     assert amounts.cost_micro == prompt + 2 * answer

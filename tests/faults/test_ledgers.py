@@ -101,8 +101,9 @@ def test_a_job_that_ends_in_the_queue_wastes_no_tokens(stage, worker):
 def test_the_tokens_of_jobs_with_every_kind_of_end_are_counted_exactly(stage, worker):
     """The ends are success, cancel, deadline in prefill and in decode, supersede, and abandonment."""
     unsuccessful = [
-        stage.admit("late", deadline_ms=300, **LONG),
-        stage.admit("late", deadline_ms=400, max_tokens=1_000),
+        # The first prompt takes three seconds, and the second answer ten.
+        stage.admit("late", deadline_ms=1_500, payload={"prompt": "word " * 600}, prompt_tokens=600),
+        stage.admit("late", deadline_ms=5_000, max_tokens=1_000),
         stage.admit("rash", supersede_digest="draft", max_tokens=1_000),
         stage.admit("gone", poll_grace_ms=400, max_tokens=1_000),
         stage.admit("sorry", max_tokens=1_000),

@@ -1,6 +1,7 @@
 """Makes the job that the door offers to the store for a request."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -208,11 +209,11 @@ def _max_tokens(generation: GenerationRequest, model: Model, default: int) -> in
     The door does not know the exact length of the prompt, which only the worker can count. This function therefore
     raises ApiError only if the request does not fit the context with any tokenizer.
     """
-    payload = generation.payload
-    if model.forwards and payload.get("prompts"):
+    payloads: list[Mapping[str, Any]] = [generation.payload]
+    if model.forwards and generation.payload.get("prompts"):
         # Our engine has all prompts of a job in one context, and an upstream each in its own.
-        payload = payload | {"prompts": [max(payload["prompts"], key=lambda one: model.estimate({"prompts": [one]}))]}
-    min_prompt_tokens = cost.lower_bound(payload, words=model.counts_words)
+        payloads = [{**generation.payload, "prompts": [one]} for one in generation.payload["prompts"]]
+    min_prompt_tokens = max(cost.lower_bound(payload, words=model.counts_words) for payload in payloads)
     wanted = generation.max_tokens
     requested = 1 if wanted is None or generation.shortens else wanted
     if model.n_ctx is not None and min_prompt_tokens + requested > model.n_ctx:
@@ -227,7 +228,7 @@ def _max_tokens(generation: GenerationRequest, model: Model, default: int) -> in
     if model.n_ctx is None or (wanted is not None and not generation.shortens):
         return most
     # Our engine counts the prompt and shortens the answer to fit. An upstream gets a length that should fit.
-    least = model.estimate(payload) if model.forwards else min_prompt_tokens
+    least = max(map(model.estimate, payloads)) if model.forwards else min_prompt_tokens
     return max(1, min(most, model.n_ctx - least))
 
 

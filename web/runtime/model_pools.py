@@ -79,13 +79,10 @@ class Model:
     def computed(self, payload: Mapping[str, object]) -> int:
         """Estimate the number of prompt tokens that the model computes: each input at most fills the context.
 
-        The worker refuses a longer one before it computes anything, or cuts it.
+        Our engine refuses a longer one before it computes anything, or cuts it. An upstream may compute it.
         """
         tokens, inputs = self.estimate(payload), payload.get("input")
-        if self.forwards:
-            # Our engine has all prompts of a job in one context, and an upstream each in its own.
-            inputs = inputs or payload.get("prompts")
-        if self.n_ctx is None:
+        if self.n_ctx is None or self.forwards:
             return tokens
         return min(tokens, self.n_ctx * max(1, len(inputs) if isinstance(inputs, list) else 1))
 

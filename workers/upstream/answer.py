@@ -114,10 +114,15 @@ class Answer:
 
     @property
     def completion_tokens(self) -> int:
-        """The number of tokens so far: the upstream's last count, unless more chunks than that have a part by now."""
+        """The number of tokens so far: the upstream's last count, unless more chunks than that have a part by now.
+
+        Counts of several choices may come in ways that `_of_all` takes for others; they are at least the chunks.
+        """
         counted, chunks = self.counts.completion or 0, self.chunks
         if self._counts_each:
-            return counted + sum(each.chunks for at, each in enumerate(self._choices) if at not in self._counted)
+            counted += sum(each.chunks for at, each in enumerate(self._choices) if at not in self._counted)
+        if len(self._choices) > 1:
+            return max(counted, chunks)
         return counted if chunks == self._counted_chunks else max(counted, chunks)
 
     @property
@@ -201,8 +206,9 @@ class Answer:
         if not isinstance(choices, list):
             raise AnswerInvalid("the upstream sent choices that are not a list")
         given = [(read_index(one.get("index"), "a choice"), one) for one in choices if isinstance(one, dict)]
-        has_own = len({index for index, _ in given}) == len(given)
-        indexed = [(place if index is None or not has_own else index, one) for place, (index, one) in enumerate(given)]
+        indexes = {index for index, _ in given}
+        has_own = None not in indexes and len(indexes) == len(given)
+        indexed = [(index if has_own and index is not None else place, one) for place, (index, one) in enumerate(given)]
         asked = [(index, one) for index, one in indexed if index < len(self._choices)]
         if choices and not asked:
             raise AnswerInvalid("the upstream sent choices without one that was asked for")

@@ -14,8 +14,12 @@ _PAUSE_S, _MAX_PAUSE_S = 1.0, 3600.0
 #: Parts of error names that report a used-up quota or balance, as in `insufficient_quota` of OpenAI,
 #: `exceeded_current_quota_error` of Moonshot, `billing_not_active` and `insufficient_user_quota` of one-api. A
 #: quota for a rate, such as `Throttling.RateQuota` of DashScope, passes.
-_EXHAUSTED = re.compile(r"quota|billing|balance(?!r)|credit|arrear|payment", re.IGNORECASE)
-_PASSES = re.compile(r"throttl|rate", re.IGNORECASE)
+_EXHAUSTED = re.compile(r"_(quota|billing|balance|credits?|arrear(s|age)?|payment_required)_")
+_PASSES = re.compile(r"_(throttl\w*|rate|rates)_")
+#: Where a word of an error's name begins.
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|[^A-Za-z0-9]+")
+#: A word that may be a part of a key, which messages about keys repeat.
+_MASKED = re.compile(r"\S*\*\S*")
 #: The statuses of a server that has too much to do. Anthropic's says 529.
 _BUSY = frozenset({429, 503, 529})
 #: The longest message of the upstream that a job's end repeats, in characters.
@@ -132,6 +136,8 @@ def _fault(
     what = f"the upstream answered {status}"
     message, param = _shown(error.message, key, _MAX_MESSAGE), _shown(error.param, key, 200)
     if _is_exhausted(error):
+        if status in {401, 403}:
+            message = _MASKED.sub("***", message)
         return Rejected(what, message or what, param)
     if status in _BUSY:
         pause_s = _pause_s(headers, now or datetime.now(UTC))
@@ -203,7 +209,8 @@ def _number(text: str | None, unit: float) -> float | None:
 
 def _is_exhausted(error: ErrorBody) -> bool:
     """Return whether the upstream names a bound that does not pass while a client waits: a quota, or money."""
-    return any(_EXHAUSTED.search(name) and not _PASSES.search(name) for name in error.names)
+    names = [f"_{_WORD.sub('_', name)}_".lower() for name in error.names]
+    return any(_EXHAUSTED.search(name) and not _PASSES.search(name) for name in names)
 
 
 def _shown(text: str, key: str, most: int) -> str:

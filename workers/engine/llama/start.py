@@ -86,7 +86,8 @@ def _wanted_shape(
     quantized = is_quantized(libs.lib.llama_model_size(model), libs.lib.llama_model_n_params(model))
 
     def shaped(sizes: Sizes) -> ModelShape:
-        chunk = chunk_of(settings, sizes.slots, gpu=gpu)
+        # The cells of a model that embeds are those of one step, which does not grow on a GPU.
+        chunk = chunk_of(settings, sizes.slots, gpu=gpu and not embeds)
         return ModelShape(sizes, chunk, threads, settings.kv_type, gpu, quantized)
 
     if embeds:

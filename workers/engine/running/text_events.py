@@ -53,10 +53,9 @@ class TextEvents:
             return
         try:
             text = sequence.read_unread(self._backend.piece)
+            self.report(self._jobs[sequence.key], sequence, text)
         except Exception as fault:  # noqa: BLE001 - an error in one sequence's text must not end the others
             self._faulty.append((sequence, fault))
-            return
-        self.report(self._jobs[sequence.key], sequence, text)
 
     def report(self, job: EngineJob, sequence: Sequence, text: str, *, tells_end: bool = False) -> None:
         """Emit an event if there is text, or the end of a candidate, or if many tokens had no text."""

@@ -32,9 +32,6 @@ end
 -- expire (nil if none does), and the fields of periods that have passed.
 local function read_kept(tenant)
   local fields = peek_fields(k_kept .. tenant, { 'live', 'ended', 'next_s' })
-  if fields.err then
-    return 0, 0
-  end
   local live, next_s = kept_number(fields.live), kept_number(fields.next_s)
   if next_s == 0 or next_s * 1000 > now_ms then
     return live, kept_number(fields.ended), next_s > 0 and next_s or nil

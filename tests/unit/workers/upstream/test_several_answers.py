@@ -196,6 +196,37 @@ def test_counts_that_come_with_the_end_of_each_choice_are_added_and_each_prompt_
     assert counted(answer) == (28, 0, 25)
 
 
+@pytest.mark.parametrize("twice", [False, True])
+def test_the_choices_are_never_counted_below_their_chunks_however_their_counts_come(twice: bool) -> None:
+    answer = Answer("chat", 99, n=2)
+    for _ in range(4):
+        add(answer, piece(0, "a"), piece(1, "b"))
+    own = {"usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+    ends = [piece(index, finish_reason="stop") for index in range(2)]
+    for chunk in (
+        [(ends[0], own), (None, own), (ends[1], own), (None, own)] if twice else [(ends[0], {}), (ends[1], own)]
+    ):
+        add(answer, *[chunk[0]] if chunk[0] else [], **chunk[1])
+    assert answer.completion_tokens == 8
+
+
+def test_a_choice_that_is_cut_at_its_length_is_counted_beside_one_that_the_upstream_counts() -> None:
+    answer = Answer("chat", 2, n=2)
+    for _ in range(3):
+        add(answer, piece(0, "a"))
+    add(answer, piece(1, "b"))
+    add(answer, piece(1, "b"))
+    add(answer, piece(1, finish_reason="stop"), usage={"prompt_tokens": 3, "completion_tokens": 2})
+    assert answer.completion_tokens == 5
+
+
+def test_a_chunk_with_an_index_in_one_choice_only_is_read_by_places() -> None:
+    answer = Answer("chat", 99, n=2)
+    add(answer, {"delta": {"content": "a"}}, piece(0, "b"))
+    add(answer, piece(0, finish_reason="stop"), piece(1, finish_reason="stop"))
+    assert texts(answer, 2) == [("a", "stop"), ("b", "stop")]
+
+
 def test_counts_of_all_choices_so_far_replace_each_other() -> None:
     answer = Answer("chat", 99, n=2)
     for number, index in enumerate((0, 1, 0), start=1):
