@@ -62,8 +62,8 @@ DEFECTS = (
         (
             (
                 "shared/lua/reap.lua",
-                "  local job = job_record.read_job(lapsed[i])\n  if job and job.state == 'running' then\n",
-                "  local job = job_record.read_job(lapsed[i])\n  if job and job.state == 'running' and job.attempts > 99 then\n",
+                "read_job(lapsed[i])\n  if job and job.state == 'running' then\n",
+                "read_job(lapsed[i])\n  if job and job.state == 'running' and job.attempts > 99 then\n",
             ),
         ),
     ),
