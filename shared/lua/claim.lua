@@ -119,32 +119,32 @@ local function look_at(tenant, group)
   if is_crowded and not evict_paused.may_get_room(contest, tenant, view.is_batch, own, fingerprint) then
     return 'pass'
   end
-  local giver = free <= 0 and preempt.find_victim(contest, tenant, group, view.is_batch) or nil
-  if giver and is_crowded then
+  local victim = free <= 0 and preempt.find_victim(contest, tenant, group, view.is_batch) or nil
+  if victim and is_crowded then
     displaced = evict_paused.find_displaced(report, contest, tenant, group, view.is_batch, own, fingerprint)
     has_place = displaced ~= nil
   end
-  if free <= 0 and not giver or is_crowded and not displaced then
+  if free <= 0 and not victim or is_crowded and not displaced then
     return 'pass'
   end
-  local usable_cells = cells + (giver and heads.cells_for(giver.job) or 0)
+  local usable_cells = cells + (victim and heads.cells_for(victim.job) or 0)
   local entry = paused_first(tenant, has_place)
   if entry then
     return heads.wait_for_cells(view, entry.job, heads.cells_for(entry.job), usable_cells, free > 0, 'resume'),
-      entry.job, giver
+      entry.job, victim
   end
   local action, job = heads.examine(view, tenant, group, usable_cells, free > 0)
-  return action, job, giver, displaced
+  return action, job, victim, displaced
 end
 
 -- Pauses the job of an entry.
-local function take_slot(giver)
-  preempt.note_slot(contest, giver.job.tenant, giver.job.group, -1, 0)
-  running.pause(giver.job)
-  giver.is_paused = true
+local function take_slot(victim)
+  preempt.note_slot(contest, victim.job.tenant, victim.job.group, -1, 0)
+  running.pause(victim.job)
+  victim.is_paused = true
   report.paused_jobs = report.paused_jobs + 1
-  cells, free = cells + heads.cells_for(giver.job), free + 1
-  answer.pause[#answer.pause + 1] = giver.job.id
+  cells, free = cells + heads.cells_for(victim.job), free + 1
+  answer.pause[#answer.pause + 1] = victim.job.id
 end
 
 local function start(job, group)
@@ -198,7 +198,7 @@ for _, entry in ipairs(contest and free > 0 and worker_report.urgent_ones(report
     free, cells = free - 1, cells - heads.cells_for(entry.job)
   end
 end
-while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_givers(contest)) do
+while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_victims(contest)) do
   examined = examined + 1
   local owner = least_served('')
   if not owner[1] and not view.is_batch and passed[''] == 0 then
@@ -211,11 +211,11 @@ while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_givers(co
   end
   local group = service.is_group(owner[1]) and owner[1] or ''
   local candidate = group == '' and owner or least_served(group)
-  local action, job, giver, displaced = 'end of group', nil, nil, nil
+  local action, job, victim, displaced = 'end of group', nil, nil, nil
   if candidate[1] and not service.belongs_to_set(candidate[1], slug, group, view.is_batch) then
     action = 'gone'
   elseif candidate[1] then
-    action, job, giver, displaced = look_at(candidate[1], group)
+    action, job, victim, displaced = look_at(candidate[1], group)
   end
   if action == 'lease' or action == 'resume' then
     service.raise_virtual_time(slug, '', number(owner[2], 0))
@@ -225,8 +225,8 @@ while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_givers(co
     if displaced then
       let_go(displaced)
     end
-    if giver then
-      take_slot(giver)
+    if victim then
+      take_slot(victim)
     end
     if contest then
       preempt.note_new_row(contest, job, action == 'lease' and group or job.group)

@@ -74,8 +74,8 @@ DEFECTS = (
     Defect(
         "a job takes the slot of another one, which is not paused",
         (
-            ("shared/lua/claim.lua", "  running.pause(giver.job)\n", ""),
-            ("shared/lua/claim.lua", "  answer.pause[#answer.pause + 1] = giver.job.id\n", ""),
+            ("shared/lua/claim.lua", "  running.pause(victim.job)\n", ""),
+            ("shared/lua/claim.lua", "  answer.pause[#answer.pause + 1] = victim.job.id\n", ""),
         ),
     ),
     Defect(

@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from tests.support.processes import Stage, in_time, wait_for
-from tests.support.served import Served, sim_served
+from tests.support.processes import in_time, wait_for
+from tests.support.served import Served, sim_served, upstream_door
 from tests.support.upstream_server import UpstreamServer
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 12}
@@ -26,19 +26,10 @@ def server() -> Iterator[UpstreamServer]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, server: UpstreamServer) -> Iterator[Served]:
-    environ = {
-        "PENSTOCK_ENGINE": "upstream",
-        "PENSTOCK_UPSTREAM_URL": server.url,
-        "PENSTOCK_UPSTREAM_MODEL": "m",
-        "PENSTOCK_LEASE_MS": "2500",
-        "PENSTOCK_ADMISSION": "bounds",
-    }
-    with Stage(tmp_path_factory.mktemp("upstream"), **environ) as stage:
-        stage.worker()
-        # The door knows nothing of the workers' engine but what their heartbeats say.
-        with Served(stage, PENSTOCK_AUTH="open", PENSTOCK_ENGINE="llama") as served:
-            yield served
-        stage.assert_sound()
+    # The door knows nothing of the workers' engine but what their heartbeats say.
+    door = {"PENSTOCK_ENGINE": "llama"}
+    with upstream_door(tmp_path_factory.mktemp("upstream"), server.url, door=door, PENSTOCK_LEASE_MS="2500") as served:
+        yield served
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
 from shared.accounts.usage import UsageRecords
 from shared.store import keys
-from tests.support.processes import Stage, wait_for
+from tests.support.processes import wait_for
 from tests.support.routed import SPENT_KEYS
-from tests.support.served import Served
+from tests.support.served import Served, upstream_door
 from tests.support.upstream_server import UpstreamServer, answers_to
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello there"}], "max_tokens": 12}
@@ -34,17 +34,9 @@ def server() -> Iterator[UpstreamServer]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, server: UpstreamServer) -> Iterator[Served]:
-    environ = {
-        "PENSTOCK_ENGINE": "upstream",
-        "PENSTOCK_UPSTREAM_URL": server.url,
-        "PENSTOCK_UPSTREAM_MODEL": "m",
-        "PENSTOCK_ADMISSION": "bounds",
-    }
-    with Stage(tmp_path_factory.mktemp("several"), **environ) as stage:
-        stage.worker()
-        with Served(stage, PENSTOCK_AUTH="open", PENSTOCK_ENGINE="llama") as served:
-            yield served
-        stage.assert_sound()
+    folder = tmp_path_factory.mktemp("several")
+    with upstream_door(folder, server.url, door={"PENSTOCK_ENGINE": "llama"}) as served:
+        yield served
 
 
 @pytest.fixture

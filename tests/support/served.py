@@ -85,3 +85,19 @@ def random_model_served(folder: Path, **environ: str) -> Iterator[Served]:
         stage.worker(PENSTOCK_MODEL=str(model))
         with Served(stage, **environ) as served:
             yield served
+
+
+@contextmanager
+def upstream_door(folder: Path, upstream_url: str, *, door: dict[str, str], **environ: str) -> Iterator[Served]:
+    """Run a worker that passes jobs on to an upstream, and a door; `door` has what only the door's process gets."""
+    environ = {
+        "PENSTOCK_ENGINE": "upstream",
+        "PENSTOCK_UPSTREAM_URL": upstream_url,
+        "PENSTOCK_UPSTREAM_MODEL": "m",
+        "PENSTOCK_ADMISSION": "bounds",
+    } | environ
+    with Stage(folder, **environ) as stage:
+        stage.worker()
+        with Served(stage, **door) as served:
+            yield served
+        stage.assert_sound()

@@ -227,7 +227,7 @@ local function order_of(contest, entry, tenant, sides, is_batch, starts_first)
 end
 
 -- Whether any job of the worker has had its slot for long enough to give it to another one.
-local function has_givers(contest)
+local function has_victims(contest)
   return has_run(contest, contest.longest_ms)
 end
 
@@ -238,16 +238,16 @@ local function find_victim(contest, tenant, group, is_batch)
   if not (contest.has_batch and not is_batch) and not may_get_slot(contest, sides, group) then
     return nil
   end
-  local giver, best
+  local victim, best
   local starts_first = slots_in_use.rows_of(contest.slug, 'p', tenant) == 0
   for i = 1, #contest.entries do
     local entry = contest.entries[i]
     local order = order_of(contest, entry, tenant, sides, is_batch, starts_first)
-    if order and (not giver or is_before(order, best)) then
-      giver, best = entry, order
+    if order and (not victim or is_before(order, best)) then
+      victim, best = entry, order
     end
   end
-  return giver
+  return victim
 end
 
 -- Whether a tenant that wants slots is not the one of a job, which has its turns in a group ('' for none). All tenants
