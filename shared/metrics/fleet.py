@@ -10,7 +10,14 @@ from shared.metrics.spec import MetricSpec
 COUNTED: tuple[MetricSpec, ...] = (
     MetricSpec("penstock_executed", "counter", (), "jobs that were claimed at least once", "executed"),
     MetricSpec("penstock_yielded", "counter", (), "offers that were refused with status yield", "yielded"),
-    MetricSpec("penstock_jobs", "counter", ("tenant", "model_name", "outcome"), "jobs that ended, by outcome", "ended"),
+    MetricSpec(
+        "penstock_jobs",
+        "counter",
+        ("tenant", "model_name", "outcome"),
+        "jobs that ended, by outcome",
+        "ended",
+        ("succeeded", "failed", "canceled", "expired"),
+    ),
     MetricSpec(
         "penstock_tokens",
         "counter",
@@ -126,6 +133,7 @@ COUNTED: tuple[MetricSpec, ...] = (
         ("tenant", "result"),
         "first returns of refused clients, by result: admitted or refused when they were expected, late or early",
         "hint_returns",
+        ("admitted", "refused", "late", "early"),
     ),
     MetricSpec(
         "penstock_promises",
@@ -134,6 +142,7 @@ COUNTED: tuple[MetricSpec, ...] = (
         "admitted jobs by whether the answer was complete by the deadline: kept or broken. Canceled jobs, and jobs "
         "that failed because of the request itself, are not counted",
         "promises",
+        ("kept", "broken"),
     ),
     MetricSpec(
         "penstock_start_prediction_error_seconds",

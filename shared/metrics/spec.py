@@ -43,6 +43,7 @@ class MetricSpec:
     labels: tuple[str, ...]
     help: str
     field: str = ""
-    #: The values of the only label for which there is a series from the start. A counter that begins with its first
-    #: count seems not to have grown, so an alert would miss the first of some rare events.
+    #: The values of the last label for which there is a series from the start: as soon as another value of it was
+    #: counted with the same other labels. A counter that begins with its first count seems not to have grown, so an
+    #: alert would miss the first of some rare events.
     initial: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shared.accounts.budgets import Budget
+from shared.jobs.outcomes import Outcome
 from shared.metrics.fleet import COUNTED, FLEET
 from shared.metrics.process import PROCESS
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, MetricSpec
@@ -84,7 +85,7 @@ def test_a_counter_s_labels_come_from_the_name_of_its_field() -> None:
     )
     assert read["penstock_executed_total"] == [({}, 3)]
     assert read["penstock_yielded_total"] == [({}, 2)]
-    assert read["penstock_jobs_total"] == [({"tenant": "blue", "model_name": "m", "outcome": "succeeded"}, 1)]
+    assert ({"tenant": "blue", "model_name": "m", "outcome": "succeeded"}, 1) in read["penstock_jobs_total"]
     assert read["penstock_tokens_total"] == [({"tenant": "blue", "model_name": "m", "kind": "cached"}, 7)]
     assert read["penstock_wasted_tokens_total"] == [({"tenant": "other", "reason": "expired"}, 9)]
     assert read["penstock_admission_total"] == [
@@ -96,15 +97,28 @@ def test_a_counter_s_labels_come_from_the_name_of_its_field() -> None:
 def test_rare_events_have_series_before_they_happen() -> None:
     assert samples(a_snapshot({"mended|number": 2}))["penstock_mended_total"] == [
         ({"kind": "type"}, 0),
+        ({"kind": "number"}, 2),
         ({"kind": "setting"}, 0),
         ({"kind": "job"}, 0),
-        ({"kind": "number"}, 2),
     ]
+
+
+def test_a_tenants_counters_have_all_their_series_once_one_was_counted() -> None:
+    returns = samples(a_snapshot({"hint_returns|blue|late": 3, "hint_returns|red|refused": 1}))
+    found = {(labels["tenant"], labels["result"]): value for labels, value in returns["penstock_hint_returns_total"]}
+    zeros = {(tenant, result): 0 for tenant in ("blue", "red") for result in ("admitted", "refused", "late", "early")}
+    assert found == zeros | {("blue", "late"): 3, ("red", "refused"): 1}
+
+
+def test_a_tenants_first_failed_job_is_a_growth() -> None:
+    ended = samples(a_snapshot({"ended|blue|org/m|succeeded": 7}))["penstock_jobs_total"]
+    assert ({"tenant": "blue", "model_name": "org/m", "outcome": "failed"}, 0) in ended
+    assert {labels["outcome"]: value for labels, value in ended} == dict.fromkeys(Outcome, 0) | {"succeeded": 7}
 
 
 def test_a_vertical_bar_in_a_model_s_name_is_kept() -> None:
     read = samples(a_snapshot({"ended|blue|odd|name|failed": 1}))
-    assert read["penstock_jobs_total"] == [({"tenant": "blue", "model_name": "odd|name", "outcome": "failed"}, 1)]
+    assert ({"tenant": "blue", "model_name": "odd|name", "outcome": "failed"}, 1) in read["penstock_jobs_total"]
 
 
 def test_histograms_are_cumulative_and_in_seconds() -> None:

@@ -144,14 +144,15 @@ def _counter(row: MetricSpec, fields: list[tuple[list[str], int]]) -> CounterMet
     if not row.labels:
         family.add_metric([], sum(value for parts, value in fields if not parts))
         return family
-    counted = {parts[0] for parts, _ in fields if len(parts) == 1}
-    for label in row.initial:
-        if label not in counted:
-            family.add_metric([label], 0)
-    for parts, value in in_turns(fields):
-        labels = _label_values(row, parts) if parts else None
-        if labels is not None:
-            family.add_metric(labels, value)
+    counted = {
+        tuple(labels): value
+        for parts, value in in_turns(fields)
+        if parts and (labels := _label_values(row, parts)) is not None
+    }
+    others = dict.fromkeys(labels[:-1] for labels in counted) if len(row.labels) > 1 else {(): None}
+    zeros = {(*other, last): 0 for other in others for last in row.initial} if row.initial else {}
+    for label_values, value in in_turns((zeros | counted).items()):
+        family.add_metric(label_values, value)
     return family
 
 
