@@ -12,8 +12,7 @@ from shared.metrics.fleet import FLEET
 from shared.metrics.process import PROCESS
 from shared.metrics.spec import MetricSpec
 from shared.settings.setting import Setting
-from shared.settings.settings import SYSTEM_WIDE
-from shared.settings.table import ROWS
+from shared.settings.settings import SETTINGS
 from shared.store import key_table, scripts
 from tools.boards.grafana import board_json
 from tools.boards.overview import OVERVIEW
@@ -46,7 +45,7 @@ name is unknown or a value is out of range, the process does not start, and the 
 Settings marked ● must be equal in the whole system. The first process writes them to the store. A process that starts
 with another value ends with an error, unless `--take-over` is given, which replaces the values in the store.
 
-`make docs` generates this page from the tables in `shared/settings`.
+`make docs` generates this page from the fields in `shared/settings`.
 
 | name | default | unit or values | range | meaning |
 |---|---|---|---|---|
@@ -55,18 +54,20 @@ with another value ends with an error, unless `--take-over` is given, which repl
 
 def env_example() -> str:
     """Return the text of .env.example."""
-    blocks = [f"# {_comment(row)}\n#{row.name}={row.shown_default}\n" for row in ROWS]
+    blocks = [
+        f"# {_comment(setting)}\n#{setting.name}={setting.shown(setting.default)}\n" for setting in SETTINGS.values()
+    ]
     return "\n".join([_ENV_HEAD, *blocks])
 
 
 def settings_page() -> str:
     """Return the text of docs/settings.md."""
     lines = []
-    for row in ROWS:
-        mark = " ●" if row.field in SYSTEM_WIDE else ""
-        default = f"`{row.shown_default}`" if row.shown_default else "unset"
-        unit = ", ".join(f"`{choice}`" for choice in row.choices) or row.unit
-        lines.append(f"| `{row.name}`{mark} | {default} | {unit} | {_range_text(row)} | {row.why} |\n")
+    for setting in SETTINGS.values():
+        mark = " ●" if setting.system_wide else ""
+        default = f"`{setting.shown(setting.default)}`" if setting.default != "" else "unset"
+        unit = ", ".join(f"`{choice}`" for choice in setting.choices) or setting.unit
+        lines.append(f"| `{setting.name}`{mark} | {default} | {unit} | {_range_text(setting)} | {setting.why} |\n")
     return _PAGE_HEAD + "".join(lines)
 
 
@@ -152,15 +153,13 @@ def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:]]) + "\n"
 
 
-def _comment(row: Setting) -> str:
-    range_text = _range_text(row)
-    return f"{row.why} ({row.unit}{', ' + range_text if range_text else ''})"
+def _comment(setting: Setting) -> str:
+    range_text = _range_text(setting)
+    return f"{setting.why} ({setting.unit}{', ' + range_text if range_text else ''})"
 
 
-def _range_text(row: Setting) -> str:
-    if row.low is None or row.high is None:
-        return ""
-    return f"{_format_number(row.low)} to {_format_number(row.high)}"
+def _range_text(setting: Setting) -> str:
+    return " to ".join(_format_number(bound) for bound in setting.bounds or ())
 
 
 def _format_number(number: float) -> str:

@@ -116,7 +116,7 @@ def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
     failpoints.arm(settings.fail_at)
     status, clock = WorkerStatus(), RealClock()
     if settings.worker_listen:
-        Exporter(*_host_port(settings.worker_listen), status.state, status.metrics).start()
+        Exporter(*settings.worker_host_port, status.state, status.metrics).start()
     traces = make_traces("penstock-worker", on=settings.traces == "on")
     store = _open_store(settings, worker)
     names, path = served_names(settings), model_file(settings)
@@ -194,11 +194,6 @@ def _check_name_is_free(store: Store, name: str) -> None:
                 f"PENSTOCK_MODEL_NAME={name!r}: worker {other.name} serves {other.model!r}, and both names become "
                 f"{slug!r} in store keys, so that the two models would share one queue"
             )
-
-
-def _host_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def _log_engine_facts(engine: JobEngine) -> None:

@@ -135,7 +135,7 @@ def _milli_field(stored: str, check: Callable[[str, Value], None]) -> Field:
 
 FIELDS: dict[str, Field] = {
     "weight": _milli_field("policy_weight_milli", _check_weight),
-    # The maximum of a field that overrides a setting is the same as that of the setting (shared/settings/table.py).
+    # The maximum of a field that overrides a setting is the same as that of the setting (shared/settings).
     "max_waiting": _integer_field("policy_max_waiting", 1_000_000),
     "max_waiting_tokens": _integer_field("policy_max_waiting_tokens", 10**12),
     "max_bytes": _integer_field("policy_max_bytes", 10**15),

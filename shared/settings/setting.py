@@ -1,39 +1,50 @@
-"""One setting: its environment name, default, unit, range and meaning, and how its text is parsed."""
+"""One setting: its environment name, default, unit, range and meaning, and how its text is parsed.
+
+A group of settings is a frozen dataclass whose fields are made by `text`, `word` and `number`.
+"""
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
 
 from shared.errors import ConfigError
 from shared.settings.secret_values import shown_value
 
-#: The integer that represents `auto` in those settings that allow it.
+#: The integer that represents `auto` in the settings that have it as their default.
 AUTO = -2
+#: The pattern of an address; the text before the port may be a name, an IPv4 address or an IPv6 address in brackets.
+HOST_PORT = r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
+#: The pattern of a host alone, where an IPv6 address needs no brackets.
+HOST = r"\[?[0-9a-fA-F:]+\]?|[A-Za-z0-9.-]+"
 
 Value = str | int | float
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass(frozen=True)
 class Setting:
     """One setting.
 
-    If given, `choices` and `pattern` restrict the value of a text setting, and `low` and `high` that of a number.
+    If given, `choices` and `pattern` restrict the value of a text setting, and `bounds` that of a number.
     `why` explains what the setting does and, where the reason for the default is not obvious, also that reason.
     """
 
     field: str
-    name: str
-    kind: Literal["text", "int", "float"]
     default: Value
     unit: str
     why: str
-    low: float | None = None
-    high: float | None = None
+    bounds: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     pattern: str = ""
-    auto: bool = False
     #: Whether the value is or contains a secret. It is then never shown, and `<name>_FILE` may name a file that has it.
     secret: bool = False
+    #: Whether all processes must have the same value. The first process writes it to the store, and each later process
+    #: compares its own value with it.
+    system_wide: bool = False
+    #: The command-line option that overrides the setting; "" if it is named like the field.
+    option: str = ""
+    prefix: str = "PENSTOCK_"
 
     def parse(self, text: str, *, option: str = "") -> Value:
         """Return the value that `text` represents; `option` is the command-line option that gave it, if one did.
@@ -44,16 +55,15 @@ class Setting:
         named = f"{option or self.name}="
         if self.auto and text.lower() == "auto":
             return AUTO
-        if self.kind == "text":
+        if isinstance(self.default, str):
             return self._check_text(text, named)
         try:
-            number = int(text) if self.kind == "int" else float(text)
+            number = type(self.default)(text)
         except ValueError:
-            expected = "a whole number" if self.kind == "int" else "a number"
+            expected = "a whole number" if isinstance(self.default, int) else "a number"
             raise ConfigError(f"{named}{text!r} is not {expected}{' or auto' if self.auto else ''}") from None
-        if not (self.low is None or number >= self.low) or not (self.high is None or number <= self.high):
-            allowed = f"{self._format_bound(self.low)} to {self._format_bound(self.high)}"
-            raise ConfigError(f"{named}{text!r} is out of range: {allowed}")
+        if self.bounds and not self.bounds[0] <= number <= self.bounds[1]:
+            raise ConfigError(f"{named}{text!r} is out of range: {self.bounds[0]:g} to {self.bounds[1]:g}")
         return number
 
     def _check_text(self, text: str, named: str) -> str:
@@ -64,9 +74,10 @@ class Setting:
             raise ConfigError(f"{named}{shown} does not look like {self.unit}")
         return text
 
-    @staticmethod
-    def _format_bound(number: float | None) -> str:
-        return "any" if number is None else f"{number:g}"
+    @property
+    def name(self) -> str:
+        """The environment variable."""
+        return f"{self.prefix}{self.field.upper()}"
 
     @property
     def file_name(self) -> str:
@@ -74,35 +85,42 @@ class Setting:
         return f"{self.name}_FILE"
 
     @property
-    def shown_default(self) -> str:
-        """The default as it would be written in `.env`."""
-        return "auto" if self.auto and self.default == AUTO else str(self.default)
+    def auto(self) -> bool:
+        """Whether the value may be `auto`."""
+        return self.default == AUTO
+
+    def shown(self, value: Value) -> str:
+        """Return a value as it would be written in `.env`."""
+        return "auto" if self.auto and value == AUTO else str(value)
 
 
-def text_row(
-    field: str, default: str, unit: str, why: str, *, name: str = "", pattern: str = "", secret: bool = False
-) -> Setting:
-    """Return the row of a setting that is any text, or a text of `pattern`."""
-    name = name or f"PENSTOCK_{field.upper()}"
-    return Setting(field, name, "text", default, unit, why, pattern=pattern, secret=secret)
+def text(default: str, unit: str, why: str, *, pattern: str = "", secret: bool = False, **other: Any) -> str:
+    """Return the field of a setting that is any text, or a text of `pattern`. `other` is passed to Setting."""
+    return field(default=default, metadata={"unit": unit, "why": why, "pattern": pattern, "secret": secret, **other})
 
 
-def word_row(field: str, default: str, choices: tuple[str, ...], why: str) -> Setting:
-    """Return the row of a setting that is one of `choices`."""
-    return Setting(field, f"PENSTOCK_{field.upper()}", "text", default, " or ".join(choices), why, choices=choices)
+def word(default: str, choices: tuple[str, ...], why: str, **other: Any) -> str:
+    """Return the field of a setting that is one of `choices`. `other` is passed to Setting."""
+    return field(default=default, metadata={"unit": " or ".join(choices), "choices": choices, "why": why, **other})
 
 
-def int_row(field: str, default: int, unit: str, low: float, high: float, why: str, *, auto: bool = False) -> Setting:
-    """Return the row of a setting that is a whole number."""
-    return Setting(field, f"PENSTOCK_{field.upper()}", "int", default, unit, why, low, high, auto=auto)
+def number(default: _Number, unit: str, bounds: tuple[float, float], why: str, **other: Any) -> _Number:
+    """Return the field of a setting that is a number, `auto` too if that is the default. `other` is as for `text`."""
+    return field(default=default, metadata={"unit": unit, "bounds": bounds, "why": why, **other})
 
 
-def float_row(field: str, default: float, unit: str, low: float, high: float, why: str) -> Setting:
-    """Return the row of a setting that is a number."""
-    return Setting(field, f"PENSTOCK_{field.upper()}", "float", default, unit, why, low, high)
+def host_port(listen: str) -> tuple[str, int]:
+    """Return an address as (host, port). The brackets of an IPv6 address are removed."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
-#: The pattern of an address; the text before the port may be a name, an IPv4 address or an IPv6 address in brackets.
-HOST_PORT = r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}"
-#: The pattern of a host alone, where an IPv6 address needs no brackets.
-HOST = r"\[?[0-9a-fA-F:]+\]?|[A-Za-z0-9.-]+"
+def expand_path(name: str, text: str) -> Path:
+    """Return `text`, the value of the setting `name`, as a path with `~` expanded.
+
+    Raises ConfigError if the path starts with `~` and the home directory is not known.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{name}={text!r} starts with a home folder that is not known; use another path") from None

@@ -2,14 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal, cast
 from urllib.parse import urlsplit
 
 from shared.errors import ConfigError
 from shared.hosts import is_loopback
-
-if TYPE_CHECKING:
-    from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 
 #: The entry that stands for every user whom a proxy names, whatever their groups are.
 EVERY_USER = "*"
@@ -46,7 +44,7 @@ def _parse(entry: str) -> tuple[str, Role]:
     return group.strip(), Role(cast("Literal['tenant', 'group']", found["kind"]), found["name"])
 
 
-def check_sign_in(settings: "Settings") -> None:
+def check_sign_in(settings: DoorSettings) -> None:
     """Raise ConfigError for settings of sign-in that are invalid, or that are not valid together."""
     roles = parse_roles(settings.sign_in_roles)
     for name, value in (
@@ -61,7 +59,7 @@ def check_sign_in(settings: "Settings") -> None:
         _check_issuer(settings)
 
 
-def _check_issuer(settings: "Settings") -> None:
+def _check_issuer(settings: DoorSettings) -> None:
     issuer = settings.oidc_issuer
     if not settings.oidc_audience:
         raise ConfigError(f"PENSTOCK_OIDC_ISSUER={issuer!r} needs PENSTOCK_OIDC_AUDIENCE, the audience of the tokens")

@@ -11,8 +11,7 @@ from shared.errors import SettingsConflict
 from shared.jobs.answer_ids import NOTHING, PackedIds
 from shared.jobs.job import ClaimedJob, ClaimRef, Deferral, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refused
-from shared.settings.setting import AUTO
-from shared.settings.settings import SYSTEM_WIDE, Settings
+from shared.settings.settings import SETTINGS, SYSTEM_WIDE, Settings
 from shared.store import decode, rq_record
 from shared.store.admit_call import admit_call
 from shared.store.keys import model_slug
@@ -62,8 +61,7 @@ class Store(StoreReads):
         self._result_ttl_s = settings.result_ttl_s
         flat: list[str] = []
         for name in SYSTEM_WIDE:
-            value = getattr(settings, name)
-            flat += [name, "auto" if value == AUTO else str(value)]
+            flat += [name, SETTINGS[name].shown(getattr(settings, name))]
         word, rest = self._call(
             "configure",
             take_over=int(take_over),

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shared.settings.settings import load
-from shared.settings.table import ROWS
+from shared.settings.settings import SETTINGS, load
 from tests.support.prometheus import PROMTOOL, needs_prometheus
 from web.http.allowed_names import allowed_hosts
 
@@ -54,7 +53,7 @@ def test_every_file_that_is_mounted_exists_and_every_volume_is_declared(name):
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_setting_that_is_named_exists(name):
-    known = {row.name for row in ROWS} | {f"{row.name}_FILE" for row in ROWS}
+    known = {name for setting in SETTINGS.values() for name in (setting.name, setting.file_name)}
     named = set(SERVICES[name].get("environment", {}))
     assert [one for one in named - known if not OTHERS.fullmatch(one)] == []
 

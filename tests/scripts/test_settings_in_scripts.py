@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.settings.setting import AUTO
-from shared.settings.settings import SYSTEM_WIDE
-from shared.settings.table import ROWS
+from shared.settings.settings import SETTINGS, SYSTEM_WIDE
 
 LUA = Path(__file__).parents[2] / "shared" / "lua"
-BY_FIELD = {row.field: row for row in ROWS}
 
 
 def bounds() -> dict[str, tuple[str, str, str]]:
@@ -22,16 +19,16 @@ def bounds() -> dict[str, tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("name", sorted(set(bounds()) & set(SYSTEM_WIDE)))
-def test_a_number_has_the_default_and_the_range_of_its_row(name):
+def test_a_number_has_the_default_and_the_range_of_its_setting(name):
     default, low, high = bounds()[name]
-    row = BY_FIELD[name]
-    assert (float(low), float(high)) == (row.low, row.high)
-    assert default == "nil" if row.default == AUTO else float(default) == row.default
+    setting = SETTINGS[name]
+    assert (float(low), float(high)) == setting.bounds
+    assert default == "nil" if setting.auto else float(default) == setting.default
 
 
 def test_every_numeric_setting_that_a_script_reads_has_a_range():
     text = "".join(path.read_text() for path in LUA.rglob("*.lua"))
     read = {name for call in re.findall(r"read_settings\(([^)]*)\)", text) for name in re.findall(r"'(\w+)'", call)}
-    numeric = {name for name in read if name in BY_FIELD and BY_FIELD[name].kind != "text"}
+    numeric = {name for name in read if name in SETTINGS and SETTINGS[name].bounds}
     assert numeric <= set(bounds())
     assert numeric

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX
 from shared.errors import ConfigError
-from shared.settings.settings import Settings, expand_path
+from shared.settings.setting import expand_path
+from shared.settings.settings import Settings
 
 
 def admin_key_path(settings: Settings) -> Path:

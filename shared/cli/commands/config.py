@@ -9,8 +9,7 @@ from shared.cli.reach import Json, StateDir, client_for, store_url
 from shared.errors import EmbeddedStoreError, SettingsConflict
 from shared.settings.secret_values import without_password
 from shared.settings.setting import AUTO, Setting
-from shared.settings.settings import SYSTEM_WIDE, Settings, load_with_origin
-from shared.settings.table import ROWS
+from shared.settings.settings import SETTINGS, SYSTEM_WIDE, Settings, load_with_origin
 from shared.store import keys
 
 if TYPE_CHECKING:
@@ -42,13 +41,16 @@ def config(
         output.write_json({"fits": True, "says": finding}) if json else output.write_data(finding)
         return
     if json:
-        output.write_json([_as_dict(row, settings, origin[row.field]) for row in ROWS])
+        output.write_json([_as_dict(setting, settings, origin[field]) for field, setting in SETTINGS.items()])
         return
-    rows = ((row.name, _display_value(row, settings), origin[row.field], row.unit) for row in ROWS)
+    lines = (
+        (setting.name, _display_value(setting, settings), origin[field], setting.unit)
+        for field, setting in SETTINGS.items()
+    )
     # On a terminal without the unit, which the name or the value shows where it matters.
     output.write_table(
         ("setting", "value", "from", "unit"),
-        rows,
+        lines,
         styles={"environment": "cyan", "command line": "cyan"},
         unbroken=("setting", "from", "value"),
     )
@@ -85,27 +87,27 @@ def _check_agreement(client: "redis.Redis", settings: Settings) -> None:
 
     with store_faults(client):
         stored = {text(name): text(value) for name, value in client.hgetall(keys.config()).items()}
-    ours = {name: "auto" if getattr(settings, name) == AUTO else str(getattr(settings, name)) for name in SYSTEM_WIDE}
+    ours = {name: SETTINGS[name].shown(getattr(settings, name)) for name in SYSTEM_WIDE}
     differing = {name: (stored[name], value) for name, value in ours.items() if stored.get(name, value) != value}
     if differing:
         raise SettingsConflict(differing)
 
 
-def _display_value(row: Setting, settings: Settings) -> Any:
-    value = getattr(settings, row.field)
-    if row.field == "redis_url" and value:
+def _display_value(setting: Setting, settings: Settings) -> Any:
+    value = getattr(settings, setting.field)
+    if setting.field == "redis_url" and value:
         return without_password(value)
-    if row.secret and value:
+    if setting.secret and value:
         return "(set)"
-    return "auto" if row.auto and value == AUTO else value
+    return "auto" if setting.auto and value == AUTO else value
 
 
-def _as_dict(row: Setting, settings: Settings, origin: str) -> dict[str, Any]:
+def _as_dict(setting: Setting, settings: Settings, origin: str) -> dict[str, Any]:
     return {
-        "name": row.name,
-        "value": _display_value(row, settings),
+        "name": setting.name,
+        "value": _display_value(setting, settings),
         "from": origin,
-        "default": row.shown_default,
-        "unit": row.unit,
-        "why": row.why,
+        "default": setting.shown(setting.default),
+        "unit": setting.unit,
+        "why": setting.why,
     }

@@ -11,8 +11,8 @@ from shared.cli.stack.addresses import listen_address
 from shared.cli.stack.extras import require_engine, require_extra
 from shared.errors import ConfigError
 from shared.jobs.model_name import hub_name
-from shared.settings.setting import HOST
-from shared.settings.settings import Settings, expand_path, load_with_origin
+from shared.settings.setting import HOST, expand_path
+from shared.settings.settings import Settings, load_with_origin
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 

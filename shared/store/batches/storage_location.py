@@ -8,7 +8,8 @@ from typing import Any
 import redis
 
 from shared.errors import ConfigError, FilesUnavailable, StoreUnavailable
-from shared.settings.settings import Settings, expand_path
+from shared.settings.setting import expand_path
+from shared.settings.settings import Settings
 from shared.store import keys, scripts
 from shared.store.batches.files import FOLDER, STORE
 from shared.store.batches.folder import FilesFolder, run_here

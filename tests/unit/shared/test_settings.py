@@ -6,8 +6,7 @@ import pytest
 
 from shared.errors import ConfigError
 from shared.settings.setting import AUTO
-from shared.settings.settings import SYSTEM_WIDE, Settings, as_environ, load, load_with_origin
-from shared.settings.table import ROWS
+from shared.settings.settings import SETTINGS, Settings, as_environ, load, load_with_origin
 from web.runtime.admin_key import load_admin_key
 
 
@@ -15,17 +14,17 @@ def read(**environ: str) -> Settings:
     return load(environ=environ, dotenv=None)
 
 
-def test_the_rows_of_the_table_and_the_fields_of_the_settings_have_the_same_order():
-    assert [row.field for row in ROWS] == [field.name for field in fields(Settings)]
+def test_each_setting_is_in_one_group():
+    assert sum(len(fields(group)) for group in Settings.__bases__) == len(SETTINGS)
 
 
 def test_no_setting_has_a_name_that_kubernetes_could_generate():
-    assert not [row.name for row in ROWS if row.name.endswith("_PORT")]
+    assert not [setting.name for setting in SETTINGS.values() if setting.name.endswith("_PORT")]
 
 
 def test_every_default_as_it_is_shown_parses_to_the_default():
-    for row in ROWS:
-        assert row.parse(row.shown_default) == row.default
+    for setting in SETTINGS.values():
+        assert setting.parse(setting.shown(setting.default)) == setting.default
 
 
 def test_an_unknown_setting_is_quoted_with_its_value():
@@ -123,10 +122,6 @@ def test_waiting_for_replicas_needs_a_store_that_can_have_some():
         read(PENSTOCK_ACK_REPLICAS="2")
 
 
-def test_every_system_wide_name_is_a_setting():
-    assert set(SYSTEM_WIDE) <= {field.name for field in fields(Settings)}
-
-
 def test_a_secret_is_read_from_the_file_that_its_variable_names(tmp_path):
     file = tmp_path / "url"
     file.write_text("redis://me:secret@store:6379/0\n")
@@ -139,9 +134,10 @@ def test_a_secret_is_read_from_the_file_that_its_variable_names(tmp_path):
 
 def test_every_secret_setting_may_be_read_from_a_file(tmp_path):
     file = tmp_path / "secret"
-    for row in (row for row in ROWS if row.secret):
-        file.write_text("redis://store\n" if row.field == "redis_url" else "psk_one\n")
-        assert getattr(read(**{row.file_name: str(file)}), row.field) == file.read_text().strip()
+    for field, setting in SETTINGS.items():
+        if setting.secret:
+            file.write_text("redis://store\n" if field == "redis_url" else "psk_one\n")
+            assert getattr(read(**{setting.file_name: str(file)}), field) == file.read_text().strip()
 
 
 def test_a_secret_that_is_set_twice_is_refused_without_showing_it(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shared.settings.settings import row_of
+from shared.settings.settings import SETTINGS
 from workers.demo.random_gguf import write_random_model
 from workers.plan.__main__ import main, parse_size
 
@@ -94,5 +94,5 @@ def test_a_file_without_a_context_length_needs_one(tmp_path, capsys):
 
 
 def test_the_longest_context_that_can_be_set_can_be_planned(model, capsys):
-    assert main([model, f"--context={row_of('n_ctx').high}", "--slots=1", "--gpu=80GiB", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["n_ctx"] == row_of("n_ctx").high
+    assert main([model, f"--context={SETTINGS['n_ctx'].bounds[1]}", "--slots=1", "--gpu=80GiB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_ctx"] == SETTINGS["n_ctx"].bounds[1]
