@@ -24,6 +24,7 @@ from typing import Any
 
 from bench.common import environment, print_environment, write_results
 from bench.engine_peers import Peer
+from shared.jobs.job import ClaimRef
 from shared.log import configure
 from shared.settings.settings import load
 from workers.demo import demo_model_path
@@ -90,7 +91,7 @@ class ClosedLoop:
                 number = next(self._numbers)
                 # Prompts differ from their first words on, so that the server cannot reuse an earlier one.
                 payload = {"prompt": f"Story {number}. {_STORY * (1 + number % 4)}", "seed": number}
-                spec = JobSpec(f"{number}:t", "bench", payload, 24 + number * 7 % 48, now_s + 600)
+                spec = JobSpec(ClaimRef(str(number), "t"), "bench", payload, 24 + number * 7 % 48, now_s + 600)
                 self.engine.submit(self.engine.prepare(spec))
                 self._submitted += 1
             slots.append(self.engine.slots)

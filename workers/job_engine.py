@@ -6,6 +6,7 @@ The docstring of `workers.engine` has the whole contract: which thread calls wha
 import threading
 from typing import Protocol
 
+from shared.jobs.job import ClaimRef
 from workers.engine.backend import Facts, Prepared
 from workers.engine.events import FreeCapacity, JobSpec
 from workers.engine.stats import EngineStats
@@ -47,11 +48,11 @@ class JobEngine(Protocol):
         """Pass a job to the engine, which emits exactly one Ended event for it."""
         ...
 
-    def cancel(self, key: str, *, drop: bool = False) -> None:
+    def cancel(self, key: ClaimRef, *, drop: bool = False) -> None:
         """Ask the engine to end a job, if it has not ended yet. `drop` means that the job's lease was lost."""
         ...
 
-    def pause(self, key: str) -> bool:
+    def pause(self, key: ClaimRef) -> bool:
         """Ask the engine to take a job's slot within one step. The job keeps its answer so far and its deadline.
 
         The slot and the reserved cells are free for jobs that are submitted or resumed from now on. Return False if
@@ -59,7 +60,7 @@ class JobEngine(Protocol):
         """
         ...
 
-    def resume(self, key: str, *, if_free: bool = False) -> bool:
+    def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:
         """Ask the engine to resume a paused job, before all jobs that wait for a slot.
 
         Return whether the job was paused. With `if_free`, also return False if no slot or not enough cells are free.

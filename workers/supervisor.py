@@ -23,7 +23,6 @@ from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
 from shared.store.store import Store
 from workers.duties.audit import Audit
-from workers.duties.claimed_jobs import claim_key
 from workers.duties.doorbell import Doorbell
 from workers.duties.endings import encodable
 from workers.duties.heartbeat import Heartbeat
@@ -245,16 +244,16 @@ class Supervisor:
     def _release_held(self) -> None:
         """Release the jobs that did not end in time; the engine drops them first and computes nothing more for them."""
         held = self._claimed_jobs.held()
-        for job in held:
-            self._engine.cancel(claim_key(job), drop=True)
+        for claim in held:
+            self._engine.cancel(claim, drop=True)
         try:
             released = self._store.release(self._worker, held) if held else 0
         except StoreUnavailable as error:
             self._store_away = True
             log.warning("worker.not_given_back", held=len(held), error=str(error))
             return
-        for job in held:
-            self._claimed_jobs.remove(claim_key(job))
+        for claim in held:
+            self._claimed_jobs.remove(claim)
         log.info("worker.gave_back", held=len(held), released=released)
         self._report_computed_tokens()
 

@@ -3,7 +3,7 @@
 import json
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from shared.candidates import candidates_in
 from shared.jobs import packed_logprobs
@@ -137,8 +137,7 @@ class NewJob:
         return self.max_tokens * (32 + marks + per_logprobs)
 
 
-@dataclass(frozen=True)
-class ClaimRef:
+class ClaimRef(NamedTuple):
     """A reference to one claim of a job: the job's id and the claim token, which serves as a fencing token."""
 
     id: str
@@ -258,6 +257,11 @@ class Ending:
     usage: Usage = field(default_factory=Usage)
     #: Further parts of the answer, such as logprobs; must be JSON-serializable.
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def claim(self) -> ClaimRef:
+        """The claim under which the worker ran the job."""
+        return ClaimRef(self.id, self.token)
 
     def result_json(self) -> str:
         """Return the JSON text to store in `penstock:result:<id>`: text, usage, message and the parts in `extra`."""

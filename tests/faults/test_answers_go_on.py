@@ -96,7 +96,7 @@ class Worker:
         """End the worker, as kill -9 does: its jobs stay leased, and nothing that it had not sent is sent."""
         held = self.loop.claimed_jobs.held()
         for sequence in self.engine._by_key.values():
-            job_id = sequence.key.partition(":")[0]
+            job_id = sequence.key.id
             kept = max(0, self._store.client.strlen(PARTIAL + job_id) - 16) // 4
             # Of tokens that are computed one by one again, the answer has those so far.
             assert sequence.completion_tokens - kept <= RESUME_TOKENS

@@ -63,7 +63,7 @@ def test_one_job_and_no_second_one_is_claimed_before_the_end_that_frees_its_slot
 def test_a_prefetched_job_gets_its_slot_in_the_step_after_the_end(flaky):
     worker, queued_ids = make_full_worker(flaky, 1)
     run_until_prefetched(worker)
-    (prefetched,) = (entry.key for entry in worker.claimed_jobs._by_id.values() if entry.claimed.id == queued_ids[0])
+    (prefetched,) = (entry.claim for entry in worker.claimed_jobs._by_id.values() if entry.claimed.id == queued_ids[0])
     while not any(isinstance(event, Ended) for event in worker.delivery._inbox):
         worker.engine.step()
         assert worker.engine._by_key[prefetched].sequences[0].state is SequenceState.WAITING

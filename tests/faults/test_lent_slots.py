@@ -29,7 +29,7 @@ def with_candidates(flaky: FlakyStore, slots: int, **environ: str) -> tuple[OneW
 
 
 def slots_of(worker: OneWorker, job_id: str) -> int:
-    return sum(sequence.key.startswith(job_id) for sequence in worker.engine._running.values())
+    return sum(sequence.key.id == job_id for sequence in worker.engine._running.values())
 
 
 @pytest.mark.parametrize("slots", [2, 4, 8])

@@ -30,12 +30,12 @@ def a_worker(flaky: FlakyStore, slots: int, **environ: str) -> OneWorker:
 
 def words(worker: OneWorker, job_id: str) -> int:
     """Return how many words of the job's answer the engine has generated."""
-    return next(seq.completion_tokens for key, seq in worker.engine._by_key.items() if key.startswith(job_id))
+    return next(seq.completion_tokens for key, seq in worker.engine._by_key.items() if key.id == job_id)
 
 
 def computing(worker: OneWorker) -> set[str]:
     """Return the ids of the jobs that have a slot in the engine."""
-    return {sequence.key.partition(":")[0] for sequence in worker.engine._running.values()}
+    return {sequence.key.id for sequence in worker.engine._running.values()}
 
 
 def is_paused(flaky: FlakyStore, job_id: str) -> bool:

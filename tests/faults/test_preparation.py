@@ -99,7 +99,7 @@ def test_a_job_that_is_canceled_or_lost_during_its_preparation_does_not_run(work
     wait_for(lambda: len(gate.tenants) == 2, "both preparations")
     worker.store.cancel(canceled, tenant="red")
     worker.claimed_jobs.request_cancel(canceled)
-    worker.claimed_jobs.remove(next(f"{job.id}:{job.token}" for job in worker.claimed_jobs.held() if job.id == lost))
+    worker.claimed_jobs.remove(next(claim for claim in worker.claimed_jobs.held() if claim.id == lost))
     gate.set()
     advance(worker, lambda: ended(worker, canceled))
     assert worker.store.touch(canceled, quiet=True).state is JobState.CANCELED

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from shared.clock import RealClock
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import load
 from tests.support.processes import wait_for
 from workers.engine.events import Ended, Event, JobSpec
@@ -12,6 +13,11 @@ from workers.upstream.engine import UpstreamEngine
 from workers.upstream.factory import make_upstream_engine
 
 CHAT = {"messages": [{"role": "user", "content": "tell me a story"}]}
+
+
+def claim(job_id: str) -> ClaimRef:
+    """Return the claim under which a scene submits the job unless the test names another token."""
+    return ClaimRef(job_id, "t")
 
 
 class UpstreamScene:
@@ -38,20 +44,21 @@ class UpstreamScene:
     def wait_until_open(self) -> None:
         wait_for(lambda: self.engine.free_capacity().slots, "an upstream that takes requests")
 
-    def submit(self, payload: dict[str, Any] | None = None, key: str = "1:t", **fields: Any) -> None:
-        spec = JobSpec(key, "blue", payload or CHAT, 16, RealClock().monotonic() + 60)
+    def submit(self, payload: dict[str, Any] | None = None, job_id: str = "1", token: str = "t", **fields: Any) -> None:
+        spec = JobSpec(ClaimRef(job_id, token), "blue", payload or CHAT, 16, RealClock().monotonic() + 60)
         self.engine.submit(self.engine.prepare(replace(spec, **fields)))
 
-    def ended(self, key: str = "1:t") -> Ended:
+    def ended(self, job_id: str = "1", token: str = "t") -> Ended:
+        key = ClaimRef(job_id, token)
         return wait_for(
             lambda: next((e for e in self.events if isinstance(e, Ended) and e.key == key), None), f"the end of {key}"
         )
 
-    def end(self, payload: dict[str, Any] | None = None, key: str = "1:t", **fields: Any) -> Ended:
+    def end(self, payload: dict[str, Any] | None = None, job_id: str = "1", token: str = "t", **fields: Any) -> Ended:
         """Submit a job and return its end."""
         self.wait_until_open()
-        self.submit(payload, key, **fields)
-        return self.ended(key)
+        self.submit(payload, job_id, token, **fields)
+        return self.ended(job_id, token)
 
     def close(self) -> None:
         self._stop.set()

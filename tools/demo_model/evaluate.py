@@ -19,6 +19,7 @@ import llama_cpp
 import numpy as np
 
 from shared.answer_parts import read_parts
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import load
 from tools.demo_model.calls.conversations import Question, a_question
 from tools.demo_model.stories import a_story
@@ -103,12 +104,14 @@ def _answers(path: Path, payloads: Sequence[dict[str, Any]]) -> list[str]:
 
     def note(event: Event) -> None:
         if isinstance(event, Ended):
-            ended[event.key] = event.text
+            ended[event.key.id] = event.text
 
     with contextlib.closing(load_backend(settings, path)) as backend:
         engine = Engine(backend, EngineSettings(), note)
         for index, payload in enumerate(payloads):
-            engine.submit(engine.prepare(JobSpec(str(index), "tests", payload, MAX_CALL_TOKENS, _NO_DEADLINE_S)))
+            engine.submit(
+                engine.prepare(JobSpec(ClaimRef(str(index), ""), "tests", payload, MAX_CALL_TOKENS, _NO_DEADLINE_S))
+            )
         while engine.step():
             pass
     return [ended[str(index)] for index in range(len(payloads))]

@@ -26,7 +26,6 @@ _EARLY_CANCELS = 256
 class HeldJob:
     """One claimed job. `cancel_requested` is written only by a thread that holds the lock of ClaimedJobs."""
 
-    key: str
     claimed: ClaimedJob
     #: Clock time just before the claim was sent.
     claimed_s: float
@@ -47,6 +46,11 @@ class HeldJob:
     #: Clock time at which the job was told to give its row to another job; None if it was not. Only the claimer writes
     #: this field.
     paused_since_s: float | None = None
+
+    @property
+    def claim(self) -> ClaimRef:
+        """The claim under which the job is held."""
+        return self.claimed.held
 
     def row_ms(self, now_s: float) -> int | None:
         """Return for how long the job has had its row, in ms: 0 while it is prepared, None while it is paused."""
@@ -74,11 +78,6 @@ class HeldJob:
         return replace(usage, prompt_tokens=usage.prompt_tokens + kept, completion_tokens=own) if kept else usage
 
 
-def claim_key(held: ClaimRef) -> str:
-    """Return the key that identifies one claim of a job inside the worker: `<id>:<token>`."""
-    return f"{held.id}:{held.token}"
-
-
 class ClaimedJobs:
     """The jobs that this worker holds leases for, by job id."""
 
@@ -88,20 +87,18 @@ class ClaimedJobs:
         self._by_id: dict[str, HeldJob] = {}
         self._early_cancels: dict[str, None] = {}
 
-    def add(self, claimed: Sequence[ClaimedJob], now_s: float) -> tuple[list[HeldJob], list[str]]:
-        """Add jobs that are not held yet. Return the added jobs, and the keys of the older claims that they replace."""
+    def add(self, claimed: Sequence[ClaimedJob], now_s: float) -> tuple[list[HeldJob], list[ClaimRef]]:
+        """Add jobs that are not held yet. Return the added jobs, and the older claims that they replace."""
         added, replaced = [], []
         with self._lock:
             for job in claimed:
                 older = self._by_id.get(job.id)
-                if older is not None and older.claimed.token == job.token:
+                if older is not None and older.claim == job.held:
                     continue
                 if older is not None:
-                    replaced.append(older.key)
+                    replaced.append(older.claim)
                 canceled_early = self._early_cancels.pop(job.id, False) is None
-                held_job = HeldJob(
-                    claim_key(job.held), job, now_s, cancel_requested=job.cancel_requested or canceled_early
-                )
+                held_job = HeldJob(job, now_s, cancel_requested=job.cancel_requested or canceled_early)
                 self._by_id[job.id] = held_job
                 added.append(held_job)
         if self._on_add is not None:
@@ -109,24 +106,22 @@ class ClaimedJobs:
                 self._on_add(held_job)
         return added, replaced
 
-    def remove(self, key: str) -> HeldJob | None:
-        """Remove and return a job that has ended, was released or was lost. Return None if this key is not held."""
-        job_id = key.partition(":")[0]
+    def remove(self, claim: ClaimRef) -> HeldJob | None:
+        """Remove and return a job that has ended, was released or was lost. Return None if this claim is not held."""
         with self._lock:
-            held_job = self._by_id.get(job_id)
-            if held_job is None or held_job.key != key:
+            held_job = self._by_id.get(claim.id)
+            if held_job is None or held_job.claim != claim:
                 return None
-            del self._by_id[job_id]
+            del self._by_id[claim.id]
             return held_job
 
-    def get(self, key: str) -> HeldJob | None:
+    def get(self, claim: ClaimRef) -> HeldJob | None:
         """Return the job held under exactly this claim, or None."""
-        with self._lock:
-            held_job = self._by_id.get(key.partition(":")[0])
-        return held_job if held_job is not None and held_job.key == key else None
+        held_job = self.find(claim.id)
+        return held_job if held_job is not None and held_job.claim == claim else None
 
-    def request_cancel(self, job_id: str) -> str | None:
-        """Mark the job as canceled. Return its key, or None if the job is not held.
+    def request_cancel(self, job_id: str) -> ClaimRef | None:
+        """Mark the job as canceled. Return its claim, or None if the job is not held.
 
         A job that is not held has ended, or the answer to its claim has not arrived yet. For the second case, the
         cancel is remembered.
@@ -135,7 +130,7 @@ class ClaimedJobs:
             held_job = self._by_id.get(job_id)
             if held_job is not None:
                 held_job.cancel_requested = True
-                return held_job.key
+                return held_job.claim
             self._early_cancels[job_id] = None
             while len(self._early_cancels) > _EARLY_CANCELS:
                 del self._early_cancels[next(iter(self._early_cancels))]
@@ -168,9 +163,8 @@ class ClaimedJobs:
         return sum(held_job.paused_since_s is None for held_job in self.jobs())
 
     def held(self) -> list[ClaimRef]:
-        """Return the id and claim token of every held job."""
-        with self._lock:
-            return [held_job.claimed.held for held_job in self._by_id.values()]
+        """Return the claim of every held job."""
+        return [held_job.claim for held_job in self.jobs()]
 
     def progress(self, prefill_tps: float) -> dict[str, Progress]:
         """Return the progress of each held job, by job id. `prefill_tps` is the engine's prefill rate."""

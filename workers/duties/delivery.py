@@ -20,7 +20,7 @@ from shared.jobs.job import ClaimRef, Deferral, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome
 from shared.store.replies import SettleAnswer, Settled
 from workers.answer_check import failed_check, may_escalate
-from workers.duties.claimed_jobs import ClaimedJobs, HeldJob, claim_key
+from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.endings import encodable, ending_of
 from workers.duties.job_spans import JobSpans
 from workers.duties.text_pacing import FreshTokens, TextPacing
@@ -48,7 +48,7 @@ class Delivery:
         clock: Clock,
         *,
         wake: Callable[[], None],
-        drop: Callable[[str], None],
+        drop: Callable[[ClaimRef], None],
         record_usage: Callable[[Usage], None],
         facts: Facts,
         resume_tokens: int,
@@ -56,7 +56,7 @@ class Delivery:
     ) -> None:
         """Create a delivery, which calls the functions `wake`, `drop` and `record_usage`.
 
-        `wake` starts the next pass at once. `drop` takes the key of a job whose lease was lost, and makes the engine
+        `wake` starts the next pass at once. `drop` takes the claim of a job whose lease was lost, and makes the engine
         drop the job. `record_usage` is called with what this worker computed of each settled job. CPU time is charged
         by the prefill rate in `facts`.
         """
@@ -67,14 +67,14 @@ class Delivery:
         self._pacing = TextPacing(facts.fingerprint, resume_tokens)
         #: Events that are not processed yet. The engine's thread appends events, and the passes remove them.
         self._inbox: deque[Event] = deque()
-        #: Keys and ends of jobs to settle, in order of arrival. Only the passes use this queue.
-        self._endings: deque[tuple[str, Ending]] = deque()
+        #: Ends of jobs to settle, in order of arrival. Only the passes use this queue.
+        self._endings: deque[Ending] = deque()
         #: Jobs to release, and how they wait, by whether the attempt counts. Only the passes use these lists.
         self._returned: dict[bool, list[tuple[HeldJob, Deferral]]] = {False: [], True: []}
         #: Usage of jobs that this worker no longer held when they ended in the engine. Only the passes use this.
         self._unsettled_usage: list[tuple[ClaimRef, Usage]] = []
-        #: Keys of jobs that have produced text. Only the engine's thread uses this set.
-        self._text_started: set[str] = set()
+        #: Claims of jobs that have produced text. Only the engine's thread uses this set.
+        self._text_started: set[ClaimRef] = set()
         self._fresh_tokens = FreshTokens()
         #: Number of jobs that have ended or have been released or lost so far. Each of them freed a slot.
         self.slots_freed = 0
@@ -103,8 +103,7 @@ class Delivery:
         job = held_job.claimed
         said, extra = encodable(message), {"param": param} if param else {}
         usage = Usage(cpu_tokens=held_job.cpu_tokens(self._prefill_tps))
-        ending = Ending(job.id, job.token, Outcome.FAILED, code=code, message=said, usage=usage, extra=extra)
-        self._endings.append((held_job.key, ending))
+        self._endings.append(Ending(*job.held, Outcome.FAILED, code=code, message=said, usage=usage, extra=extra))
         self.wake()
 
     @property
@@ -156,16 +155,16 @@ class Delivery:
                 held_job.ended_s = self._clock.monotonic()
                 held_job.grammar_cpu_s = event.grammar_cpu_s
                 cpu_tokens = held_job.cpu_tokens(self._prefill_tps)
-                self._endings.append((event.key, ending_of(held_job, event, cpu_tokens)))
+                self._endings.append(ending_of(held_job, event, cpu_tokens))
 
     def _release_returned(self, *, failed: bool) -> None:
         returned = self._returned[failed]
         if returned:
-            held = [held_job.claimed.held for held_job, _ in returned]
+            held = [held_job.claim for held_job, _ in returned]
             deferrals = {held_job.claimed.id: deferral for held_job, deferral in returned}
             self._store.release(self._worker, held, counts_as_attempt=failed, deferrals=deferrals)
         while returned:
-            self._forget(returned.pop()[0].key)
+            self._forget(returned.pop()[0].claim)
 
     def _append_text(self) -> None:
         """Append all text that is due.
@@ -173,16 +172,16 @@ class Delivery:
         If an earlier call was not answered, its chunks are sent again first, and newer text is sent in a second call.
         The loop makes both calls, because a job's end must not be written before its text.
         """
-        ending = {key for key, _ in self._endings} | {held_job.key for held_job, _ in self._returned[False]}
+        ending = {each.claim for each in self._endings} | {held_job.claim for held_job, _ in self._returned[False]}
         while chunks := self._pacing.due(self._clock.monotonic(), ending):
-            pairs = [(chunk, self._claimed_jobs.get(chunk.key)) for chunk in chunks]
-            texts = [(job.claimed.held, chunk.text, chunk.completion_tokens) for chunk, job in pairs if job]
+            pairs = [(chunk, self._claimed_jobs.get(chunk.claim)) for chunk in chunks]
+            texts = [(job.claim, chunk.text, chunk.completion_tokens) for chunk, job in pairs if job]
             ids = {job.claimed.id: chunk.ids for chunk, job in pairs if job and chunk.ids.ids}
             for held, _, _ in texts:
                 failpoints.reach("before_first_token", held.id)
-            keys = {held.id: claim_key(held) for held, _, _ in texts}
-            for job_id in self._append(texts, ids):
-                self._drop_lost(keys[job_id])
+            lost = set(self._append(texts, ids))
+            for held in (held for held, _, _ in texts if held.id in lost):
+                self._drop_lost(held)
             self._pacing.sent(self._clock.monotonic())
 
     def _append(self, texts: list[tuple[ClaimRef, str, int]], ids: dict[str, PackedIds]) -> list[str]:
@@ -201,22 +200,22 @@ class Delivery:
     def _settle_batch(self) -> None:
         """Settle the oldest entries of `_endings` in one round trip. Remove them only after the store has answered."""
         batch = list(islice(self._endings, _SETTLE_BATCH))
-        held = [(job, ending) for key, ending in batch if (job := self._claimed_jobs.get(key)) is not None]
+        held = [(job, ending) for ending in batch if (job := self._claimed_jobs.get(ending.claim)) is not None]
         for held_job, ending in held:
             held_job.settling = True
             failpoints.reach("before_settle", ending.id)
-        moved = {held_job.key for held_job, ending in held if self._escalate(held_job, ending)}
-        held = [(held_job, ending) for held_job, ending in held if held_job.key not in moved]
+        moved = {held_job.claim for held_job, ending in held if self._escalate(held_job, ending)}
+        held = [(held_job, ending) for held_job, ending in held if held_job.claim not in moved]
         answers = self._store.settle_many([ending for _, ending in held], self._worker) if held else []
         for (held_job, ending), answer in zip(held, answers, strict=True):
             failpoints.reach("after_settle", ending.id)
-            self._forget(held_job.key)
+            self._forget(held_job.claim)
             self._handle_answer(held_job, ending, answer)
-        held_keys = {held_job.key for held_job, _ in held} | moved
-        for key, ending in batch:
-            if key not in held_keys:
-                self._keep_usage(key, ending.usage)
-            self._pacing.forget(key)
+        held_claims = {held_job.claim for held_job, _ in held} | moved
+        for ending in batch:
+            if ending.claim not in held_claims:
+                self._keep_usage(ending.claim, ending.usage)
+            self._pacing.forget(ending.claim)
             self._endings.popleft()
 
     def _escalate(self, held_job: HeldJob, ending: Ending) -> bool:
@@ -225,7 +224,7 @@ class Delivery:
         pool = self._store.escalate(ending) if why else None
         if pool is None:
             return False
-        self._forget(held_job.key)
+        self._forget(held_job.claim)
         self._learn(ending.id, ending.usage)
         self._spans.ended(held_job, ending.usage, "escalated")
         log.info("job.escalated", job=ending.id, why=why, pool=pool, completion_tokens=ending.usage.completion_tokens)
@@ -250,22 +249,21 @@ class Delivery:
         except Exception:  # only statistics: the other ends must be written regardless
             log.exception("job.learn_fault", job=job_id)
 
-    def _keep_usage(self, key: str, usage: Usage) -> None:
+    def _keep_usage(self, claim: ClaimRef, usage: Usage) -> None:
         """Keep the token counts of a job that this worker cannot settle, until they are reported to the store."""
         if usage.read_tokens - usage.cached_tokens + usage.completion_tokens > 0:
-            job_id, _, token = key.partition(":")
-            self._unsettled_usage.append((ClaimRef(job_id, token), usage))
+            self._unsettled_usage.append((claim, usage))
 
-    def _drop_lost(self, key: str) -> None:
+    def _drop_lost(self, claim: ClaimRef) -> None:
         """Drop a job whose lease was lost, because the store accepts nothing more under its claim."""
-        if self._claimed_jobs.remove(key) is not None:
-            log.info("job.lost", job=key.partition(":")[0], told_by="append")
-            self.drop(key)
-        self._pacing.forget(key)
+        if self._claimed_jobs.remove(claim) is not None:
+            log.info("job.lost", job=claim.id, told_by="append")
+            self.drop(claim)
+        self._pacing.forget(claim)
 
-    def _forget(self, key: str) -> None:
-        self._claimed_jobs.remove(key)
-        self._pacing.forget(key)
+    def _forget(self, claim: ClaimRef) -> None:
+        self._claimed_jobs.remove(claim)
+        self._pacing.forget(claim)
         self.slots_freed += 1
 
     def _log_end(self, held_job: HeldJob, ending: Ending, outcome: Outcome) -> None:

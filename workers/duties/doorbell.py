@@ -86,9 +86,8 @@ class Doorbell:
         pool = self._model if self._pool.active else _NO_POOL
         rings = self._store.wait_for_work(self._worker, pool, timeout_s=WAIT_S)
         for job_id in rings.canceled:
-            key = self._claimed_jobs.request_cancel(job_id)
-            if key is not None:
-                self._engine.cancel(key)
+            if (claim := self._claimed_jobs.request_cancel(job_id)) is not None:
+                self._engine.cancel(claim)
         if rings.contested:
             self._on_contest()
         # A job that was left to this worker can wait for its next free slot: all other workers left it, too.

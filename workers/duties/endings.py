@@ -16,9 +16,8 @@ def encodable(message: str) -> str:
 def ending_of(held_job: HeldJob, ended: Ended, cpu_tokens: int) -> Ending:
     """Convert the engine's event to the ending that is sent to the store."""
     return Ending(
-        id=held_job.claimed.id,
-        token=held_job.claimed.token,
-        outcome=Outcome(ended.outcome),
+        *held_job.claim,
+        Outcome(ended.outcome),
         finish_reason=ended.finish_reason,
         code=ended.code,
         stage=Stage(ended.stage) if ended.stage else None,

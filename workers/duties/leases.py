@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.store.replies import HeartbeatReport
-from workers.duties.claimed_jobs import ClaimedJobs, claim_key
+from workers.duties.claimed_jobs import ClaimedJobs
 from workers.job_engine import JobEngine
 
 if TYPE_CHECKING:
@@ -70,17 +70,16 @@ class Leases:
         self._absent = False
         progress = self._claimed_jobs.progress(self._engine.facts.prefill_tps)
         renewed = self._store.renew(self._make_report(), held, progress=progress)
-        keys = {job.id: claim_key(job) for job in held}
-        for job_id in renewed.lost:
-            # A job that is no longer held under this key was settled or claimed again in the meantime. It is not lost.
-            held_job = self._claimed_jobs.get(keys[job_id])
-            if held_job is not None and not held_job.settling and self._claimed_jobs.remove(held_job.key) is not None:
-                log.warning("job.lost", job=job_id, told_by="renew")
-                self._engine.cancel(keys[job_id], drop=True)
+        lost = set(renewed.lost)
+        for claim in (claim for claim in held if claim.id in lost):
+            # A job that is no longer held under this claim was settled or claimed again in the meantime, and not lost.
+            held_job = self._claimed_jobs.get(claim)
+            if held_job is not None and not held_job.settling and self._claimed_jobs.remove(claim) is not None:
+                log.warning("job.lost", job=claim.id, told_by="renew")
+                self._engine.cancel(claim, drop=True)
         for job_id in renewed.canceled:
-            key = self._claimed_jobs.request_cancel(job_id)
-            if key is not None:
-                self._engine.cancel(key)
+            if (canceled := self._claimed_jobs.request_cancel(job_id)) is not None:
+                self._engine.cancel(canceled)
         if self._load_refusals is not None and renewed.load_refusals > self._load_refusals:
             self._engine.note_demand()
         self._load_refusals = renewed.load_refusals

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shared.jobs.answer_ids import NOTHING, AnswerIds, PackedIds
+from shared.jobs.job import ClaimRef
 from workers.engine.events import Text
 
 #: Length of a tick: too short for a reader to notice, and long enough to need only 20 calls a second for all jobs.
@@ -26,7 +27,7 @@ class Chunk:
     The text may be empty.
     """
 
-    key: str
+    claim: ClaimRef
     text: str
     completion_tokens: int
     ids: PackedIds = NOTHING
@@ -46,10 +47,10 @@ class _PendingText:
     #: None if the engine has no ids, or if no attempt can continue after the text.
     ids: AnswerIds | None = None
 
-    def take(self, key: str) -> Chunk:
+    def take(self, claim: ClaimRef) -> Chunk:
         """Return everything that has not been sent yet as one chunk."""
         packed = NOTHING if self.ids is None else self.ids.add(self.tokens, self.completion_tokens)
-        chunk = Chunk(key, "".join(self.parts), self.completion_tokens, packed)
+        chunk = Chunk(claim, "".join(self.parts), self.completion_tokens, packed)
         self.parts.clear()
         self.tokens.clear()
         return chunk
@@ -61,30 +62,30 @@ class FreshTokens:
     def __init__(self) -> None:
         #: Number of passes so far. Another thread counts them.
         self.passes = 0
-        #: Key of a job → a number of passes, and how many tokens the job's events have carried since.
-        self._counts: dict[str, tuple[int, int]] = {}
+        #: Claim of a job → a number of passes, and how many tokens the job's events have carried since.
+        self._counts: dict[ClaimRef, tuple[int, int]] = {}
 
-    def add(self, key: str, tokens: int) -> int:
+    def add(self, claim: ClaimRef, tokens: int) -> int:
         """Count the tokens of an event, and return the number since the last pass."""
-        passes, before = self._counts.get(key, (-1, 0))
+        passes, before = self._counts.get(claim, (-1, 0))
         count = tokens + (before if passes == self.passes else 0)
-        self._counts[key] = self.passes, count
+        self._counts[claim] = self.passes, count
         return count
 
-    def forget(self, key: str) -> None:
+    def forget(self, claim: ClaimRef) -> None:
         """Forget a job that has ended."""
-        self._counts.pop(key, None)
+        self._counts.pop(claim, None)
 
 
 class TextPacing:
-    """The text that waits to be appended to the jobs' event streams, by job key."""
+    """The text that waits to be appended to the jobs' event streams, by claim."""
 
     def __init__(self, fingerprint: str = "", resume_tokens: int = 32) -> None:
         """Create the pacing of a worker. `fingerprint` is its engine's (`Facts`)."""
         self._fingerprint = fingerprint
         #: A job with this many unsent tokens does not wait for its tick. The engine generates more during the call.
         self.most_unsent = resume_tokens // 2
-        self._pending: dict[str, _PendingText] = {}
+        self._pending: dict[ClaimRef, _PendingText] = {}
         #: Chunks that `due` has returned but `sent` has not confirmed yet.
         self._unconfirmed: list[Chunk] = []
 
@@ -92,7 +93,7 @@ class TextPacing:
         """Add new text of a job. The job continues after the tokens `kept` of earlier attempts."""
         pending = self._pending.get(event.key)
         if pending is None:
-            ids = AnswerIds(event.key.partition(":")[2], self._fingerprint, kept) if self._fingerprint else None
+            ids = AnswerIds(event.key.token, self._fingerprint, kept) if self._fingerprint else None
             pending = self._pending[event.key] = _PendingText(ids=ids)
         if event.text:
             pending.parts.append(event.text)
@@ -101,24 +102,24 @@ class TextPacing:
         if event.is_last:
             pending.ids = None
 
-    def due(self, now_s: float, ending: set[str]) -> list[Chunk]:
+    def due(self, now_s: float, ending: set[ClaimRef]) -> list[Chunk]:
         """Return the chunks to send now. Text of the jobs in `ending` is due at once, because it is their last.
 
         Until `sent` is called, every call returns the same chunks.
         """
         if not self._unconfirmed:
             tick = math.floor(now_s / INTERVAL_S)
-            for key, pending in self._pending.items():
-                is_text_due = pending.parts and (tick >= pending.earliest_tick or key in ending)
+            for claim, pending in self._pending.items():
+                is_text_due = pending.parts and (tick >= pending.earliest_tick or claim in ending)
                 if is_text_due or (pending.ids is not None and len(pending.tokens) >= self.most_unsent):
-                    self._unconfirmed.append(pending.take(key))
+                    self._unconfirmed.append(pending.take(claim))
         return list(self._unconfirmed)
 
     def sent(self, now_s: float) -> None:
         """Confirm that the store has received the chunks that `due` returned last."""
         tick = math.floor(now_s / INTERVAL_S)
         for chunk in self._unconfirmed:
-            pending = self._pending.get(chunk.key)
+            pending = self._pending.get(chunk.claim)
             if pending is not None and chunk.text:
                 # A job's first text is sent between two ticks. The next tick is less than an interval away, so the
                 # job's second text waits for the tick after the next.
@@ -126,10 +127,10 @@ class TextPacing:
                 pending.first_sent = True
         self._unconfirmed.clear()
 
-    def forget(self, key: str) -> None:
+    def forget(self, claim: ClaimRef) -> None:
         """Discard the text of a job that has ended or that this worker no longer holds."""
-        self._pending.pop(key, None)
-        self._unconfirmed = [chunk for chunk in self._unconfirmed if chunk.key != key]
+        self._pending.pop(claim, None)
+        self._unconfirmed = [chunk for chunk in self._unconfirmed if chunk.claim != claim]
 
     @property
     def has_unsent(self) -> bool:

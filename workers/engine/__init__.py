@@ -29,6 +29,6 @@ The contract of the engine (the duties use the part in `workers/job_engine.py`):
 10. A job whose `JobSpec.answer` has tokens continues after them. `Text.tokens` are the tokens of an answer's new text.
 The job can continue after the tokens of all events so far, here or on another worker.
 
-A job is identified by its `key`, `<id>:<claim token>`, so that two attempts of one job have different keys.
-Deadlines are times in seconds on the constructor's clock (`Clock.monotonic`).
+A job is identified by its `key`, the claim under which the worker holds it, so that two attempts of one job have
+different keys. Deadlines are times in seconds on the constructor's clock (`Clock.monotonic`).
 """

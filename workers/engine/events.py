@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from shared.jobs.job import Usage
+from shared.jobs.job import ClaimRef, Usage
 
 
 @dataclass(frozen=True)
 class JobSpec:
     """One job, as the worker passes it to the engine."""
 
-    #: `<id>:<claim token>`.
-    key: str
+    #: The claim under which the worker holds the job. Two attempts of one job have different keys.
+    key: ClaimRef
     tenant: str
     #: The fields of the request: `prompt` or `messages`, sampling parameters, `stop`, `response_format` and others; see
     #: docs/http.md. `max_tokens` is among them only if the client sent it. If the client did not, the engine shortens
@@ -47,7 +47,7 @@ class Text(NamedTuple):
     The text is empty if many tokens were generated and all their text is held back.
     """
 
-    key: str
+    key: ClaimRef
     text: str
     #: Number of tokens generated so far, including those of this text.
     completion_tokens: int
@@ -63,7 +63,7 @@ class Text(NamedTuple):
 class Ended:
     """The last event of a sequence. `text` is the whole answer."""
 
-    key: str
+    key: ClaimRef
     #: An Outcome value, or else DROPPED, RETURNED or ATTEMPT_FAILED: then the worker does not settle the job.
     outcome: str
     finish_reason: str

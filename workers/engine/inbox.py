@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from shared.jobs.job import ClaimRef
 from workers.engine.backend import Prepared
 from workers.engine.events import FreeCapacity
 
@@ -18,7 +19,7 @@ _SLOTS_PER_PREFETCH = 8
 class Cancel:
     """A request to end a job. `drop` means that the job's lease was lost, so the worker will not settle the job."""
 
-    key: str
+    key: ClaimRef
     drop: bool
     #: Time of the request on the engine's clock.
     requested_s: float
@@ -33,14 +34,14 @@ class Recall:
 class Pause:
     """The worker's request that a job give up its slot for others, and keep its answer so far."""
 
-    key: str
+    key: ClaimRef
 
 
 @dataclass(frozen=True)
 class Resume:
     """The worker's request to resume a paused job."""
 
-    key: str
+    key: ClaimRef
 
 
 Item = Prepared | Cancel | Recall | Pause | Resume
@@ -70,11 +71,11 @@ class Inbox:
         self._changed = threading.Condition()
         self._pending: deque[Item] = deque()
         #: Keys of the jobs that are known to end soon. Only the engine's thread changes this set.
-        self._ending_soon: set[str] = set()
+        self._ending_soon: set[ClaimRef] = set()
         #: Key of each submitted job that is not paused and has not ended → number of cells reserved for the job.
-        self._reserved: dict[str, int] = {}
+        self._reserved: dict[ClaimRef, int] = {}
         #: Key of each paused job → number of cells that it needs to resume.
-        self._paused: dict[str, int] = {}
+        self._paused: dict[ClaimRef, int] = {}
         self._reserved_cells = 0
 
     def put(self, job: Prepared) -> None:
@@ -88,21 +89,21 @@ class Inbox:
             self._pending.append(job)
             self._changed.notify()
 
-    def cancel(self, key: str, *, drop: bool, requested_s: float) -> None:
+    def cancel(self, key: ClaimRef, *, drop: bool, requested_s: float) -> None:
         """Ask the engine to end a job. Does nothing if the engine has no job with this key."""
         with self._changed:
             if key in self._reserved or key in self._paused:
                 self._pending.append(Cancel(key, drop, requested_s))
                 self._changed.notify()
 
-    def note_ended(self, key: str) -> None:
+    def note_ended(self, key: ClaimRef) -> None:
         """Free the slot and the cells that were reserved for a job, which has now ended."""
         with self._changed:
             self._ending_soon.discard(key)
             if self._paused.pop(key, None) is None:
                 self._reserved_cells -= self._reserved.pop(key)
 
-    def pause(self, key: str) -> bool:
+    def pause(self, key: ClaimRef) -> bool:
         """Ask the engine to pause a job, and free its reservation. Return False if the job has ended or is paused.
 
         Jobs that are submitted later find the slot free, because the engine handles requests in their order.
@@ -118,7 +119,7 @@ class Inbox:
             self._changed.notify()
         return True
 
-    def resume(self, key: str, *, if_free: bool = False) -> bool:
+    def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:
         """Ask the engine to resume a paused job. Return whether the job was paused.
 
         With `if_free`, also return False if no slot is free for the job, or not enough cells.
@@ -134,7 +135,7 @@ class Inbox:
             self._changed.notify()
         return True
 
-    def set_ending_soon(self, keys: set[str]) -> bool:
+    def set_ending_soon(self, keys: set[ClaimRef]) -> bool:
         """Replace the keys of the jobs that are known to end soon. Return whether a key was added."""
         with self._changed:
             before, self._ending_soon = self._ending_soon, keys

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 
 from shared.clock import Clock, RealClock
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_within_context
 from workers.engine.decoder import Decoder
@@ -48,7 +49,7 @@ class Engine:
         # The attributes below are used by the engine's thread only.
         self._table = SlotTable(backend, self.stats.ways, reuse=settings.reuse, paused_bytes=settings.paused_bytes)
         self._running = self._table.running
-        self._by_key: dict[str, EngineJob] = {}
+        self._by_key: dict[ClaimRef, EngineJob] = {}
         self._texts = TextEvents(backend, self._by_key, emit, settings.resume_tokens)
         self._decoder = Decoder(
             backend,
@@ -81,15 +82,15 @@ class Engine:
         """Pass a job to the engine, which emits exactly one Ended event for it. May be called from any thread."""
         self._inbox.put(job)
 
-    def cancel(self, key: str, *, drop: bool = False) -> None:
+    def cancel(self, key: ClaimRef, *, drop: bool = False) -> None:
         """Ask the engine to end a job within one step, if it has not ended yet. May be called from any thread."""
         self._inbox.cancel(key, drop=drop, requested_s=self._clock.monotonic())
 
-    def pause(self, key: str) -> bool:
+    def pause(self, key: ClaimRef) -> bool:
         """Ask the engine to pause a job: see `JobEngine.pause`. May be called from any thread."""
         return self._inbox.pause(key)
 
-    def resume(self, key: str, *, if_free: bool = False) -> bool:
+    def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:
         """Ask the engine to go on with a paused job: see `JobEngine.resume`. May be called from any thread."""
         return self._inbox.resume(key, if_free=if_free)
 

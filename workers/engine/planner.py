@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from shared.jobs.job import ClaimRef
 from workers.engine.backend import BatchRow
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.step_time import StepTimeModel
@@ -115,12 +116,12 @@ def attended_cells(sequence: Sequence, running: Mapping[int, Sequence], *, split
 
 def sort_by_stage(
     taking_part: Mapping[int, Sequence], running: Mapping[int, Sequence], soon_tokens: int, *, split: bool
-) -> tuple[list[int], list[PendingPrompt], set[str]]:
+) -> tuple[list[int], list[PendingPrompt], set[ClaimRef]]:
     """Return the slots that decode, the prompts to compute, and the keys of sequences with few tokens left.
 
     `taking_part` are those of the `running` sequences that take part in the step.
     """
-    decoding, prompts, ending = [], [], set()
+    decoding, prompts, ending = [], [], set[ClaimRef]()
     for slot, sequence in taking_part.items():
         if sequence.state is SequenceState.DECODE:
             decoding.append(slot)

@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from shared.jobs.job import ClaimRef
 from workers.engine.slot_cells import Slots
 
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
+#: A paused sequence whose cells are kept: the key of its job, and its number among the job's candidates.
+Owner = tuple[ClaimRef, int]
 
 #: Length of the shortest prefix that is reused, in tokens. It is not worthwhile to copy a shorter prefix (the
 #: begin-of-sequence token, the first words of a chat template).
@@ -28,8 +31,8 @@ class CachedTokens:
 
     tenant: str
     tokens: Tokens
-    #: The paused sequence that continues after these tokens (`Sequence.owner`); "" if none does.
-    owner: str = ""
+    #: The paused sequence that continues after these tokens (`Sequence.owner`); None without one.
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class PrefixCache:
     Nothing else may change `slots`. `clear_slot` is called with each slot whose cells must be emptied. `compact` means
     that a step is faster when its slots have consecutive numbers (a split KV cache). A new job then takes a slot next
     to the slots in use, and its prefix is copied to that slot, even if the slot that holds the prefix is free.
-    `on_eviction` is called before the tokens of a paused job are lost, with their slot.
+    `on_eviction` is called before the tokens of a paused job are lost, with their slot, their owner and their number.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class PrefixCache:
         clear_slot: Callable[[int], None],
         *,
         compact: bool,
-        on_eviction: Callable[[int, CachedTokens], None] = lambda _slot, _cached: None,
+        on_eviction: Callable[[int, Owner, int], None] = lambda _slot, _owner, _n: None,
     ) -> None:
         self._slots, self._clear_slot, self._compact, self._on_eviction = slots, clear_slot, compact, on_eviction
         #: Free slot → the tokens that it keeps. The least recently used slot comes first.
@@ -67,7 +70,7 @@ class PrefixCache:
         """Return how many tokens each free slot keeps. Slots that keep none are left out."""
         return {slot: len(cached.tokens) for slot, cached in self._kept.items()}
 
-    def take_back(self, owner: str, cells: int) -> SlotAssignment | None:
+    def take_back(self, owner: Owner, cells: int) -> SlotAssignment | None:
         """Take the slot that keeps the tokens of a paused job, and `cells` cells; None if they were evicted."""
         slot = self._kept_by(owner)
         if slot is None:
@@ -78,19 +81,19 @@ class PrefixCache:
         self._slots.take(cells, slot)
         return SlotAssignment(slot, slot, len(cached.tokens))
 
-    def disown(self, owner: str) -> bool:
+    def disown(self, owner: Owner) -> bool:
         """Treat the tokens of a paused job that has ended like those of any ended job. Return whether it had any."""
         slot = self._kept_by(owner)
         if slot is not None:
-            self._kept[slot] = replace(self._kept[slot], owner="")
+            self._kept[slot] = replace(self._kept[slot], owner=None)
         return slot is not None
 
-    def fits_beside_paused(self, cells: int, owner: str) -> bool:
+    def fits_beside_paused(self, cells: int, owner: Owner) -> bool:
         """Return whether a slot and `cells` cells are free for `owner` that are not kept for other paused sequences."""
-        others = {slot: len(kept.tokens) for slot, kept in self._kept.items() if kept.owner not in ("", owner)}
+        others = {slot: len(kept.tokens) for slot, kept in self._kept.items() if kept.owner not in (None, owner)}
         return len(self._slots.free_slots) > len(others) and self._slots.fits(cells + sum(others.values()))
 
-    def _kept_by(self, owner: str) -> int | None:
+    def _kept_by(self, owner: Owner) -> int | None:
         return next((slot for slot, cached in self._kept.items() if cached.owner == owner), None)
 
     def take(
@@ -170,7 +173,7 @@ class PrefixCache:
         return source if takes_source else (others or oldest)[0]
 
     def _owned(self, slot: int) -> bool:
-        return self._kept[slot].owner != "" if slot in self._kept else False
+        return slot in self._kept and self._kept[slot].owner is not None
 
     def _by_worth(self) -> list[int]:
         """Return the slots that keep tokens: the least recently used first, and those of paused jobs last."""
@@ -193,8 +196,8 @@ class PrefixCache:
     def _forget(self, slot: int) -> bool:
         """Forget the tokens that a free slot keeps. Return whether it kept any."""
         cached = self._kept.pop(slot, None)
-        if cached is not None and cached.owner:
-            self._on_eviction(slot, cached)
+        if cached is not None and cached.owner is not None:
+            self._on_eviction(slot, cached.owner, len(cached.tokens))
         return cached is not None
 
 

@@ -13,7 +13,7 @@ from workers.engine.answer.growing import GrowingAnswer, text_readers
 from workers.engine.answer.times import JobTimes
 from workers.engine.answer.words import is_end
 from workers.engine.backend import Prepared
-from workers.engine.prefix_cache import CachedTokens, Tokens
+from workers.engine.prefix_cache import CachedTokens, Owner, Tokens
 
 
 class SequenceState(Enum):
@@ -81,9 +81,9 @@ class Sequence(GrowingAnswer):
         return self.slot >= 0 or self.last_step_tokens > 0
 
     @property
-    def owner(self) -> str:
+    def owner(self) -> Owner:
         """What tells the sequence's cells from those of all others while it is paused."""
-        return f"{self.key}#{self.index}"
+        return self.key, self.index
 
     def go_on(self, words: list[int], piece: Callable[[int], bytes], *, read: bool) -> None:
         """Go on after the words of earlier attempts (`repeat`), which have read the prompt if `read` is true."""

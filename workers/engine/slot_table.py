@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from workers.engine.backend import Backend
-from workers.engine.prefix_cache import CachedTokens, PrefixCache
+from workers.engine.prefix_cache import CachedTokens, Owner, PrefixCache
 from workers.engine.sequence import Sequence, SequenceState
 from workers.engine.slot_cells import Slots
 from workers.engine.stats import PauseWay
@@ -21,7 +21,7 @@ class SlotTable:
         """Create a table. `ways` counts the pauses that have ended."""
         self._backend, self._reuses, self._ways = backend, reuse and backend.reuses, ways
         #: Owner of a paused sequence → the copy of its cells in host memory, and the number of their tokens.
-        self._copies: dict[str, tuple[Any, int]] = {}
+        self._copies: dict[Owner, tuple[Any, int]] = {}
         #: How many bytes further copies may have.
         self._bytes_left = paused_bytes
         self._slots = Slots(backend.slots, backend.cells, sequences=backend.sequences)
@@ -29,7 +29,7 @@ class SlotTable:
             self._slots,
             backend.clear_slot,
             compact=backend.compact,
-            on_eviction=lambda slot, cached: self._copy_to_host(slot, cached.owner, len(cached.tokens)),
+            on_eviction=self._copy_to_host,
         )
         #: Slot → the sequence that holds it.
         self.running: dict[int, Sequence] = {}
@@ -155,7 +155,7 @@ class SlotTable:
             kept, (_, copied) = self._prefixes.disown(sequence.owner), self._take_copy(sequence.owner)
             self._ways[PauseWay.KEPT if kept else PauseWay.COPIED if copied else PauseWay.RECOMPUTED] += 1
 
-    def _copy_to_host(self, slot: int, owner: str, n: int) -> None:
+    def _copy_to_host(self, slot: int, owner: Owner, n: int) -> None:
         """Copy the `n` cells of a paused sequence that is about to lose them, unless all copies became too large."""
         try:
             copy = self._backend.copy_cells(slot, self._bytes_left)
@@ -165,7 +165,7 @@ class SlotTable:
             self._bytes_left -= len(copy)
             self._copies[owner] = copy, n
 
-    def _take_copy(self, owner: str) -> tuple[Any, int]:
+    def _take_copy(self, owner: Owner) -> tuple[Any, int]:
         copy, n = self._copies.pop(owner, (b"", 0))
         self._bytes_left += len(copy)
         return copy, n

@@ -9,6 +9,7 @@ from functools import partial
 import structlog
 
 from shared.clock import Clock
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import EndCode, Outcome
 from workers.engine.backend import Facts, Prepared
 from workers.engine.events import DROPPED, Ended, Event, FreeCapacity, JobSpec, Text
@@ -79,9 +80,9 @@ class UpstreamEngine(Unpausable):
         #: Calls for the event loop that arrived before it ran.
         self._early: list[Callable[[], None]] = []
         #: Keys of the submitted jobs that have not ended, and how many of the upstream's places each takes.
-        self._reserved: dict[str, int] = {}
+        self._reserved: dict[ClaimRef, int] = {}
         # The attributes below are used by the event loop's thread only.
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[ClaimRef, Run] = {}
         self._awake = asyncio.Event()
         #: How many jobs wait for the first part of their answers, and how many answers have begun so far. Embeddings
         #: arrive at once and so are not waited for.
@@ -104,7 +105,7 @@ class UpstreamEngine(Unpausable):
             self._reserved[job.spec.key] = job.candidates
         self._post(partial(self._start, job))
 
-    def cancel(self, key: str, *, drop: bool = False) -> None:
+    def cancel(self, key: ClaimRef, *, drop: bool = False) -> None:
         """Close the job's request, if it has not ended. May be called from any thread."""
         self._post(partial(self._cancel_now, key, DROPPED if drop else Outcome.CANCELED))
 
@@ -198,7 +199,7 @@ class UpstreamEngine(Unpausable):
         # The callback also runs for a task that was canceled before it began.
         run.task.add_done_callback(partial(self._conclude, run))
 
-    def _cancel_now(self, key: str, outcome: str) -> None:
+    def _cancel_now(self, key: ClaimRef, outcome: str) -> None:
         run = self._runs.get(key)
         if run is not None and run.task is not None:
             run.requested_end = run.requested_end if run.requested_end == DROPPED else outcome

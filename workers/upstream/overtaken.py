@@ -7,6 +7,7 @@ all places. So an overtaken request leaves its place to another one, and a tenan
 from collections import Counter, deque
 from collections.abc import Iterable
 
+from shared.jobs.job import ClaimRef
 from workers.upstream.run import Run
 
 #: How many first parts of answers are remembered.
@@ -27,7 +28,7 @@ class Overtaken:
         #: The tenants that may send nothing until one of their overtaken requests has ended.
         self.tenants: set[str] = set()
         #: The keys of the requests that have left their places.
-        self.keys: set[str] = set()
+        self.keys: set[ClaimRef] = set()
         #: How many places they have left. Any thread may read it.
         self.places = 0
 

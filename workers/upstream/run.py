@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from shared.jobs.job import Usage
+from shared.jobs.job import ClaimRef, Usage
 from workers.engine.backend import Prepared
 from workers.upstream.answer import Answer
 from workers.upstream.request import UpstreamRequest
@@ -31,14 +31,14 @@ class Run:
     counted: int = 0
 
     @property
-    def key(self) -> str:
-        """The job's key, `<id>:<claim token>`."""
+    def key(self) -> ClaimRef:
+        """The key of the job in the engine, which is its claim."""
         return self.job.spec.key
 
     @property
     def job_id(self) -> str:
         """The job's id."""
-        return self.job.spec.key.partition(":")[0]
+        return self.job.spec.key.id
 
     @property
     def places(self) -> int:

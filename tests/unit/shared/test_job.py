@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import FrozenInstanceError
 
 import pytest
 
@@ -50,5 +49,5 @@ def test_a_claimed_job_is_referred_to_by_its_id_and_its_claim_token():
 
 def test_a_reference_to_a_claim_cannot_be_changed():
     held = ClaimRef("i", "t")
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         held.token = "other"  # type: ignore[misc]  # the test is that this fails

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from shared.jobs.job import ClaimedJob
-from workers.duties.claimed_jobs import ClaimedJobs, claim_key
+from shared.jobs.job import ClaimedJob, ClaimRef
+from workers.duties.claimed_jobs import ClaimedJobs
+
+FIRST = ClaimRef("j1", "t1")
 
 
 def a_claim(job_id: str = "j1", token: str = "t1", **overrides: Any) -> ClaimedJob:
@@ -25,10 +27,10 @@ def a_claim(job_id: str = "j1", token: str = "t1", **overrides: Any) -> ClaimedJ
 def test_a_claimed_job_is_listed_until_it_is_removed():
     claimed_jobs = ClaimedJobs()
     (entry,), replaced = claimed_jobs.add([a_claim()], 5.0)
-    assert (entry.key, entry.claimed_s, replaced) == ("j1:t1", 5.0, [])
-    assert [claim_key(held) for held in claimed_jobs.held()] == ["j1:t1"]
-    assert claimed_jobs.remove("j1:t1") is entry
-    assert claimed_jobs.remove("j1:t1") is None
+    assert (entry.claim, entry.claimed_s, replaced) == (FIRST, 5.0, [])
+    assert claimed_jobs.held() == [FIRST]
+    assert claimed_jobs.remove(FIRST) is entry
+    assert claimed_jobs.remove(FIRST) is None
     assert len(claimed_jobs) == 0
 
 
@@ -43,17 +45,17 @@ def test_a_newer_claim_replaces_the_older_one_of_the_same_job():
     claimed_jobs = ClaimedJobs()
     claimed_jobs.add([a_claim()], 5.0)
     (entry,), replaced = claimed_jobs.add([a_claim(token="t2")], 6.0)
-    assert replaced == ["j1:t1"]
-    assert claimed_jobs.get("j1:t1") is None
-    assert claimed_jobs.get("j1:t2") is entry
-    assert claimed_jobs.remove("j1:t1") is None
+    assert replaced == [FIRST]
+    assert claimed_jobs.get(FIRST) is None
+    assert claimed_jobs.get(ClaimRef("j1", "t2")) is entry
+    assert claimed_jobs.remove(FIRST) is None
     assert len(claimed_jobs) == 1
 
 
 def test_a_cancel_marks_the_claimed_job():
     claimed_jobs = ClaimedJobs()
     (entry,), _ = claimed_jobs.add([a_claim()], 5.0)
-    assert claimed_jobs.request_cancel("j1") == "j1:t1"
+    assert claimed_jobs.request_cancel("j1") == FIRST
     assert entry.cancel_requested
 
 

@@ -4,13 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.jobs.answer_ids import NOTHING, AnswerIds
+from shared.jobs.job import ClaimRef
 from workers.duties.text_pacing import INTERVAL_S, TextPacing
 from workers.engine.events import Text
 
 
 def send(pace: TextPacing, now_s: float, ending: frozenset[str] = frozenset()) -> dict[str, str]:
     """Send the text that is due at `now_s`. Return it for each job."""
-    received = {chunk.key: chunk.text for chunk in pace.due(now_s, set(ending))}
+    received = {chunk.claim: chunk.text for chunk in pace.due(now_s, set(ending))}
     pace.sent(now_s)
     return received
 
@@ -78,10 +79,10 @@ def test_while_a_job_produces_text_the_next_tick_is_at_most_one_interval_away():
 
 def test_ids_are_sent_with_their_text_and_the_seal_is_that_of_all_ids():
     pace = TextPacing("f")
-    pace.add(Text("id:token", "one ", 1, tokens=(5,)))
+    pace.add(Text(ClaimRef("id", "token"), "one ", 1, tokens=(5,)))
     (first,) = pace.due(10.01, set())
     pace.sent(10.01)
-    pace.add(Text("id:token", "two", 3, tokens=(6, 7)))
+    pace.add(Text(ClaimRef("id", "token"), "two", 3, tokens=(6, 7)))
     (second,) = pace.due(10.12, set())
     ids = AnswerIds("token", "f")
     assert (first.ids, second.ids) == (ids.add([5], 1), ids.add([6, 7], 3))
@@ -89,7 +90,7 @@ def test_ids_are_sent_with_their_text_and_the_seal_is_that_of_all_ids():
 
 def test_an_attempt_that_continues_seals_the_kept_ids_too():
     pace = TextPacing("f")
-    pace.add(Text("id:token", "three", 3, tokens=(7,)), kept=(5, 6))
+    pace.add(Text(ClaimRef("id", "token"), "three", 3, tokens=(7,)), kept=(5, 6))
     (chunk,) = pace.due(10.0, set())
     assert chunk.ids == AnswerIds("token", "f", (5, 6)).add([7], 3)
 
@@ -97,27 +98,27 @@ def test_an_attempt_that_continues_seals_the_kept_ids_too():
 def test_many_tokens_wait_neither_for_text_nor_for_a_tick():
     pace = TextPacing("f", resume_tokens=8)
     for count in range(1, 4):
-        pace.add(Text("a:t", "", count, tokens=(count,)))
+        pace.add(Text(ClaimRef("a", "t"), "", count, tokens=(count,)))
     assert pace.due(11.0, set()) == []
-    pace.add(Text("a:t", "", 4, tokens=(4,)))
+    pace.add(Text(ClaimRef("a", "t"), "", 4, tokens=(4,)))
     assert [(chunk.text, len(chunk.ids.ids)) for chunk in pace.due(10.0, set())] == [("", 16)]
     pace.sent(10.0)
     # The job's first text is still sent at once.
-    pace.add(Text("a:t", "now", 5, tokens=(5,)))
+    pace.add(Text(ClaimRef("a", "t"), "now", 5, tokens=(5,)))
     assert [chunk.text for chunk in pace.due(10.001, set())] == ["now"]
 
 
 def test_the_text_that_was_held_back_until_the_end_is_sent_without_ids():
     """An attempt that continued after it would hold it back, and send it again."""
     pace = TextPacing("f")
-    pace.add(Text("a:t", "", 1, tokens=(1,)))
-    pace.add(Text("a:t", "held", 2, tokens=(2,), is_last=True))
-    assert [chunk.ids for chunk in pace.due(10.0, {"a:t"})] == [NOTHING]
+    pace.add(Text(ClaimRef("a", "t"), "", 1, tokens=(1,)))
+    pace.add(Text(ClaimRef("a", "t"), "held", 2, tokens=(2,), is_last=True))
+    assert [chunk.ids for chunk in pace.due(10.0, {ClaimRef("a", "t")})] == [NOTHING]
 
 
 def test_an_engine_without_a_fingerprint_sends_no_ids():
     pace = TextPacing()
-    pace.add(Text("a:t", "x", 40, tokens=tuple(range(40))))
+    pace.add(Text(ClaimRef("a", "t"), "x", 40, tokens=tuple(range(40))))
     assert [chunk.ids for chunk in pace.due(10.0, set())] == [NOTHING]
 
 

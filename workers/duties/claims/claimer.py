@@ -200,11 +200,11 @@ class Claimer:
     def _carry_out(self, exchange: ClaimReply, sent_s: float) -> None:
         for job_id in exchange.lost:
             held_job = self._claimed_jobs.find(job_id)
-            if held_job is not None and self._claimed_jobs.remove(held_job.key) is not None:
+            if held_job is not None and self._claimed_jobs.remove(held_job.claim) is not None:
                 # The store also takes a paused job back for a worker that goes on with it sooner.
                 tell = log.warning if held_job.paused_since_s is None else log.info
                 tell("job.lost", job=job_id, told_by="claim", paused=held_job.paused_since_s is not None)
-                self._engine.cancel(held_job.key, drop=True)
+                self._engine.cancel(held_job.claim, drop=True)
         if self._preempts and exchange.ask_in_ms >= 0:
             self._contest_s = sent_s + exchange.ask_in_ms / 1000
         if self.closed:

@@ -34,7 +34,7 @@ class SlotHandover:
         self._unasked.clear()
         now_s, prefill_tps = self._clock.monotonic(), self._engine.facts.prefill_tps
         return [
-            HeldProgress(job.claimed.held, job.generated, job.cpu_tokens(prefill_tps), job.row_ms(now_s))
+            HeldProgress(job.claim, job.generated, job.cpu_tokens(prefill_tps), job.row_ms(now_s))
             for job in self._claimed_jobs.jobs()
         ]
 
@@ -72,7 +72,7 @@ class SlotHandover:
             if held_job in self._giving_way:
                 goes_on = not preparing
             else:
-                goes_on = len(went_on) < room and self._engine.resume(held_job.key, if_free=True)
+                goes_on = len(went_on) < room and self._engine.resume(held_job.claim, if_free=True)
                 held_job.row_since_s = self._clock.monotonic() if goes_on else held_job.row_since_s
             if goes_on:
                 held_job.paused_since_s = None
@@ -84,7 +84,7 @@ class SlotHandover:
 
     def _resume(self, held_job: HeldJob) -> None:
         before = self._engine.free_capacity()
-        if self._engine.resume(held_job.key):
+        if self._engine.resume(held_job.claim):
             held_job.row_since_s, held_job.paused_since_s = self._clock.monotonic(), None
             self._make_way(before, held_job.claimed.cells)
 
@@ -93,12 +93,12 @@ class SlotHandover:
         if before.slots > 0 and before.cells >= cells:
             return
         while self._giving_way:
-            if self._engine.pause(self._giving_way.popleft().key):
+            if self._engine.pause(self._giving_way.popleft().claim):
                 return
         # A claim whose answer was lost may have started a job for a row in which a paused job has gone on since.
         while self._unasked:
             held_job = self._unasked.pop()
-            if self._engine.pause(held_job.key):
+            if self._engine.pause(held_job.claim):
                 held_job.paused_since_s = self._clock.monotonic()
                 return
 

@@ -49,9 +49,9 @@ class JobStarter:
         for job in claimed:
             failpoints.reach("after_claim", job.id)
         added, replaced = self._claimed_jobs.add(claimed, sent_s)
-        for key in replaced:
-            log.info("job.lost", job=key.partition(":")[0], told_by="claim")
-            self._engine.cancel(key, drop=True)
+        for claim in replaced:
+            log.info("job.lost", job=claim.id, told_by="claim")
+            self._engine.cancel(claim, drop=True)
         for held_job in added:
             self._prepare(held_job)
 
@@ -72,7 +72,7 @@ class JobStarter:
         """Submit the jobs that other threads have prepared."""
         for outcome in self._preparation.finished():
             # The job may have been lost or released in the meantime.
-            if self._claimed_jobs.get(outcome.held_job.key) is not None:
+            if self._claimed_jobs.get(outcome.held_job.claim) is not None:
                 self._finish(outcome)
 
     def _finish(self, outcome: PreparationResult) -> None:
@@ -87,13 +87,13 @@ class JobStarter:
             self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
             return
         self._rows.submit(held_job, prepared)
-        if self._claimed_jobs.get(held_job.key) is None:
+        if self._claimed_jobs.get(held_job.claim) is None:
             # The job was lost just now, and the engine may have ignored the other thread's call, as below.
-            self._engine.cancel(held_job.key, drop=True)
+            self._engine.cancel(held_job.claim, drop=True)
         if held_job.cancel_requested:
             # Repeat the cancel, because the engine ignored the other thread's call if it came before `submit`. That
             # thread sets `cancel_requested` before it calls the engine, so its call or this one comes after `submit`.
-            self._engine.cancel(held_job.key)
+            self._engine.cancel(held_job.claim)
         failpoints.reach("after_submit", held_job.claimed.id)
         if not prepared.is_counted:
             return
@@ -126,7 +126,7 @@ def _spec(held_job: HeldJob) -> JobSpec:
     if not valid or job.max_tokens < 1:
         raise JobRejected(EndCode.CORRUPT, "the job's record in the store is not a valid request")
     return JobSpec(
-        key=held_job.key,
+        key=held_job.claim,
         tenant=job.tenant,
         payload=job.payload,
         max_tokens=job.max_tokens,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import FinishReason
 from workers.engine.answer.lookup import PromptLookup
 from workers.engine.answer.times import JobTimes
@@ -43,8 +44,8 @@ class GrowingAnswer:
     lookup: PromptLookup | None = None
 
     @property
-    def key(self) -> str:
-        """The job's key, `<id>:<claim token>`."""
+    def key(self) -> ClaimRef:
+        """The job's key, a claim of it."""
         return self.job.spec.key
 
     @property

@@ -4,6 +4,7 @@ from dataclasses import replace
 from statistics import median
 
 from shared.clock import Clock
+from shared.jobs.job import ClaimRef
 from workers.engine.backend import END, BatchRow, Facts, Prepared
 from workers.engine.events import JobSpec
 from workers.engine.llama.backend import LlamaBackend
@@ -155,4 +156,4 @@ def _step(backend: LlamaBackend, clock: Clock, slots: list[int], pos: int) -> fl
 
 
 def _job(backend: LlamaBackend, prompt: int, steps: int) -> Prepared:
-    return backend.calibration_job(JobSpec("calibration:", "", {}, steps, 0.0), prompt)
+    return backend.calibration_job(JobSpec(ClaimRef("calibration", ""), "", {}, steps, 0.0), prompt)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.candidates import begin_mark, end_mark, without_candidate_marks
-from shared.jobs.job import Usage
+from shared.jobs.job import ClaimRef, Usage
 from shared.jobs.outcomes import FinishReason
 from workers.engine.answer.candidates import mean_logprob
 from workers.engine.answer.times import JobTimes
@@ -48,8 +48,8 @@ class EngineJob:
         self.n_reported = len(told)
 
     @property
-    def key(self) -> str:
-        """The job's key, `<id>:<claim token>`."""
+    def key(self) -> ClaimRef:
+        """The key of the job in the engine, which is its claim."""
         return self.job.spec.key
 
     @property

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from shared.clock import Clock
+from shared.jobs.job import ClaimRef
 from workers.engine.backend import Backend
 from workers.engine.running.job import EngineJob
 from workers.engine.running.spare_slots import SpareSlots
@@ -25,7 +26,7 @@ class SlotQueue:
         backend: Backend,
         stats: EngineStats,
         clock: Clock,
-        jobs: Mapping[str, EngineJob],
+        jobs: Mapping[ClaimRef, EngineJob],
         *,
         leave: Callable[[Sequence], None],
         fail: Callable[[Sequence, Exception], None],

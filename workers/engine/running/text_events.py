@@ -6,6 +6,7 @@ thread reads the token then, and not while the device waits for the next step.
 
 from collections.abc import Callable, Mapping
 
+from shared.jobs.job import ClaimRef
 from workers.engine.backend import Backend
 from workers.engine.events import Event
 from workers.engine.running.job import EngineJob
@@ -20,7 +21,7 @@ class TextEvents:
     """
 
     def __init__(
-        self, backend: Backend, jobs: Mapping[str, EngineJob], emit: Callable[[Event], None], most_unreported: int
+        self, backend: Backend, jobs: Mapping[ClaimRef, EngineJob], emit: Callable[[Event], None], most_unreported: int
     ) -> None:
         self._backend, self._jobs, self._emit, self._most = backend, jobs, emit, most_unreported
         #: The sequences with tokens that were not read.

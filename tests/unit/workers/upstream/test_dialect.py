@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.upstream_scene import CHAT, UpstreamScene
+from tests.support.upstream_scene import CHAT, UpstreamScene, claim
 from tests.support.upstream_server import UpstreamServer
 from workers.engine.events import JobSpec
 from workers.upstream.dialect import refused_field
@@ -50,14 +50,14 @@ def test_a_length_goes_in_the_field_that_the_server_takes_found_once_and_kept(
     scene: UpstreamScene, server: UpstreamServer, refused: str, message: str, asked: dict[str, Any], taken: str
 ) -> None:
     server.refuses = {refused: message}
-    outcomes = [scene.end(CHAT | asked, key=f"{number}:t").outcome for number in range(3)]
+    outcomes = [scene.end(CHAT | asked, job_id=str(number)).outcome for number in range(3)]
     assert outcomes == ["succeeded"] * 3
     assert lengths(server) == [{refused: 16}] + [{taken: 16}] * 3
 
 
 def test_a_server_that_takes_no_length_at_all_is_sent_none(scene: UpstreamScene, server: UpstreamServer) -> None:
     server.refuses = {name: f"unknown field {name}" for name in ("max_tokens", "max_completion_tokens")}
-    assert [scene.end(CHAT | {"max_tokens": 9}, key=f"{n}:t").outcome for n in range(2)] == ["succeeded"] * 2
+    assert [scene.end(CHAT | {"max_tokens": 9}, job_id=str(n)).outcome for n in range(2)] == ["succeeded"] * 2
     assert lengths(server)[-1] == {}
 
 
@@ -66,7 +66,7 @@ def test_a_field_of_our_own_that_a_server_refuses_is_left_out(
     scene: UpstreamScene, server: UpstreamServer, payload: dict[str, Any], name: str
 ) -> None:
     server.refuses = {name: f"Unrecognized request argument supplied: {name}"}
-    assert [scene.end(payload, key=f"{number}:t").outcome for number in range(2)] == ["succeeded"] * 2
+    assert [scene.end(payload, job_id=str(number)).outcome for number in range(2)] == ["succeeded"] * 2
     assert [name in body for body in server.bodies] == [True, False, False]
 
 
@@ -87,7 +87,7 @@ def test_what_the_server_refuses_after_the_first_field_is_what_the_client_hears_
     server.refuses = {"max_tokens": OPENAI, "max_completion_tokens": "the prompt is empty"}
     ended = scene.end(CHAT | {"max_tokens": 9})
     assert (ended.code, ended.message) == ("upstream_rejected", OPENAI)
-    assert scene.end(CHAT, key="2:t").outcome == "succeeded"
+    assert scene.end(CHAT, job_id="2").outcome == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ LONGER: list[dict[str, Any]] = [
 def test_no_field_of_a_client_lengthens_an_answer(longer: dict[str, Any]) -> None:
     ours: dict[str, Any] = {"tools": [], "guided": {"n": 4}}
     payload = CHAT | {"max_tokens": 20, "forward": longer | ours}
-    body = json.loads(build_request(JobSpec("1:t", "blue", payload, 20, 0.0), "m").body(frozenset()))
+    body = json.loads(build_request(JobSpec(claim("1"), "blue", payload, 20, 0.0), "m").body(frozenset()))
     # A value that only looks like such a field, inside another one, is the client's.
     assert {name: body.pop(name) for name in ours} == ours
     assert body.pop("max_tokens") == 20

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.processes import wait_for
 from tests.support.raw_upstream import OK, STREAM, RawUpstream
-from tests.support.upstream_scene import UpstreamScene
+from tests.support.upstream_scene import UpstreamScene, claim
 from workers.engine.events import Ended
 
 KEY = "sk-hidden-0123456789"
@@ -42,7 +42,7 @@ def run(server: RawUpstream, scene: UpstreamScene) -> Run:
 
     def run(*parts: bytes | float, **fields: Any) -> Ended:
         server.will(*parts)
-        return scene.end(key=f"{next(keys)}:t", **({"attempt": 3} | fields))
+        return scene.end(job_id=str(next(keys)), **({"attempt": 3} | fields))
 
     return run
 
@@ -352,15 +352,15 @@ def test_requests_that_fail_beside_one_that_continues_do_not_stop_the_worker(
 ) -> None:
     server.will(STREAM, *[WORD, 0.1] * 400)
     scene.wait_until_open()
-    scene.submit(key="long:t")
+    scene.submit(job_id="long")
     wait_for(lambda: scene.events, "the first text")
-    for key, tenant in (("1:t", "red"), ("2:t", "green")):
+    for key, tenant in (("1", "red"), ("2", "green")):
         server.will(response("500 Internal Server Error", b""))
-        assert scene.end(key=key, tenant=tenant).outcome == "attempt_failed"
+        assert scene.end(job_id=key, tenant=tenant).outcome == "attempt_failed"
     assert scene.engine.free_capacity().slots == 0
     wait_for(lambda: scene.engine.free_capacity().slots == 1, "room beside the long answer", timeout_s=5)
-    scene.engine.cancel("long:t")
-    scene.ended("long:t")
+    scene.engine.cancel(claim("long"))
+    scene.ended("long")
 
 
 def test_if_every_request_fails_one_at_a_time_is_sent_until_one_succeeds(
@@ -369,13 +369,13 @@ def test_if_every_request_fails_one_at_a_time_is_sent_until_one_succeeds(
     for _ in range(4):
         server.will(response("500 Internal Server Error", b""))
     scene.wait_until_open()
-    for key, tenant in (("1:t", "blue"), ("2:t", "green")):
-        scene.submit(key=key, tenant=tenant)
-    assert {scene.ended(key).outcome for key in ("1:t", "2:t")} == {"attempt_failed"}
-    for key in ("3:t", "4:t"):
-        assert scene.end(key=key).outcome == "attempt_failed"
+    for key, tenant in (("1", "blue"), ("2", "green")):
+        scene.submit(job_id=key, tenant=tenant)
+    assert {scene.ended(key).outcome for key in ("1", "2")} == {"attempt_failed"}
+    for key in ("3", "4"):
+        assert scene.end(job_id=key).outcome == "attempt_failed"
     wait_for(lambda: scene.engine.free_capacity().slots, "the end of the pause")
     assert scene.engine.free_capacity().slots == 1
     server.will(STREAM, WORD, LAST, DONE)
-    assert scene.end(key="5:t").outcome == "succeeded"
+    assert scene.end(job_id="5").outcome == "succeeded"
     assert scene.engine.free_capacity().slots == 2

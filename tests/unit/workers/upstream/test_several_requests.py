@@ -8,7 +8,7 @@ import pytest
 
 from shared.candidates import Candidate, read_candidates
 from tests.support.processes import wait_for
-from tests.support.upstream_scene import CHAT, UpstreamScene
+from tests.support.upstream_scene import CHAT, UpstreamScene, claim
 from tests.support.upstream_server import UpstreamServer
 from workers.engine.events import Ended, JobRejected, Text
 from workers.upstream.concurrency import places_in_use
@@ -125,7 +125,7 @@ def test_answers_that_break_off_are_asked_for_again_from_their_beginning(
     assert ended.outcome == outcome
     # An answer that has begun is charged, with the tokens that arrived.
     assert ended.usage.completion_tokens == (1 if behaviour == "cut" else 0)
-    assert scene.end(several(3), "2:t", max_tokens=15).outcome == "succeeded"
+    assert scene.end(several(3), "2", max_tokens=15).outcome == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -147,12 +147,12 @@ def test_a_job_with_several_answers_takes_a_place_for_each(scene: UpstreamScene,
     scene.wait_until_open()
     scene.submit(several(3), max_tokens=15)
     assert (scene.engine.free_capacity().slots, scene.engine.slots) == (5, 6)
-    scene.submit(several(16), "2:t", max_tokens=80)
+    scene.submit(several(16), "2", max_tokens=80)
     assert (scene.engine.free_capacity().slots, scene.engine.slots) == (0, 2)
     server.wait_for_requests(2)
-    for key in ("1:t", "2:t"):
-        scene.engine.cancel(key)
-        assert scene.ended(key).outcome == "canceled"
+    for job_id in ("1", "2"):
+        scene.engine.cancel(claim(job_id))
+        assert scene.ended(job_id).outcome == "canceled"
     assert (scene.engine.free_capacity().slots, scene.engine.slots) == (8, 8)
     wait_for(lambda: server.closed == 2, "both requests to be closed")
 

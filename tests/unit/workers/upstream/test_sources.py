@@ -6,6 +6,7 @@ import pytest
 
 from shared.answer_parts import Call, PartsReader, read_parts, without_marks
 from shared.jobs import cost
+from shared.jobs.job import ClaimRef
 from web.openai.message_parts import delta_fields, message_fields
 from workers.engine.events import JobSpec
 from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
@@ -99,7 +100,7 @@ def test_other_fields_without_end_are_refused() -> None:
 
 def test_a_request_for_logprobs_of_the_prompt_is_not_streamed() -> None:
     payload = {"messages": [{"role": "user", "content": "hi"}], "forward": {"prompt_logprobs": 0}}
-    request = build_request(JobSpec("1:t", "blue", payload, 9, 0.0), "m")
+    request = build_request(JobSpec(ClaimRef("1", "t"), "blue", payload, 9, 0.0), "m")
     assert b"stream" not in request.body(frozenset())
 
 

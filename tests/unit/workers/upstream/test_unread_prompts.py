@@ -6,7 +6,7 @@ import pytest
 
 from shared.clock import RealClock
 from tests.support.raw_upstream import STREAM, RawUpstream
-from tests.support.upstream_scene import UpstreamScene
+from tests.support.upstream_scene import UpstreamScene, claim
 from tests.support.upstream_server import UpstreamServer
 from workers.engine.events import Ended
 
@@ -67,7 +67,7 @@ def test_a_request_that_ends_while_nothing_has_come_counts_no_tokens(
     scene.submit(deadline_s=RealClock().monotonic() + (0.5 if way == "expired" else 60))
     server.wait_for_requests(1)
     if way != "expired":
-        scene.engine.cancel("1:t", drop=way == "dropped")
+        scene.engine.cancel(claim("1"), drop=way == "dropped")
     ended = scene.ended()
     assert ended.outcome == way
     assert_nothing_counts(scene, ended)

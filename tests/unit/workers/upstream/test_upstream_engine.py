@@ -7,7 +7,7 @@ import pytest
 
 from shared.clock import RealClock
 from tests.support.processes import wait_for
-from tests.support.upstream_scene import CHAT, UpstreamScene
+from tests.support.upstream_scene import CHAT, UpstreamScene, claim
 from tests.support.upstream_server import KEY, UpstreamServer
 from workers.engine.events import Ended, JobRejected, Text
 
@@ -57,10 +57,10 @@ def test_a_forwarded_request_passes_whole_and_a_native_one_leaves_out_what_the_c
     tools = [{"type": "function", "function": {"name": "weather"}}]
     scene.end(CHAT | {"forward": {"tools": tools, "reasoning_effort": "low", "max_completion_tokens": 900}})
     named = {"prompt": "x", "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.2, "seed": 3}
-    scene.end(named | {"asked": ["temperature", "min_p", "top_k"], "max_tokens": 900}, key="2:t")
-    scene.end(named | {"asked": []}, key="3:t")
+    scene.end(named | {"asked": ["temperature", "min_p", "top_k"], "max_tokens": 900}, job_id="2")
+    scene.end(named | {"asked": []}, job_id="3")
     # A door of an earlier version does not say what the client has asked for.
-    scene.end({"prompt": "x", "top_k": 40, "ignore_eos": False, "min_tokens": 4, "stop_token_ids": [7]}, key="4:t")
+    scene.end({"prompt": "x", "top_k": 40, "ignore_eos": False, "min_tokens": 4, "stop_token_ids": [7]}, job_id="4")
     common = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     assert server.bodies == [
         CHAT | common | {"tools": tools, "reasoning_effort": "low", "max_completion_tokens": 16},
@@ -100,7 +100,7 @@ def test_a_cancel_closes_the_request_and_frees_the_slot(
     scene.submit(max_tokens=4_000)
     wait_for(lambda: scene.events, "the first text")
     assert scene.engine.free_capacity().slots == 1
-    scene.engine.cancel("1:t", drop=drop)
+    scene.engine.cancel(claim("1"), drop=drop)
     assert scene.ended().outcome == ("dropped" if drop else "canceled")
     assert scene.engine.free_capacity().slots == 2
     wait_for(lambda: server.closed == 1, "the upstream to see that the request was closed")
@@ -109,9 +109,9 @@ def test_a_cancel_closes_the_request_and_frees_the_slot(
 def test_a_job_that_is_canceled_as_soon_as_it_was_submitted_ends_once(scene: UpstreamScene) -> None:
     scene.wait_until_open()
     for number in range(20):
-        scene.submit(key=f"{number}:t")
-        scene.engine.cancel(f"{number}:t")
-    keys = [scene.ended(f"{number}:t").key for number in range(20)]
+        scene.submit(job_id=str(number))
+        scene.engine.cancel(claim(str(number)))
+    keys = [scene.ended(str(number)).key for number in range(20)]
     assert len([event for event in scene.events if isinstance(event, Ended)]) == len(keys)
     assert scene.engine.free_capacity().slots == 2
 
@@ -131,7 +131,7 @@ def test_a_start_deadline_ends_only_a_job_without_text(scene: UpstreamScene, ser
     now_s = RealClock().monotonic()
     assert scene.end(start_by_s=now_s + 0.4).outcome == "expired"
     ended = scene.end(
-        key="2:t", start_by_s=RealClock().monotonic() + 0.5, deadline_s=RealClock().monotonic() + 1.5, max_tokens=4_000
+        job_id="2", start_by_s=RealClock().monotonic() + 0.5, deadline_s=RealClock().monotonic() + 1.5, max_tokens=4_000
     )
     assert (ended.outcome, ended.stage) == ("expired", "decode")
     assert ended.usage.completion_tokens > 20
@@ -143,7 +143,7 @@ def test_an_upstream_that_fails_after_it_took_the_request_costs_an_attempt(
 ) -> None:
     server.will(behaviour, behaviour)
     assert scene.end(attempt=2).outcome == "attempt_failed"
-    last = scene.end(key="2:t", attempt=3)
+    last = scene.end(job_id="2", attempt=3)
     assert (last.outcome, last.code) == ("failed", "upstream_lost")
     assert scene.engine.free_capacity().live
 
@@ -152,7 +152,7 @@ def test_an_upstream_that_hangs_costs_an_attempt(server: UpstreamServer, scenes:
     scene = UpstreamScene(server.url, PENSTOCK_UPSTREAM_FIRST_TOKEN_MS="700", PENSTOCK_UPSTREAM_GAP_MS="300")
     scenes.append(scene)
     server.will("hang", "stall")
-    silent, stalled = scene.end(attempt=3), scene.end(key="2:t", attempt=3)
+    silent, stalled = scene.end(attempt=3), scene.end(job_id="2", attempt=3)
     assert (silent.outcome, silent.message) == ("failed", "the upstream sent nothing for 0.7 s")
     assert (stalled.outcome, stalled.message) == ("failed", "the upstream sent nothing for 0.3 s")
     assert stalled.text == "w0 "
@@ -180,16 +180,16 @@ def test_an_upstream_that_is_away_is_probed_until_it_answers(scene: UpstreamScen
     capacity = scene.engine.free_capacity()
     assert (capacity.slots, capacity.live) == (0, False)
     server.start()
-    assert scene.end(key="2:t").outcome == "succeeded"
+    assert scene.end(job_id="2").outcome == "succeeded"
 
 
 def test_an_upstream_that_crashes_before_the_first_byte_costs_no_attempt_until_the_same_job_does_it_again(
     scene: UpstreamScene, server: UpstreamServer
 ) -> None:
     server.will("crash", "crash", "crash")
-    outcomes = [scene.end(key=f"1:{claim}").outcome for claim in "abc"]
+    outcomes = [scene.end(token=token).outcome for token in "abc"]
     assert outcomes == ["returned", "returned", "attempt_failed"]
-    assert scene.end(key="1:d").outcome == "succeeded"
+    assert scene.end(token="d").outcome == "succeeded"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_sizes_of_prompts_are_learned_and_an_image_counts_by_itself(scene: U
     with_picture = {"messages": [message], "forward": {}}
     assert 800 < scene.engine.sizes.estimate(with_picture) < 820
     for number in range(4):
-        scene.end(with_picture, key=f"{number}:p")
+        scene.end(with_picture, job_id=str(number), token="p")
     assert 16 < scene.engine.figures()["tokens_per_attachment"] < 18  # type: ignore[operator]  # a number
 
 
@@ -240,7 +240,7 @@ def test_the_number_of_requests_at_once_grows_with_embeddings_as_with_texts(
     def has_grown() -> bool:
         nonlocal sent
         for _ in range(scene.engine.free_capacity().slots):
-            scene.submit(payload, key=f"{sent}:t")
+            scene.submit(payload, job_id=str(sent))
             sent += 1
         return scene.engine.slots > 4
 
@@ -260,7 +260,7 @@ def test_refusals_of_the_door_raise_a_number_that_is_not_all_in_use(
         nonlocal sent
         ended = sum(isinstance(event, Ended) for event in scene.events)
         for _ in range(2 - (sent - ended)):
-            scene.submit(key=f"{sent}:t")
+            scene.submit(job_id=str(sent))
             sent += 1
         scene.engine.note_demand()
         return scene.engine.slots > 4

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from shared.jobs.job import ClaimRef
 from tests.support.processes import wait_for
 from tests.support.raw_upstream import STREAM, RawUpstream
-from tests.support.upstream_scene import UpstreamScene
+from tests.support.upstream_scene import UpstreamScene, claim
 from tests.support.upstream_server import KEY, UpstreamServer
 from workers.engine.events import Ended
 
@@ -25,9 +26,9 @@ def scene(server: UpstreamServer) -> Iterator[UpstreamScene]:
     scene.close()
 
 
-def ask(scene: UpstreamScene, what: str, key: str = "1:t", **fields: Any) -> Ended:
+def ask(scene: UpstreamScene, what: str, job_id: str = "1", **fields: Any) -> Ended:
     """Send a request whose text says how it is answered, and return its end."""
-    return scene.end({"messages": [{"role": "user", "content": f"please {what}"}]}, key, **fields)
+    return scene.end({"messages": [{"role": "user", "content": f"please {what}"}]}, job_id, **fields)
 
 
 # Busy answers.
@@ -56,21 +57,21 @@ def test_many_refused_jobs_of_one_tenant_set_that_tenant_aside_and_nobody_else(
 ) -> None:
     server.retry_after = {"Retry-After": hint}
     for number in range(6):
-        assert ask(scene, "busy", f"{number}:t", tenant="loud").outcome == "returned"
+        assert ask(scene, "busy", str(number), tenant="loud").outcome == "returned"
     wait_for(lambda: scene.engine.free_capacity().aside == ("loud",), "the tenant to be set aside")
     capacity = scene.engine.free_capacity()
     assert (capacity.slots, capacity.live) == (4, True)
-    assert ask(scene, "answer", "9:t", tenant="quiet").outcome == "succeeded"
+    assert ask(scene, "answer", "9", tenant="quiet").outcome == "succeeded"
 
 
 def test_a_tenant_that_was_set_aside_comes_back_when_its_wait_is_over(scene: UpstreamScene) -> None:
     for number in range(2):
-        ask(scene, "busy", f"{number}:t")
+        ask(scene, "busy", str(number))
     wait_for(lambda: scene.engine.free_capacity().aside == ("blue",), "the tenant to be set aside")
     rooms = scene.rooms
     wait_for(lambda: scene.engine.free_capacity().aside == (), "the end of its wait")
     wait_for(lambda: scene.rooms > rooms, "the word that a job can be claimed")
-    assert ask(scene, "answer", "3:t").outcome == "succeeded"
+    assert ask(scene, "answer", "3").outcome == "succeeded"
 
 
 @pytest.mark.parametrize("behaviour", ["busy", "loading", "429"])
@@ -78,15 +79,15 @@ def test_if_jobs_of_different_tenants_are_refused_everybody_waits_until_a_reques
     scene: UpstreamScene, server: UpstreamServer, behaviour: str
 ) -> None:
     for tenant in ("red", "green"):
-        assert ask(scene, behaviour, f"{tenant}:t", tenant=tenant).outcome == "returned"
+        assert ask(scene, behaviour, tenant, tenant=tenant).outcome == "returned"
     assert scene.engine.free_capacity().slots == 0
     wait_for(lambda: scene.engine.free_capacity().slots == 1, "the end of the pause")
     server.words, server.word_s = 1_000, 0.01
-    scene.submit(key="long:t")
+    scene.submit(job_id="long")
     # The server has taken this request, so the others need not wait for its end.
     wait_for(lambda: scene.engine.free_capacity().slots == scene.engine.slots - 1, "room for the others")
-    scene.engine.cancel("long:t")
-    assert scene.ended("long:t").outcome == "canceled"
+    scene.engine.cancel(claim("long"))
+    assert scene.ended("long").outcome == "canceled"
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -98,12 +99,12 @@ def test_if_a_probe_is_refused_too_the_upstream_is_away(
     assert ask(scene, "loading").outcome == "returned"
     wait_for(lambda: not scene.engine.free_capacity().live, "a worker that is not live")
     server.models_status = 0
-    assert ask(scene, "answer", "2:t").outcome == "succeeded"
+    assert ask(scene, "answer", "2").outcome == "succeeded"
 
 
 def test_refusals_of_one_tenants_jobs_do_not_reduce_the_number_of_requests(scene: UpstreamScene) -> None:
     for number in range(5):
-        ask(scene, "429", f"{number}:t", tenant="loud")
+        ask(scene, "429", str(number), tenant="loud")
     assert scene.engine.slots == 4
 
 
@@ -111,9 +112,9 @@ def test_a_job_that_was_refused_and_succeeds_later_was_one_too_many(
     scene: UpstreamScene, server: UpstreamServer
 ) -> None:
     server.will("busy")
-    assert scene.end(key="1:a").outcome == "returned"
+    assert scene.end(token="a").outcome == "returned"
     assert scene.engine.slots == 4
-    assert scene.end(key="1:b").outcome == "succeeded"
+    assert scene.end(token="b").outcome == "succeeded"
     assert scene.engine.slots == 2
 
 
@@ -186,7 +187,7 @@ def test_a_replica_that_accepts_no_request_is_away_until_it_accepts_an_empty_one
     wait_for(lambda: server.probes > probes, "another probe")
     assert not scene.engine.free_capacity().live
     server.status = 0
-    assert scene.end(key="2:t").outcome == "succeeded"
+    assert scene.end(job_id="2").outcome == "succeeded"
 
 
 def test_a_worker_with_a_wrong_key_is_not_live_until_its_key_is_accepted() -> None:
@@ -214,7 +215,7 @@ def test_a_replica_that_lacks_the_model_is_away_until_it_lists_it(scene: Upstrea
     assert scene.end().outcome == "returned"
     assert not scene.engine.free_capacity().live
     server.models, server.status = ["another", "m"], 0
-    assert scene.end(key="2:t").outcome == "succeeded"
+    assert scene.end(job_id="2").outcome == "succeeded"
 
 
 @pytest.mark.parametrize("status", [307, 401, 403, 404])
@@ -226,7 +227,7 @@ def test_a_request_that_alone_is_not_accepted_fails_at_once_and_the_others_conti
     assert "sk-test" not in ended.message
     capacity = scene.engine.free_capacity()
     assert (capacity.slots, capacity.live, capacity.aside) == (4, True, ())
-    assert ask(scene, "answer", "2:t").outcome == "succeeded"
+    assert ask(scene, "answer", "2").outcome == "succeeded"
 
 
 # Failures.
@@ -234,7 +235,7 @@ def test_a_request_that_alone_is_not_accepted_fails_at_once_and_the_others_conti
 
 def test_failures_of_one_tenants_jobs_set_only_that_tenant_aside(scene: UpstreamScene) -> None:
     for number in range(4):
-        assert ask(scene, "fault", f"{number}:t", tenant="loud").outcome == "attempt_failed"
+        assert ask(scene, "fault", str(number), tenant="loud").outcome == "attempt_failed"
     wait_for(lambda: scene.engine.free_capacity().aside == ("loud",), "the tenant to be set aside")
     assert scene.engine.free_capacity().slots == 4
 
@@ -255,27 +256,27 @@ def test_after_an_answer_broke_off_the_upstream_is_probed_before_anything_is_sen
     assert (capacity.slots, capacity.live) == (0, True)
     wait_for(lambda: not scene.engine.free_capacity().live, "the probe")
     server.models_status = 0
-    assert ask(scene, "answer", "2:t").outcome == "succeeded"
+    assert ask(scene, "answer", "2").outcome == "succeeded"
 
 
 @pytest.mark.parametrize("again", ["cut", "fault", "crash"])
 def test_a_crash_costs_a_job_one_attempt(scene: UpstreamScene, again: str) -> None:
-    assert ask(scene, "cut", "1:a").outcome == "attempt_failed"
-    second = ask(scene, again, "1:b", attempt=2)
+    assert ask(scene, "cut", "1", token="a").outcome == "attempt_failed"
+    second = ask(scene, again, "1", token="b", attempt=2)
     assert second.outcome == "returned"
-    assert ask(scene, "cut", "2:a").outcome == "attempt_failed"
+    assert ask(scene, "cut", "2", token="a").outcome == "attempt_failed"
 
 
 def test_after_a_success_a_further_break_is_another_crash(scene: UpstreamScene) -> None:
-    assert ask(scene, "cut", "1:a").outcome == "attempt_failed"
-    assert ask(scene, "answer", "2:t").outcome == "succeeded"
-    assert ask(scene, "cut", "1:b", attempt=2).outcome == "attempt_failed"
+    assert ask(scene, "cut", "1", token="a").outcome == "attempt_failed"
+    assert ask(scene, "answer", "2").outcome == "succeeded"
+    assert ask(scene, "cut", "1", token="b", attempt=2).outcome == "attempt_failed"
 
 
 def test_a_job_that_breaks_the_upstream_again_and_again_fails(scene: UpstreamScene) -> None:
     attempt, outcomes = 1, []
     while not outcomes or outcomes[-1] != "failed":
-        outcomes.append(ask(scene, "cut", f"1:{len(outcomes)}", attempt=attempt).outcome)
+        outcomes.append(ask(scene, "cut", "1", token=str(len(outcomes)), attempt=attempt).outcome)
         attempt += outcomes[-1] == "attempt_failed"
         assert len(outcomes) < 10
     assert outcomes == ["attempt_failed", "returned", "returned", "attempt_failed", "failed"]
@@ -287,11 +288,11 @@ def test_jobs_on_their_last_attempt_are_trusted_once_one_has_succeeded_until_an_
     def trusts() -> bool:
         return scene.engine.free_capacity().trusts_last_attempts
 
-    ask(scene, "answer", "1:t", attempt=2)
+    ask(scene, "answer", "1", attempt=2)
     assert not trusts()
-    ask(scene, "answer", "2:t", attempt=3)
+    ask(scene, "answer", "2", attempt=3)
     assert trusts()
-    ask(scene, "fault", "3:t")
+    ask(scene, "fault", "3")
     assert not trusts()
 
 
@@ -299,26 +300,26 @@ def test_jobs_on_their_last_attempt_are_trusted_once_one_has_succeeded_until_an_
 
 
 def test_requests_that_are_overtaken_leave_their_places_and_set_their_tenant_aside(scene: UpstreamScene) -> None:
-    ask(scene, "answer", "0:t")
+    ask(scene, "answer", "0")
     hang = {"messages": [{"role": "user", "content": "please hang"}]}
     for number in range(3):
-        scene.submit(hang, f"{number}:hang", tenant="loud")
+        scene.submit(hang, str(number), "hang", tenant="loud")
     assert scene.engine.free_capacity().slots == 1
-    ask(scene, "answer", "1:t")
+    ask(scene, "answer", "1")
     wait_for(lambda: scene.engine.free_capacity().slots == 4, "the places of the requests that hang")
     assert scene.engine.free_capacity().aside == ("loud",)
     assert scene.engine.slots == 7
     for number in range(3):
-        scene.engine.cancel(f"{number}:hang")
+        scene.engine.cancel(ClaimRef(str(number), "hang"))
     wait_for(lambda: scene.engine.slots == 4, "the end of the requests that hang")
     assert scene.engine.free_capacity().aside == ()
 
 
 def test_if_nothing_is_answered_no_request_leaves_its_place(scene: UpstreamScene, server: UpstreamServer) -> None:
-    ask(scene, "answer", "0:t")
+    ask(scene, "answer", "0")
     hang = {"messages": [{"role": "user", "content": "please hang"}]}
     for number in range(4):
-        scene.submit(hang, f"{number}:hang")
+        scene.submit(hang, str(number), "hang")
     server.wait_for_requests(5)
     sweeps = scene.engine.stats.sweeps
     wait_for(lambda: scene.engine.stats.sweeps > sweeps + 12, "more than a second")
