@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain test coverage test-upstream test-alerts test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom clean
+.PHONY: help up install otel toolchain quick test coverage test-upstream test-alerts test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -58,6 +58,11 @@ test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests but those
 	@$(BIN)/python -m compileall -q shared web workers tests
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
+
+quick: export PYTHONDONTWRITEBYTECODE =
+quick: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of single parts and of scripts, and properties with few examples, in at most four minutes
+	@$(BIN)/python -m compileall -q shared web workers tests
+	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) tests/unit tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
 coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run all tests and print which lines of shared, web and workers they do not run

@@ -10,6 +10,7 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
+import web.boot  # noqa: E402, F401 - see preload_app
 from shared import log as logging  # noqa: E402
 from shared.errors import StoreUnavailable  # noqa: E402
 from web.http.connection_bounds import RESERVE, connection_limits  # noqa: E402
@@ -46,7 +47,8 @@ forwarder_headers = ""
 #: The longest header, in bytes: an identity token with many groups is longer than gunicorn's default, 8190. The whole
 #: head has a bound too (web/server/parser.py).
 limit_request_field_size = 17_000 if _settings.oidc_issuer else 8_190
-#: Each worker process loads the app itself, so that no worker is forked from a master that has threads and sockets.
+#: Each worker process creates the app itself, so that no worker is forked from a master that has threads and sockets.
+#: The app's modules are loaded once, in the master, and the workers share their memory.
 preload_app = False
 #: The folder of gunicorn's heartbeat file. It is in memory, because writes to a slow disk would block the event loop.
 worker_tmp_dir = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112, S108 - gunicorn wants a string

@@ -9,6 +9,7 @@ from shared.jobs.job import ClaimRef
 from shared.store import keys
 from shared.store.replies import HeldProgress
 from tests.properties.test_store_machine import RATES, StoreMachine
+from tests.support.examples import examples
 from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
 from tests.support.model_claim import HeldJob
 
@@ -106,6 +107,6 @@ def test_exchanges_agree_with_the_reference_model(redis_client):
     run_state_machine_as_test(
         ContendMachine,
         settings=settings(
-            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(25), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -11,9 +11,12 @@ from bench.sim.fairness import Scenario, max_min, run_scenario
 from bench.sim.ours import PenstockSystem
 from bench.sim.scenarios import drawn, flood, floods_of_long_answers, named
 from shared.audit.invariants import find_breaches
+from tests.support.examples import examples
 
 #: Few enough examples for CI; `python -m bench.fairness` runs a thousand.
-FEW_EXAMPLES = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW_EXAMPLES = settings(
+    max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def run_checked(client: redis.Redis, scenario: Scenario, **environ: str):
@@ -34,7 +37,7 @@ def test_the_services_of_two_tenants_or_groups_that_wait_for_one_pool_never_diff
     assert {job.outcome for job in jobs} == {"succeeded"}
 
 
-@settings(FEW_EXAMPLES, max_examples=4)
+@settings(FEW_EXAMPLES, max_examples=examples(4))
 @given(seed=st.integers(0, 2**32 - 1), pools=st.integers(1, 3), grouped=st.booleans())
 def test_with_preemption_the_services_never_differ_by_more_than_what_the_slots_compute_in_a_quantum(
     redis_client, seed, pools, grouped
@@ -51,7 +54,7 @@ def check_pauses(jobs: list[SimJob], quantum_ms: int) -> None:
     assert [job.number for job in jobs if job.pauses * (quantum_ms / 4 - 0.5) > job.slot_ms] == []
 
 
-@settings(FEW_EXAMPLES, max_examples=3)
+@settings(FEW_EXAMPLES, max_examples=examples(3))
 @given(
     tenants=st.integers(2, 7),
     slots=st.integers(1, 4),

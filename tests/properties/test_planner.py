@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shared.clock import ManualClock
+from tests.support.examples import examples
 from tests.support.lockstep import Lockstep, lockstep_engine
 from workers.engine.events import Ended, JobSpec
 from workers.engine.planner import MIN_PROMPT_TOKENS, TARGET_FRACTION, PendingPrompt, PlanLimits, plan, service_order
@@ -93,7 +94,7 @@ def test_odd_steps_serve_a_prompt_of_few_tokens_first_or_else_the_shortest_or_th
 
 
 @given(_sequences(), _limits, _step_time_models(), _turns)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_prompt_waits_at_most_two_steps_for_each_piece_up_to_its_own_last(waiting, limits, fit, turn):
     """A piece is 16 tokens, or what is left of its prompt. A prompt of one piece waits two steps for each prompt."""
     decoding, prompts = waiting
@@ -254,7 +255,7 @@ def test_no_observed_step_makes_the_step_time_model_negative_or_fail(steps):
     st.lists(st.tuples(st.integers(1, 300), st.integers(1, 40), st.floats(0.01, 3)), max_size=12),
     st.floats(1, 300),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_nothing_is_computed_for_a_sequence_more_than_one_step_after_its_deadline(jobs, target_ms):
     """Jobs arrive during many steps over a split cache, in which a step may have two calls."""
     clock, ended = ManualClock(), []

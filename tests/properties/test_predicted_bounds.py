@@ -16,6 +16,7 @@ from shared.store import keys
 from shared.store.replies import Admitted
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, a_job, an_ending
+from tests.support.examples import examples
 
 START_MS = 1_790_000_000_000
 #: Weighted tokens a second. A job of 10 prompt tokens and 40 tokens of 4 wt each computes for 810 ms.
@@ -64,7 +65,7 @@ class Queue:
             self.costs.pop(job.id)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     weights=st.lists(st.sampled_from([0.1, 1, 1, 7]), min_size=1, max_size=40),
     grouped=st.integers(0, 20),

@@ -14,6 +14,7 @@ from shared.store import keys
 from shared.store.replies import Admitted
 from shared.store.store import Store
 from tests.support.builders import a_job, advance_clock, an_ending, new_job_id
+from tests.support.examples import examples
 from tests.support.routed import serve, set_terms, to
 
 POOLS = ("p0", "p1", "p2", "p3")
@@ -95,7 +96,7 @@ def go_on(store: Store, action: str, pool: str, job: ClaimedJob) -> None:
         store.settle(an_ending(job.held), f"worker-of-{pool}")
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     drawn=st.lists(st.lists(steps, min_size=1, max_size=4), min_size=1, max_size=3),
     local=st.sets(st.sampled_from(POOLS)),

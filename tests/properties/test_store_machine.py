@@ -20,6 +20,7 @@ from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome
 from shared.store import keys
 from tests.support.builders import an_ending
+from tests.support.examples import examples
 from tests.support.machine import CELLS, PROGRESS, SLUGS, START_MS, TENANTS, WORKERS, QueueMachine
 from tests.support.machine_budgets import LATE_MS, BudgetedMachine
 
@@ -258,24 +259,25 @@ class BytesMachine(StoreMachine):
 @pytest.mark.minutes
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("machine", "examples", "reason"),
+    ("machine", "number", "reason"),
     [
         (StoreMachine, 25, "inflight_full"),
         (OverloadMachine, 20, "backlog_full"),
         (BytesMachine, 14, "tenant_bytes_full"),
     ],
 )
-def test_the_scripts_agree_with_the_reference_model(redis_client, machine, examples, reason):
+def test_the_scripts_agree_with_the_reference_model(redis_client, machine, number, reason):
     """`reason` is that of the check which the machine is there for: without one such refusal, it would test nothing."""
     machine.client, machine.refusals = redis_client, Counter()
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples,
+            max_examples=examples(number),
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),
             derandomize=False,
         ),
     )
-    assert machine.refusals[reason] > 0
+    # A few examples may do without such a refusal.
+    assert machine.refusals[reason] > 0 or examples(number) < number
