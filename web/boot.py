@@ -4,11 +4,11 @@ import atexit
 import os
 import signal
 
-import structlog
 from apiflask import APIFlask
 
 from shared import log as logging
 from shared.clock import RealClock
+from shared.log import get_logger
 from shared.settings.settings import load
 from web.app import create_app
 from web.batches.feeder import start_feeding
@@ -17,7 +17,7 @@ from web.runtime.duties import start_duties
 from web.runtime.start import open_store
 from web.webhooks.sender import WebhookSender
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def boot() -> APIFlask:

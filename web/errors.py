@@ -1,20 +1,19 @@
 """Flask error handlers, which convert every exception that a route raises to an HTTP response."""
 
-import structlog
 from apiflask import HTTPError
 from flask import Flask, Response, request
 from pydantic import ValidationError
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 
 from shared.errors import FilesUnavailable, StoreUnavailable
-from shared.log import LimitedEvent
+from shared.log import LimitedEvent, get_logger
 from shared.settings.settings import Settings
 from web.batches.records import files_unavailable
 from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value, unknown_path
 from web.request.responses import problem_response, store_away_response
 from web.runtime.current import current_context
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: While the store is away, even a request with an unknown key ends with this event.
 _STORE_AWAY = LimitedEvent("store.away")

@@ -14,14 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
-import structlog
-
 from shared import failpoints
 from shared import log as logging
 from shared.clock import RealClock
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
 from shared.jobs.cost import reported_weight
 from shared.jobs.model_name import served_names
+from shared.log import get_logger
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
 from shared.store.connection import open_client
@@ -40,7 +39,7 @@ from workers.model.model_file import model_file
 from workers.model.progress_bar import loading_bar
 from workers.supervisor import Supervisor
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: While a starting worker waits for the store: how long it pauses between tries, and how often it logs that it waits.
 _RETRY_S, _LOG_INTERVAL_S = 0.2, 10.0

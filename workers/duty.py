@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
-
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: First and longest delay between retries after a failed pass. They are short enough that a lease of one second is not
 #: lost, and long enough that the retries do not slow down a store that is loading its data file.

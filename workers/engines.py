@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
-
 from shared.clock import Clock
+from shared.log import get_logger
 from shared.settings.settings import Settings
 from workers.engine.events import Event
 from workers.engine.factory import make_engine
 from workers.job_engine import JobEngine
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def make_job_engine(

@@ -13,17 +13,16 @@ from http import HTTPStatus
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
 from shared.errors import ConfigError
-from shared.log import LimitedEvent
+from shared.log import LimitedEvent, get_logger
 from shared.probe_connections import ProbeConnections
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FAULT = LimitedEvent("worker.exporter_fault")
 

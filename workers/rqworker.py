@@ -13,15 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-import structlog
 from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
 
 from shared.errors import StoreUnavailable
-from shared.log import LimitedEvent
+from shared.log import LimitedEvent, get_logger
 from shared.store.redis_errors import store_faults
 
-log = structlog.get_logger()
+log = get_logger()
 
 _UNREGISTERED = LimitedEvent("rq.unregistered", interval_s=60.0)
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-import structlog
-
 from shared.audit.sweeper import Sweeper
 from shared.clock import Clock
 from shared.errors import SchemaConflict, SettingsConflict, StoreUnavailable
+from shared.log import get_logger
 from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
 from shared.store.store import Store
@@ -35,7 +34,7 @@ from workers.duty import Duty
 from workers.exit_codes import ExitCode
 from workers.rqworker import RqWorker
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: Time at the end of the grace period that is reserved for releasing jobs, and the largest share of the grace period
 #: that this time may take up.

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
-import structlog
 
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The store keeps about this many records, the newest. At a few changes a day, they reach back for years.
 MAX_RECORDS = 10_000

@@ -7,13 +7,13 @@ time has the turn to sweep; if it stops, another one gets the turn after 10 s.
 import secrets
 from typing import TYPE_CHECKING
 
-import structlog
+from shared.log import get_logger
 
 if TYPE_CHECKING:
     from shared.store.replies import SweepSource, Swept
     from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: Interval between passes, in seconds. Only other programs make a sweep necessary, so more frequent ones are not.
 PERIOD_S = 3.0

@@ -7,12 +7,12 @@ more than 250 ms apart. A job therefore ends at most 250 ms late.
 
 from typing import TYPE_CHECKING
 
-import structlog
+from shared.log import get_logger
 
 if TYPE_CHECKING:
     from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The longest and the shortest pause between two passes, in seconds. A reaper pauses until the next job is due. The
 #: shortest pause prevents it from calling the store again and again in the last few milliseconds before that.

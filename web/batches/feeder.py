@@ -7,16 +7,15 @@ import secrets
 import threading
 import time
 
-import structlog
-
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 from shared.store.batches.batches import Batches, ClaimLost
 from shared.store.batches.storage_location import remove_old_files
 from web.batches.turn import take_turn
 from web.http import shutdown
 from web.runtime.context import DoorContext
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The longest wait before a process looks whether a batch is due, and the wait after an error, in seconds.
 _LOOK_S, _AFTER_ERROR_S = 1.0, 1.0

@@ -4,10 +4,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
 from shared.errors import StoreUnavailable
 from shared.jobs.job import BatchLine
+from shared.log import get_logger
 from shared.store.batches.batches import ClaimedBatch, StoredBatch
 from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.refusals import Yield
@@ -29,7 +28,7 @@ from web.jobs.openai_requests import (
 from web.openai.accepted_fields import unsupported
 from web.runtime.context import DoorContext
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long a line waits after an error that is not its own, and at least after a refusal of its own deadline, in ms.
 _FAULT_REST_MS, _OWN_REST_MS = 1_000, 1_000

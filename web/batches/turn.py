@@ -2,10 +2,9 @@
 
 import json
 
-import structlog
-
 from shared.accounts.api_keys import ApiKeys
 from shared.errors import ConfigError
+from shared.log import get_logger
 from shared.store.batches.batches import Batches, BatchProgress, BatchStatus, ClaimedBatch
 from shared.store.batches.files import StoredFile
 from web.batches.claim_holder import ClaimHolder
@@ -17,7 +16,7 @@ from web.http.api_errors import ApiError
 from web.jobs.callers import Caller, enabled_policy
 from web.runtime.context import DoorContext
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long a batch rests that another program has spoiled, in ms.
 _SPOILED_REST_MS = 60_000

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-import structlog
-
 from shared.errors import StoreUnavailable
-from shared.log import LimitedEvent
+from shared.log import LimitedEvent, get_logger
 from web.api.refusals import store_unavailable_yield
 from web.gate import answers
 from web.gate.bounds import Bounds
@@ -31,7 +29,7 @@ from web.http.api_errors import ApiError
 from web.runtime.context import DoorContext
 from web.runtime.unfinished_bytes import SMALL_BYTES
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: While the store is away, even a frame with an unknown key ends with this event.
 _STORE_AWAY = LimitedEvent("store.away")

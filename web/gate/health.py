@@ -7,12 +7,11 @@ from http import HTTPStatus
 from typing import Any
 
 import gevent
-import structlog
 from gevent.pywsgi import Input, WSGIHandler, WSGIServer
 from prometheus_client.exposition import make_wsgi_app
 
 from shared.errors import ConfigError, StoreUnavailable
-from shared.log import LimitedEvent
+from shared.log import LimitedEvent, get_logger
 from shared.probe_connections import ProbeConnections
 from web.gate.server import Gate, format_address
 from web.http.client_address import TrustedProxies
@@ -20,7 +19,7 @@ from web.http.process_metrics import package_version
 from web.jobs.snapshots import Readiness, read_readiness
 from web.runtime.context import DoorContext
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FAULT = LimitedEvent("gate.exporter_fault")
 

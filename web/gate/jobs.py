@@ -3,10 +3,9 @@
 import threading
 from collections.abc import Callable
 
-import structlog
-
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
+from shared.log import get_logger
 from web.gate.answers import Frame, Ref, error_frame, final, progress
 from web.http.api_errors import ApiError
 from web.jobs.cancel_on_disconnect import cancel_when_possible
@@ -14,7 +13,7 @@ from web.jobs.event_stream import JobEnded, JobStarted, TextDelta, follow_job
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import KeyUse
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class GateJob:

@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-import structlog
 from gevent.server import StreamServer
 from prometheus_client import Counter, Gauge
 
 from shared.errors import ConfigError, StoreUnavailable
+from shared.log import get_logger
 from shared.metrics import process as specs
 from web.gate.answers import error_frame, to_line
 from web.gate.bounds import Bounds
@@ -20,7 +20,7 @@ from web.gate.stranger_budget import StrangerBudget
 from web.jobs.snapshots import can_no_job_end
 from web.runtime.context import DoorContext
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long a stopping gate waits for its jobs in flight to end, in seconds. A stopping HTTP process waits equally long
 #: for its calls. The results of jobs that end later can be read over HTTP.

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import structlog
-
 from shared.errors import StoreUnavailable, Unconfirmed
 from shared.jobs.job import JobView, NewJob
 from shared.jobs.outcomes import Refused
+from shared.log import get_logger
 from shared.store.repeat_lookup import EarlierRequest
 from shared.store.replies import Admitted, IdempotencyMismatch, Quote, RouteChanged, StaleClaim
 from shared.tracing.names import Attribute, SpanName
@@ -22,7 +21,7 @@ from web.jobs.generation import GenerationRequest
 from web.jobs.new_job import make_job
 from web.runtime.context import DoorContext
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: If a call of the admit script fails within this time, in seconds, it is sent once more. A call on a broken connection
 #: fails immediately, and a second call opens a new connection. A call that fails later has used up the store timeout of

@@ -8,11 +8,10 @@ call is cut off at last, its job is not canceled.
 from collections.abc import Iterator
 from itertools import chain
 
-import structlog
-
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
+from shared.log import get_logger
 from web.api.deadline import RequestDeadline
 from web.api.job_json import has_ended
 from web.api.refusals import RESTART_HINT_MS, retry_headers
@@ -26,7 +25,7 @@ from web.openai.chat_answers import job_end_error
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long a call still waits for its job's end after the deadline has passed, in seconds. The store accepts a success
 #: up to 1 s after the deadline (shared/lua/settle.lua), and the reaper may end an expired job 250 ms late.

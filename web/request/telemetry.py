@@ -4,12 +4,12 @@ import re
 import secrets
 from contextlib import suppress
 
-import structlog
 from flask import Flask, Response, g, request
 
+from shared.log import bind_request, get_logger
 from web.http.process_metrics import ProcessMetrics
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The request ids that a proxy or a client may choose; any other id is replaced by a random one.
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:=+/-]{1,128}\Z")
@@ -43,10 +43,7 @@ def install(app: Flask, metrics: ProcessMetrics) -> None:
     def begin() -> None:
         g.began_s = metrics.clock.monotonic()
         g.request_id = client_request_id() or secrets.token_hex(16)
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=g.request_id)
-        if traceparent():
-            structlog.contextvars.bind_contextvars(traceparent=traceparent())
+        bind_request(request_id=g.request_id, **({"traceparent": traceparent()} if traceparent() else {}))
 
     @app.after_request
     def end(response: Response) -> Response:

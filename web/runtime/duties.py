@@ -4,17 +4,16 @@ import threading
 import time
 from collections.abc import Callable
 
-import structlog
-
 from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
 from shared.store.store import Store
 from web.runtime.disk_threads import in_disk_thread
 from web.runtime.start import configure_store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long to wait before the next attempt while the store does not answer, in seconds.
 AWAY_S = 0.25

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 import redis
-import structlog
 
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 from shared.store import keys
 from shared.store.redis_errors import store_faults
 from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 Event = tuple[str, dict[str, str]]
 

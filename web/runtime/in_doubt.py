@@ -10,14 +10,13 @@ import threading
 from collections import deque
 from dataclasses import dataclass, replace
 
-import structlog
-
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.jobs.outcomes import EndCode
+from shared.log import get_logger
 from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long to wait before the next attempt while the store does not answer, in seconds.
 REST_S = 0.25

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import structlog
-
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
+from shared.log import get_logger
 from shared.settings.settings import Settings, load
 from shared.store.batches.folder import run_here
 from shared.store.batches.storage_location import claim_home, files_folder
@@ -25,7 +24,7 @@ from web.http.connection_bounds import connection_limits
 from web.http.request_bounds import RequestBounds, request_bounds
 from web.sign_in.sign_in import sign_in_proxies
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The exit codes for a wrong setting and for a store that could lose jobs; workers use the same codes. A restart fixes
 #: neither problem.

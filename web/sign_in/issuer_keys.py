@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from shared.clock import Clock
+from shared.log import get_logger
 from web.sign_in.fetching import FetchFailed, fetch_object
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The least time between the beginnings of two fetches, in seconds, whatever tokens clients send. A key that the issuer
 #: has just begun to use is accepted at the latest after this time.

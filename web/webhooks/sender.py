@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-import structlog
-
 from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.errors import StoreUnavailable
-from shared.log import LimitedEvent
+from shared.log import LimitedEvent, get_logger
 from shared.settings.webhook_hosts import parse_hosts
 from shared.store.webhook_results import WebhookResult
 from shared.store.webhooks import ClaimedWebhook, Webhooks
@@ -24,7 +22,7 @@ from web.webhooks.names import NameResolver, NoThreadFree, Resolve
 from web.webhooks.post import post
 from web.webhooks.signature import signed_headers
 
-log = structlog.get_logger()
+log = get_logger()
 #: The owner of a receiver can cause these lines as often as they like.
 _FAILED, _FAULT = LimitedEvent("webhook.failed"), LimitedEvent("webhook.fault", interval_s=60)
 

@@ -2,17 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 from shared.audit.invariants import find_breaches
 from shared.audit.repair import give_ttls
 from shared.clock import Clock
+from shared.log import get_logger
 from workers.duties.claimed_jobs import ClaimedJobs
 
 if TYPE_CHECKING:
     from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long the worker must have been idle before an audit, and the interval between audits. An audit reads every key in
 #: the store, so it must not run while the store is busy.

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import structlog
-
 from shared import failpoints
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.jobs.answer_ids import PackedIds
 from shared.jobs.job import ClaimRef, Deferral, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome
+from shared.log import get_logger
 from shared.store.replies import SettleAnswer, Settled
 from workers.answer_check import failed_check, may_escalate
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
@@ -30,7 +29,7 @@ from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Even
 if TYPE_CHECKING:
     from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The most jobs that are settled in one round trip. This many settles occupy the store for a few ms at most, so the
 #: answers arrive before the call times out.

@@ -7,8 +7,7 @@ than a lease, or when a call to the store blocks the job loop.
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import structlog
-
+from shared.log import get_logger
 from shared.store.replies import HeartbeatReport
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.job_engine import JobEngine
@@ -16,7 +15,7 @@ from workers.job_engine import JobEngine
 if TYPE_CHECKING:
     from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: Longest delay between heartbeats, in seconds. With one heartbeat a second, the worker stays live (a worker is
 #: considered live for 5 s after its last heartbeat), and it soon learns of a cancel that its doorbell missed.

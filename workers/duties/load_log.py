@@ -1,12 +1,11 @@
 """Logs one line every 10 s under load: running and waiting jobs, tokens per second, and KV cells in use."""
 
-import structlog
-
 from shared.clock import Clock
+from shared.log import get_logger
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.job_engine import JobEngine
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: Interval between log lines, in seconds: short enough to show changes, and long enough to keep a day's log readable.
 INTERVAL_S = 10.0

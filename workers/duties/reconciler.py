@@ -3,14 +3,13 @@
 import secrets
 from typing import TYPE_CHECKING
 
-import structlog
-
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 
 if TYPE_CHECKING:
     from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: Interval between two rounds, in seconds. A round examines all queues. More frequent rounds are not needed, because
 #: most damage is done by hand, and the reaper and the claims skip damaged entries until they are repaired.

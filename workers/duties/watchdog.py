@@ -3,12 +3,11 @@
 import os
 from collections.abc import Callable
 
-import structlog
-
 from shared.clock import Clock
+from shared.log import get_logger
 from workers.exit_codes import ExitCode
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Watchdog:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub as hf
-import structlog
 from huggingface_hub import constants
 from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is that of its HTTP client, which differs by version
     GatedRepoError,
@@ -22,9 +21,10 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 
 from shared.errors import ModelError
 from shared.jobs.model_name import HubName
+from shared.log import get_logger
 from workers.model.hf_files import choose
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: Timeout of the request for a repo's list of files.
 HUB_TIMEOUT_S = 10.0

@@ -4,9 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 ReportProgress = Callable[[float], None]
 
 
@@ -21,6 +18,10 @@ def loading_bar(what: str, *, alone: bool) -> Iterator[ReportProgress | None]:
     if not (alone and sys.stderr.isatty()):
         yield None
         return
+    # Most workers write to no terminal, and start sooner without these modules.
+    from rich.console import Console  # noqa: PLC0415 - see above
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - see above
+
     share = TextColumn("{task.percentage:>3.0f} %")
     columns = (TextColumn("{task.description}"), BarColumn(), share, TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

@@ -7,11 +7,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-import structlog
-
 from shared.clock import Clock
+from shared.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 Probe = Callable[[], Awaitable[str]]
 

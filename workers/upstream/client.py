@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol, Self
 
 import aiohttp
-import structlog
 
+from shared.log import get_logger
 from shared.proxies import proxy_for
 from workers.upstream.dialect import Dialect, refused_field
 from workers.upstream.faults import (
@@ -27,7 +27,7 @@ from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
 from workers.upstream.vectors import Vectors
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long a connection to the upstream may take, and the answer to a probe, in seconds.
 _CONNECT_S, _PROBE_S = 10.0, 5.0

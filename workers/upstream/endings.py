@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-import structlog
-
 from shared.clock import Clock
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
+from shared.log import get_logger
 from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED
 from workers.upstream.availability import Availability
 from workers.upstream.backoff import Backoff
@@ -28,7 +27,7 @@ from workers.upstream.faults import (
 from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.run import Run
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: A request whose connection the upstream closes before the first byte costs no attempt, nor does another failure in a
 #: crash that has cost one. But a request that makes the upstream crash must not come back for ever. Of this many jobs

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
-
 from shared.clock import Clock
 from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import EndCode, Outcome
+from shared.log import get_logger
 from workers.engine.backend import Facts, Prepared
 from workers.engine.events import DROPPED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.sampling import Sampling
@@ -27,7 +26,7 @@ from workers.upstream.request import build_request
 from workers.upstream.run import Run
 from workers.upstream.unpausable import Unpausable
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: Interval at which an event loop without events shows that it works, in seconds.
 _SWEEP_S = 0.1

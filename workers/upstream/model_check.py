@@ -4,9 +4,9 @@ import json
 import re
 from typing import Any, Protocol
 
-import structlog
+from shared.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The statuses by which an upstream rejects a worker: its key or its URL is wrong.
 _NOT_ACCEPTED = frozenset({301, 302, 303, 307, 308, 401, 403})

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import structlog
 
 from shared import log
 from shared.clock import ManualClock
+from tests.support.processes import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -117,3 +119,12 @@ def test_an_event_that_anybody_can_cause_is_logged_once_a_second_with_the_number
     event.log("info", error="too soon again")
     found = [(line["level"], line["event"], line["error"], line["left_out"]) for line in lines(capsys)]
     assert found == [("info", "http.unreadable", "error 0", 0), ("warning", "http.unreadable", "the next", 1_000)]
+
+
+@pytest.mark.parametrize("module", ["web.boot", "workers.__main__", "web.gate.__main__"])
+def test_a_process_that_draws_nothing_on_a_terminal_starts_without_rich(module: str) -> None:
+    """structlog would import it, which takes a tenth of a second."""
+    code = (
+        f"import {module}, sys; assert not [name for name in sys.modules if name.split('.')[0] == 'rich']; import rich"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)

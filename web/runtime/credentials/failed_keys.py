@@ -4,12 +4,11 @@ import threading
 from collections import OrderedDict
 from typing import TypeVar
 
-import structlog
-
 from shared.clock import Clock
+from shared.log import get_logger
 from web.http.client_address import TrustedProxies
 
-log = structlog.get_logger()
+log = get_logger()
 
 _Value = TypeVar("_Value")
 

@@ -4,14 +4,13 @@ import threading
 import weakref
 from collections.abc import Callable
 
-import structlog
-
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 from web.http.api_errors import ApiError
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: The time between two passes, in seconds. A stream notices the result of a pass within another half second, so that it
 #: ends about a second after the change, as docs/http.md promises.

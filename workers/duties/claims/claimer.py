@@ -18,11 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from shared.clock import Clock
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
+from shared.log import get_logger
 from shared.store.replies import ClaimReply, HeldProgress
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.handover import SlotHandover
@@ -35,7 +34,7 @@ from workers.job_engine import JobEngine
 if TYPE_CHECKING:
     from shared.store.store import Store
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: How long an idle worker waits for a ring of the doorbell before it claims without one. A ring is lost if the process
 #: that received it dies. A claim that finds no job costs the store about 50 µs.

@@ -4,19 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from shared import failpoints
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from shared.jobs.request_texts import request_texts
+from shared.log import get_logger
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.handover import SlotHandover
 from workers.duties.claims.preparation import Preparation, PreparationResult, prepare
 from workers.engine.events import JobRejected, JobSpec
 from workers.job_engine import JobEngine
 
-log = structlog.get_logger()
+log = get_logger()
 
 #: A prompt of at most this many texts and characters is prepared without another thread, which takes a ms or two.
 _QUICK_TEXTS, _QUICK_CHARS = 32, 8192

@@ -15,11 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import structlog
-
+from shared.log import get_logger
 from workers.engine.llama.log import LlamaLog
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 #: The kernel's log. Only root, or a process with CAP_SYSLOG, can read it on most machines.
 _KERNEL_LOG = Path("/dev/kmsg")

@@ -4,9 +4,9 @@ import re
 from collections import deque
 from contextlib import suppress
 
-import structlog
+from shared.log import get_logger
 
-_log = structlog.get_logger()
+_log = get_logger()
 
 _MIB = 1 << 20
 #: How the names of buffers in the host's memory begin or end: CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, Vulkan_Host.
