@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain quick test coverage test-upstream test-alerts test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom clean
+.PHONY: help up install otel toolchain quick test coverage test-upstream test-alerts test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -135,6 +135,9 @@ docs: $(STAMPS)/penstock ## regenerate .env.example, docs/settings.md, the table
 
 sbom: $(STAMPS)/penstock $(STAMPS)/dev ## write a CycloneDX bill of the installed materials to build/penstock.cdx.json
 	$(BIN)/python -m tools.sbom build/penstock.cdx.json
+
+release: $(STAMPS)/penstock $(STAMPS)/dev ## build the checked-out commit twice, check that the builds are equal and run, and write wheel, sdist, SBOM and checksums to build/release
+	$(BIN)/python -m tools.release
 
 clean: ## remove .venv
 	rm -rf $(VENV)

@@ -5,12 +5,12 @@ from apiflask import APIFlask
 from shared.clock import Clock
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from shared.version import package_version
 from web import errors
 from web.batches import file_routes as files
 from web.batches import routes as batches
 from web.console.console import register_console
 from web.dashboard.dashboard import mode_of, register_dashboard
-from web.http.process_metrics import package_version
 from web.openapi import document
 from web.request import caller as request_caller
 from web.request import hosts_and_cors, open_requests, telemetry

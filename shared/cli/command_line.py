@@ -131,12 +131,9 @@ def _report_usage_error(error: typer.TyperException) -> int:
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from importlib import metadata
+        from shared.version import version_text
 
-        try:
-            output.write_data(f"penstock {metadata.version('penstock')}")
-        except metadata.PackageNotFoundError:
-            output.write_data("penstock (not installed)")
+        output.write_data(version_text())
         raise typer.Exit
 
 
@@ -144,7 +141,8 @@ def _print_version(requested: bool) -> None:
 def _penstock(
     *,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show version and commit, and exit."),
     ] = False,
 ) -> None:
     pass

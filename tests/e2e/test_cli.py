@@ -36,7 +36,7 @@ def test_help_and_version_work_without_a_store_and_with_invalid_settings(tmp_pat
     helped = broken("--help")
     assert helped.returncode == 0
     assert "submit" in helped.stdout
-    assert re.fullmatch(r"penstock (\d+\.\d+\.\d+|\(not installed\))\n", broken("--version").stdout)
+    assert re.fullmatch(r"penstock (\d+\.\d+\.\d+|\(not installed\))( \(commit .+\))?\n", broken("--version").stdout)
 
 
 def test_running_without_a_command_prints_the_help_and_exits_2(penstock: Program) -> None:

@@ -7,12 +7,12 @@ from flask import render_template, request
 
 from shared.clock import Clock
 from shared.store.store import Store
+from shared.version import package_version
 from web.console import actions, guard, jobs, live, panels, submit
 from web.console.current import current_feed, keep_feed
 from web.console.feed import ConsoleFeed
 from web.console.page_token import PageTokens
 from web.console.reads import read_counts
-from web.http.process_metrics import package_version
 from web.request.caller import acting_admin
 from web.runtime.current import current_context
 

@@ -13,9 +13,9 @@ from prometheus_client.exposition import make_wsgi_app
 from shared.errors import ConfigError, StoreUnavailable
 from shared.log import LimitedEvent, get_logger
 from shared.probe_connections import ProbeConnections
+from shared.version import package_version
 from web.gate.server import Gate, format_address
 from web.http.client_address import TrustedProxies
-from web.http.process_metrics import package_version
 from web.jobs.snapshots import Readiness, read_readiness
 from web.runtime.context import DoorContext
 

@@ -3,27 +3,19 @@
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from shared.clock import Clock
 from shared.metrics import process as specs
 from shared.metrics.spec import BUCKETS_MS, MetricSpec
+from shared.version import package_version
 from web.http.connection_bounds import DoorBound
 
 _BUCKETS_S = tuple(ms / 1000 for ms in BUCKETS_MS)
 #: The buckets for round trips to the store. They begin at smaller values than the buckets for requests, because a round
 #: trip to a nearby store takes far less time than a request.
 _SCRIPT_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-
-
-def package_version() -> str:
-    """Return the version of the installed Penstock, or "0" if it is not installed as a package."""
-    try:
-        return version("penstock")
-    except PackageNotFoundError:
-        return "0"
 
 
 class ProcessMetrics:

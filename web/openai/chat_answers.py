@@ -9,11 +9,11 @@ from shared.answer_parts import AnswerParts, PartsReader, read_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
+from shared.version import package_version
 from web.api.candidates import Choice, choices_of, n_candidates
 from web.api.job_json import degraded_json, error_json, queue_facts
 from web.api.logprobs import chat_logprobs, completion_logprobs
 from web.http.api_errors import ApiError
-from web.http.process_metrics import package_version
 from web.openai.message_parts import delta_fields, message_fields
 
 AnswerKind = Literal["chat", "completion"]

@@ -7,8 +7,8 @@ from flask import Response, current_app, render_template, request
 
 from shared.errors import StoreUnavailable
 from shared.examples import curl_example, openai_example
+from shared.version import package_version
 from web.http.allowed_names import host_name
-from web.http.process_metrics import package_version
 from web.routes.pages import CONTENT_SECURITY_POLICY
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context

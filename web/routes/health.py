@@ -5,7 +5,7 @@ from flask import Response, request
 from prometheus_client.exposition import choose_encoder
 
 from shared.errors import StoreUnavailable
-from web.http.process_metrics import package_version
+from shared.version import package_version
 from web.jobs.snapshots import read_readiness
 from web.request.caller import require_admin
 from web.request.responses import json_response, store_away_response
