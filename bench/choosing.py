@@ -63,7 +63,7 @@ def ways(rows: int, threads: list[int], seed: int) -> dict[str, float]:
     def with_logprobs() -> None:
         tokens = first.choose(logits, plain)
         for at in range(0, rows, 8):
-            Logprobs(5, lambda _: b"", lambda _: b"").add(logits[at], int(tokens[at]))  # type: ignore[arg-type]
+            Logprobs(5, lambda _: b"", lambda _: b"", first.largest).add(logits[at], int(tokens[at]))  # type: ignore[arg-type]
 
     found["C, logprobs in one row of eight"] = _ms(with_logprobs)
     slow = Chooser(Finder(1, None))

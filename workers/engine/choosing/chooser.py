@@ -9,7 +9,7 @@ import numpy as np
 
 from workers.engine.choosing.adjusted import Adjustments, undo
 from workers.engine.choosing.draw import Doubles, Rules, chances_at, draw
-from workers.engine.choosing.largest import MAX_K, MAX_ROW, Finder, Floats, largest_in
+from workers.engine.choosing.largest import MAX_K, MAX_ROW, Finder, Floats, Ids, largest_in
 from workers.engine.sampling import Sampling, is_greedy
 
 Tokens = np.ndarray[Any, np.dtype[np.int64]]
@@ -67,6 +67,13 @@ class Chooser:
         If all of them are impossible, the answer has to end, and the first of them is returned.
         """
         return int(tokens[self._place(logits, row, tokens) or 0])
+
+    def largest(self, row: Floats, k: int) -> Ids:
+        """Return the tokens of the `k` largest logits of one row, as `largest_in` does."""
+        if k > MAX_K or len(row) > MAX_ROW:
+            return largest_in(row, k).astype(np.int32)
+        found = self._finder.find(np.array([row.ctypes.data], np.uint64), np.array([k], np.int32), len(row))
+        return found.ids[0, : found.counts[0]]
 
     def _from_all(self, logits: Floats, row: Row) -> int | NothingToChoose:
         place = self._place(logits, row)

@@ -15,6 +15,11 @@ enum { MAX_BLOCK = 256, LANES = 32, MAX_K = 128, MAX_BLOCKS = 16384, BLOCKS_FOR_
 #else
 #define FOR_EACH_PROCESSOR
 #endif
+#if defined(__GNUC__)
+#define INLINED static inline __attribute__((always_inline))
+#else
+#define INLINED static inline
+#endif
 
 typedef struct {
     float value;
@@ -57,18 +62,27 @@ static inline int add(entry *heap, int n, int k, entry new) {
 }
 
 /* The maximum of each block; NaN is passed over, and -inf is the maximum of nothing. */
-FOR_EACH_PROCESSOR
-static void block_maxima(const float *x, int block, int blocks, float *maxima) {
+INLINED void maxima_of(const float *x, const int block, int blocks, float *maxima) {
     for (int b = 0; b < blocks; b++) {
         const float *p = x + (long)b * block;
         float m[LANES];
         for (int j = 0; j < LANES; j++) m[j] = -INFINITY;
+        /* If all passes are written out, the compiler keeps the lanes in registers. */
+#pragma GCC unroll 8
         for (int i = 0; i < block; i += LANES)
             for (int j = 0; j < LANES; j++) m[j] = p[i + j] > m[j] ? p[i + j] : m[j];
         for (int half = LANES / 2; half; half /= 2)
             for (int j = 0; j < half; j++) m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
         maxima[b] = m[0];
     }
+}
+
+FOR_EACH_PROCESSOR
+static void block_maxima(const float *x, int block, int blocks, float *maxima) {
+    if (block == MAX_BLOCK)
+        maxima_of(x, MAX_BLOCK, blocks, maxima);
+    else
+        maxima_of(x, block, blocks, maxima);
 }
 
 /* Finds the chunks of LANES numbers in which any number is at least as large as the bound. */

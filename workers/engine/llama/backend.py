@@ -174,7 +174,9 @@ class LlamaBackend:
             self._logprobs[slot] = saved
         elif job.keeps_logprobs:
             piece = self._prompt_maker.text_piece(job.form)
-            self._logprobs[slot] = Logprobs(job.sampling.logprobs or 0, self._vocab.piece_or_name, piece)
+            self._logprobs[slot] = Logprobs(
+                job.sampling.logprobs or 0, self._vocab.piece_or_name, piece, self._chooser.largest
+            )
 
     def set_prefix(self, slot: int, source: int, n: int) -> int:
         """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot.

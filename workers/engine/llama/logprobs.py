@@ -5,6 +5,7 @@ temperature are applied, so they do not depend on the sampling parameters.
 """
 
 import codecs
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,9 @@ Logits = np.ndarray[Any, np.dtype[np.float32]]
 #: Stands for the log probability of an impossible token, minus infinity, which JSON cannot represent. OpenAI's API uses
 #: the same number.
 IMPOSSIBLE = -9999.0
+#: How many logits are computed with at once. Arrays of a whole row of 128,256 would get new pages from the kernel for
+#: each row, which takes longer than the computation.
+_PART = 1 << 14
 
 
 @dataclass
@@ -30,18 +34,19 @@ class Logprobs:
     piece_or_name: Callable[[int], bytes]
     #: Returns the bytes that a token adds to the text. A control token adds none.
     piece: Callable[[int], bytes]
+    #: Returns the tokens of the largest logits, as `largest_in` does.
+    largest: Callable[[Logits, int], np.ndarray[Any, np.dtype[np.int32 | np.intp]]] = largest_in
     _tokens: list[tuple[bytes, float, list[tuple[bytes, float]]]] = field(default_factory=list)
     _pieces: list[bytes] = field(default_factory=list)
 
     def add(self, logits: Logits, token: int) -> None:
         """Add the next token of the answer. `logits` are the model's raw logits at the token's position."""
         top = min(self.top, len(logits))
-        likeliest = largest_in(logits, top) if top else np.empty(0, np.intp)
+        likeliest = self.largest(logits, top) if top else np.empty(0, np.intp)
         if len(likeliest) < top:
             # Impossible tokens are among the alternatives if there are not enough others.
             likeliest = np.argsort(-logits, kind="stable")[:top]
-        largest = float(logits.max())
-        log_sum = largest + float(np.log(np.exp(logits - np.float32(largest), dtype=np.float32).sum(dtype=np.float64)))
+        log_sum = _log_sum(logits)
         alternatives = [
             (self.piece_or_name(int(other)), _number(float(logits[other]) - log_sum)) for other in likeliest
         ]
@@ -62,6 +67,16 @@ class Logprobs:
             n_characters += len(decoder.decode(piece))
             entries.append([_plain(token), logprob, [[_plain(other), number] for other, number in alternatives]])
         return entries
+
+
+def _log_sum(logits: Logits) -> float:
+    """Return the logarithm of the sum of exp(logit)."""
+    largest, total, room = logits.max(), 0.0, np.empty(_PART, np.float32)
+    for begin in range(0, len(logits), _PART):
+        part = logits[begin : begin + _PART]
+        weights = np.subtract(part, largest, out=room[: len(part)])
+        total += float(np.exp(weights, out=weights).sum())
+    return float(largest) + math.log(total)
 
 
 def _number(logprob: float) -> float:

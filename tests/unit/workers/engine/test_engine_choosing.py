@@ -15,7 +15,7 @@ from tests.support.driven import Driven
 from workers.engine.choosing.adjusted import PENALTY_LAST_N, Adjustments, undo
 from workers.engine.choosing.chooser import Choice, Chooser, NothingToChoose, Row, _likeliest, _rules
 from workers.engine.choosing.draw import weights_of
-from workers.engine.choosing.largest import MAX_K, Finder, load_library
+from workers.engine.choosing.largest import MAX_K, Finder, largest_in, load_library
 from workers.engine.events import JobSpec
 from workers.engine.sampling import Sampling, is_greedy
 
@@ -187,6 +187,16 @@ def test_the_ways_in_c_in_threads_and_in_numpy_find_the_same(kind, n):
         numbers = np.sort(row[row > -INF])[::-1][:k]
         assert count == len(numbers)
         np.testing.assert_array_equal(values[:count], numbers)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_alternatives_of_one_row_are_found_as_in_numpy(kind, n):
+    chooser = Chooser(Finder(2, load_library()))
+    for row in some_logits(np.random.default_rng(n), kind, n, 4):
+        for k in {1, min(5, n), min(20, n), min(MAX_K, n), min(MAX_K + 1, n)}:
+            assert chooser.largest(row, k).tolist() == largest_in(row, k).tolist()
+    chooser.close()
 
 
 @pytest.mark.parametrize("scene", range(STEPS // 100))
