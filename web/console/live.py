@@ -9,12 +9,13 @@ from flask import Response, request
 
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
+from web.api.stream_format import frame
 from web.console.current import current_feed
 from web.console.feed import ConsoleFeed
 from web.http import shutdown
 from web.http.disconnect import watch_disconnect
 from web.request.caller import watch_admin
-from web.request.sse import frame, stream_response, with_comments
+from web.request.sse import stream_response, with_comments
 from web.runtime.current import current_context
 
 #: How long a browser should wait before it connects again, in ms.

@@ -5,26 +5,20 @@ from dataclasses import replace
 from typing import Any
 
 from apiflask import APIBlueprint
-from flask import Response, g
+from flask import Response
 
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
-from web.api.refusals import Yield
-from web.http.api_errors import ApiError
-from web.jobs.admission import offer
-from web.jobs.cancel_on_disconnect import wait_for_result
 from web.jobs.generation import GenerationRequest
 from web.jobs.openai_requests import embeddings_request, vector_request
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.rerank_schema import RerankBody, rerank_json
-from web.request.body import retry_attempt, return_ticket
-from web.request.caller import current_caller, watch_client
+from web.request.caller import current_caller
 from web.request.deadline import read_deadline
-from web.request.idempotency import with_refusal_identity
 from web.request.ignored_fields import name_ignored
-from web.request.responses import json_response, problem_response, yield_response
-from web.request.telemetry import traceparent
+from web.request.owned_calls import serve_owned, with_headers
+from web.request.responses import json_response
 from web.runtime.current import current_context
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")
@@ -80,24 +74,10 @@ def _serve(
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "hold")
     generation = replace(
-        to_request(deadline),
-        attempt=retry_attempt(),
-        return_ticket=return_ticket(body.return_ticket),
-        priority=body.priority,
-        traceparent=traceparent(),
-        request_id=g.request_id,
-        private=body.private,
+        with_headers(to_request(deadline), body.return_ticket), priority=body.priority, private=body.private
     )
-    verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
-    if not isinstance(verdict, Yield):
-        deadline = deadline.as_admitted(verdict.view.deadline_ms)
-    if isinstance(verdict, Yield):
-        response = yield_response(verdict)
-    else:
-        ended = wait_for_result(context, verdict.view, deadline, watch_client())
-        if isinstance(ended, ApiError):
-            response = problem_response(ended)
-        else:
-            response = json_response(to_json(ended), headers=route_headers(ended))
-    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
-    return name_ignored(context, body, response)
+
+    def to_response(view: JobView) -> Response:
+        return json_response(to_json(view), headers=route_headers(view))
+
+    return name_ignored(context, body, serve_owned(context, generation, deadline, to_response))

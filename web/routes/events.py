@@ -8,6 +8,7 @@ from flask import Response, request
 
 from shared.jobs.job import JobView
 from web.api.job_json import job_json
+from web.api.stream_format import frame
 from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value
 from web.jobs.event_stream import (
@@ -22,7 +23,7 @@ from web.jobs.event_tickets import job_of_ticket
 from web.jobs.tenant_jobs import read_job
 from web.request.caller import current_caller, uses_ticket, watch_client
 from web.request.open_requests import count_tenant
-from web.request.sse import frame, stream_response, with_comments
+from web.request.sse import stream_response, with_comments
 from web.runtime.context import DoorContext
 from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context

@@ -1,35 +1,27 @@
 """Anthropic's routes for messages; the unmodified `anthropic` package works with them."""
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from apiflask import APIBlueprint
 from flask import Response, g
 
 from shared.jobs.job import JobView
-from web.anthropic.error_shape import ROUTES, anthropic_error
+from web.anthropic.error_shape import ROUTES
 from web.anthropic.message_answers import message_json
-from web.anthropic.message_events import PING, Event, MessageEvents
+from web.anthropic.message_events import MessageEvents
 from web.anthropic.messages_schema import CountTokensBody, MessagesBody
-from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
-from web.api.refusals import Yield
-from web.http.api_errors import ApiError, error_response
-from web.jobs.admission import offer
-from web.jobs.cancel_on_disconnect import follow_from_first_text, wait_for_result
-from web.jobs.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
+from web.http.api_errors import ApiError
 from web.jobs.generation import GenerationRequest
-from web.openai.chat_answers import job_end_error
+from web.jobs.openai_requests import text_request
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
-from web.request.caller import current_caller, watch_client
+from web.request.caller import current_caller
 from web.request.deadline import read_deadline
-from web.request.idempotency import with_refusal_identity
 from web.request.ignored_fields import name_ignored
-from web.request.owned_streams import EndNotSeen, owning_frames, unsent_text, upstream_lost
-from web.request.responses import json_response, problem_response, yield_response
-from web.request.sse import frame, stream_response
-from web.routes.openai import generation_request
+from web.request.owned_calls import serve_owned, with_headers
+from web.request.responses import json_response
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 from web.runtime.model_pools import FoundRoute
@@ -60,18 +52,9 @@ def create(body: MessagesBody) -> Response:
     context, caller = current_context(), current_caller()
     chat = _chat(context, body)
     deadline = read_deadline(context, caller, chat, "stream" if body.stream else "hold")
-    generation = _as_message(generation_request(context, chat, "chat", deadline))
-    verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
-    if not isinstance(verdict, Yield):
-        deadline = deadline.as_admitted(verdict.view.deadline_ms)
-    if isinstance(verdict, Yield):
-        response = yield_response(verdict)
-    elif body.stream:
-        response = _stream(context, verdict.view, deadline)
-    else:
-        response = _plain(context, verdict.view, deadline)
-    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
-    return name_ignored(context, body, response)
+    request = _as_message(with_headers(text_request(context, chat, "chat", deadline), chat.return_ticket))
+    to_format = partial(MessageEvents, request_id=g.request_id) if body.stream else None
+    return name_ignored(context, body, serve_owned(context, request, deadline, _message_response, to_format))
 
 
 @bp.post("/v1/messages/count_tokens")
@@ -119,64 +102,5 @@ def _as_message(generation: GenerationRequest) -> GenerationRequest:
     return replace(generation, payload=generation.payload | parts, form=form)
 
 
-def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
-    ended = wait_for_result(context, view, deadline, watch_client())
-    if isinstance(ended, ApiError):
-        return problem_response(ended)
-    return json_response(message_json(ended), headers=route_headers(ended))
-
-
-def _stream(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
-    client = watch_client()
-    items = follow_from_first_text(context, view, deadline, client)
-    if isinstance(items, ApiError):
-        return problem_response(items)
-    request_id = g.request_id
-
-    def error_frame(problem: ApiError) -> str:
-        error = error_response(problem)
-        return _frame(anthropic_error(error.body, error.status, request_id))
-
-    frames = (_frame(event) if event else "" for event in _events(items, view))
-    owned = owning_frames(context, view, frames, client, error_frame=error_frame, comment=_frame(PING))
-    response = stream_response(owned)
-    response.headers.extend(route_headers(view))
-    return response
-
-
-def _events(items: Iterator[OwnedItem], view: JobView) -> Iterator[Event | None]:
-    """Yield the events of the message, and None for each NothingNew.
-
-    Raises ApiError if the job did not succeed, TextDiverged if a new attempt generates text that differs from the text
-    already sent, and EndNotSeen if the items stop before the job has ended.
-    """
-    events = MessageEvents(view)
-    yield from events.begin()
-    # `sent` is the text that the client has received, and `running` the text of the current attempt.
-    sent, running = "", ""
-    for item in items:
-        if isinstance(item, NothingNew):
-            yield None
-        elif isinstance(item, JobRequeued):
-            # At once, because the upstream may be away for long.
-            if sent and view.form.get("forwarded") is True:
-                raise upstream_lost(view.id)
-        elif isinstance(item, JobStarted):
-            running = running if item.resumed else ""
-        elif isinstance(item, TextDelta):
-            running += item.text
-            if unsent := unsent_text(sent, running, view.id):
-                sent = running
-                yield from events.add(unsent)
-        else:
-            if problem := job_end_error(item.view):
-                raise problem
-            if unsent := unsent_text(sent, item.view.text or "", view.id):
-                yield from events.add(unsent)
-            yield from events.end(item.view)
-            return
-    raise EndNotSeen
-
-
-def _frame(event: Event) -> str:
-    return frame(event["type"], event)
+def _message_response(view: JobView) -> Response:
+    return json_response(message_json(view), headers=route_headers(view))

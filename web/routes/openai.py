@@ -1,41 +1,28 @@
 """OpenAI's routes for chat completions, completions and models; the unmodified `openai` package works with them."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
 
 from apiflask import APIBlueprint
-from flask import Response, g
+from flask import Response
 
 from shared.jobs.job import JobView
-from web.api.candidates import choices_of
-from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
-from web.api.refusals import Yield
-from web.http.api_errors import ApiError, error_response
-from web.jobs.admission import offer
-from web.jobs.cancel_on_disconnect import follow_from_first_text, wait_for_result
-from web.jobs.event_stream import JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
-from web.jobs.generation import GenerationRequest
 from web.jobs.openai_requests import text_request
-from web.openai.chat_answers import AnswerFormat, AnswerKind, UsageChunks, answer_format, job_end_error
+from web.openai.chat_answers import AnswerKind, UsageChunks, answer_format
 from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_stream import ChatStream
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.tools_schema import ChatWithTools
-from web.request.body import retry_attempt, return_ticket
-from web.request.caller import current_caller, watch_client
+from web.request.caller import current_caller
 from web.request.deadline import read_deadline
-from web.request.idempotency import with_refusal_identity
 from web.request.ignored_fields import name_ignored
-from web.request.owned_streams import EndNotSeen, owning_frames, unsent_text, upstream_lost
-from web.request.responses import json_response, list_response, problem_response, yield_response
-from web.request.sse import data_frame, stream_response
-from web.request.telemetry import traceparent
+from web.request.owned_calls import serve_owned, with_headers
+from web.request.responses import json_response, list_response
 from web.routes.forwarding import forwarded_body
-from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
@@ -116,105 +103,17 @@ def completions(body: CompletionBody) -> Response:
 def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "stream" if body.stream else "hold")
-    generation = generation_request(context, body, kind, deadline)
-    verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
-    if not isinstance(verdict, Yield):
-        deadline = deadline.as_admitted(verdict.view.deadline_ms)
-    if isinstance(verdict, Yield):
-        response = yield_response(verdict)
-    elif body.stream:
+    generation = with_headers(text_request(context, body, kind, deadline), body.return_ticket)
+
+    def to_response(view: JobView) -> Response:
+        return json_response(answer_format(view, kind).complete(view), headers=route_headers(view))
+
+    def to_format(view: JobView) -> ChatStream:
         usage_chunks: UsageChunks = body.stream_options.usage_chunks if body.stream_options else "none"
-        response = _stream(context, verdict.view, answer_format(verdict.view, kind, usage_chunks), deadline)
-    else:
-        response = _plain(context, verdict.view, kind, deadline)
-    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
+        return ChatStream(answer_format(view, kind, usage_chunks))
+
+    response = serve_owned(context, generation, deadline, to_response, to_format if body.stream else None)
     return response if isinstance(body, ForwardedBody) else name_ignored(context, body, response)
-
-
-def generation_request(
-    context: DoorContext, body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind, deadline: RequestDeadline
-) -> GenerationRequest:
-    """Return the request for one answer to a chat or a prompt."""
-    return replace(
-        text_request(context, body, kind, deadline),
-        attempt=retry_attempt(),
-        return_ticket=return_ticket(body.return_ticket),
-        traceparent=traceparent(),
-        request_id=g.request_id,
-    )
-
-
-def _plain(context: DoorContext, view: JobView, kind: AnswerKind, deadline: RequestDeadline) -> Response:
-    ended = wait_for_result(context, view, deadline, watch_client())
-    if isinstance(ended, ApiError):
-        return problem_response(ended)
-    return json_response(answer_format(ended, kind).complete(ended), headers=route_headers(ended))
-
-
-def _stream(context: DoorContext, view: JobView, answer: AnswerFormat, deadline: RequestDeadline) -> Response:
-    client = watch_client()
-    items = follow_from_first_text(context, view, deadline, client)
-    if isinstance(items, ApiError):
-        return problem_response(items)
-    response = stream_response(owning_frames(context, view, _chunks(items, answer), client, error_frame=_error_frame))
-    response.headers.extend(route_headers(view))
-    return response
-
-
-def _chunks(items: Iterator[OwnedItem], answer: AnswerFormat) -> Iterator[str]:
-    """Yield one frame for each chunk, and "" for each NothingNew.
-
-    Raises ApiError if the job did not succeed, TextDiverged if a new attempt generates text that differs from the text
-    already sent, and EndNotSeen if the items stop before the job has ended.
-    """
-    yield from _frames(answer.role_chunks(), answer.usage_so_far(0))
-    # By choice: `sent` is the text that the client has received. `running` is the text of the current attempt: if the
-    # worker is lost and its tokens too, the next attempt generates the text again from its beginning.
-    sent, running = [""] * answer.choices, [""] * answer.choices
-    for item in items:
-        if isinstance(item, NothingNew):
-            yield ""
-        elif isinstance(item, JobRequeued):
-            # At once, because the upstream may be away for long.
-            if any(sent) and answer.forwarded:
-                raise upstream_lost(answer.job_id)
-        elif isinstance(item, JobStarted):
-            running = running if item.resumed else [""] * answer.choices
-        elif isinstance(item, TextDelta):
-            index = item.candidate or 0
-            running[index] += item.text
-            unsent = unsent_text(sent[index], running[index], answer.job_id)
-            if unsent:
-                sent[index] = running[index]
-                yield from _frames(answer.text_chunks(unsent, index), answer.usage_so_far(item.tokens))
-        else:
-            yield from _last_chunks(item.view, sent, answer)
-            return
-    raise EndNotSeen
-
-
-def _last_chunks(view: JobView, sent: list[str], answer: AnswerFormat) -> Iterator[str]:
-    problem = job_end_error(view)
-    if problem is not None:
-        raise problem
-    so_far = answer.usage_so_far(view.usage.completion_tokens if view.usage else 0)
-    for index, choice in enumerate(choices_of(view)):
-        text = choice.view.text
-        unsent = "" if text is None else unsent_text(sent[index], text, answer.job_id)
-        if unsent:
-            yield from _frames(answer.text_chunks(unsent, index), so_far)
-    yield from _frames([*answer.others_chunks(view), *answer.last_chunks(view)], so_far)
-    if answer.usage_chunks != "none":
-        yield data_frame(answer.usage_chunk(view))
-    yield "data: [DONE]\n\n"
-
-
-def _frames(chunks: list[dict[str, Any]], usage: dict[str, Any]) -> Iterator[str]:
-    return (data_frame(chunk | usage) for chunk in chunks)
-
-
-def _error_frame(problem: ApiError) -> str:
-    return data_frame(error_response(problem).body)
 
 
 def _model_json(name: str) -> dict[str, Any]:

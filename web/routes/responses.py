@@ -1,9 +1,8 @@
 """`/v1/responses`: create, read, follow and cancel responses; each is one job, admitted like all other jobs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, cast
 
 from apiflask import APIBlueprint
@@ -13,51 +12,33 @@ from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
-from web.http import shutdown
 from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
 from web.jobs.admission import AdmittedJob, offer
 from web.jobs.callers import Caller
-from web.jobs.cancel_on_disconnect import (
-    cancel_unless_stopping,
-    follow_from_first_text,
-    no_end_error,
-    wait_for_result,
-)
 from web.jobs.conversations import (
     continued,
     delete_response,
     find_response,
     forget_unstored,
 )
-from web.jobs.event_stream import (
-    READER_CHECK_INTERVAL_S,
-    JobEnded,
-    JobRequeued,
-    OwnedItem,
-    StreamItem,
-    TextDelta,
-    follow_job,
-)
 from web.jobs.item_references import items_of_input, with_referenced_items
 from web.jobs.long_poll import refresh_job
 from web.jobs.openai_requests import response_request
-from web.jobs.responses_events import ResponseEvents, TextDiverged
 from web.openai.accepted_fields import unsupported
+from web.openai.response_events import ResponseEvents
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
 from web.openai.responses_schema import check_include
 from web.openai.responses_tools import ResponsesWithTools
-from web.request.body import DoorRequest, retry_attempt, return_ticket
-from web.request.caller import current_caller, watch_client
+from web.request.body import DoorRequest
+from web.request.caller import current_caller
 from web.request.deadline import read_deadline
 from web.request.idempotency import with_job_identity, with_refusal_identity
 from web.request.ignored_fields import name_ignored
-from web.request.owned_streams import upstream_lost
+from web.request.owned_calls import answer_owned, with_headers
+from web.request.owned_streams import reader_stream
 from web.request.page_arguments import oldest_first, page_after, page_limit
-from web.request.responses import json_response, list_response, problem_response, yield_response
-from web.request.sse import stream_response, with_comments
-from web.request.telemetry import traceparent
+from web.request.responses import json_response, list_response
 from web.runtime.context import DoorContext
-from web.runtime.credentials.client_watch import ClientWatch
 from web.runtime.current import current_context
 from web.runtime.model_pools import FoundRoute
 
@@ -100,17 +81,20 @@ def create(body: ResponsesWithTools) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
     verdict = _offer(context, caller, body, deadline)
-    if not isinstance(verdict, Yield):
-        deadline = deadline.as_admitted(verdict.view.deadline_ms)
-    if isinstance(verdict, Yield):
-        response = yield_response(verdict)
-    elif body.background:
-        response = _reader_stream(context, verdict.view, None) if body.stream else _view_response(verdict.view)
-    elif body.stream:
-        response = _owner_stream(context, verdict.view, deadline)
+    if body.background and isinstance(verdict, AdmittedJob):
+        view = verdict.view
+        response = reader_stream(context, view, ResponseEvents(view)) if body.stream else _view_response(view)
+        response.headers["x-deadline-ms"] = str(deadline.as_admitted(view.deadline_ms).deadline_ms)
     else:
-        response = _plain(context, verdict.view, deadline)
-    response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
+        response = answer_owned(
+            context,
+            verdict,
+            deadline,
+            _view_response,
+            ResponseEvents if body.stream else None,
+            is_forwarded=lambda view: bool(context.pools.resolve_target(view.model, None).forwards),
+            on_end=partial(forget_unstored, context),
+        )
     response.headers.update({} if isinstance(verdict, Yield) else route_headers(verdict.view))
     return name_ignored(context, body, response)
 
@@ -138,7 +122,7 @@ def read(response_id: str) -> Response:
     for name in [*request.args.getlist("include"), *request.args.getlist("include[]")]:
         if check_include(name) and not has_logprobs(view):
             raise unsupported("include", f"{name} must be requested when the response is created")
-    return _reader_stream(context, view, after) if stream else _view_response(view)
+    return reader_stream(context, view, ResponseEvents(view, after)) if stream else _view_response(view)
 
 
 @bp.get("/v1/responses/<response_id>/input_items")
@@ -230,13 +214,7 @@ def _offer(
     with_identity = with_job_identity if body.background else with_refusal_identity
     with ExitStack() as held:
         held.callback(g.references.close)
-        request_of_body = replace(
-            response_request(context, body, deadline),
-            attempt=retry_attempt(),
-            return_ticket=return_ticket(body.return_ticket),
-            traceparent=traceparent(),
-            request_id=g.request_id,
-        )
+        request_of_body = with_headers(response_request(context, body, deadline), body.return_ticket)
         generation = continued(context, caller.tenant, request_of_body, held)
         verdict = offer(context, caller, with_identity(generation, caller.tenant))
     if body.background and isinstance(verdict, AdmittedJob) and not is_response(verdict.view):
@@ -258,85 +236,6 @@ def _find_response(context: DoorContext, response_id: str) -> JobView:
 
 def _view_response(view: JobView) -> Response:
     return json_response(response_json(view), headers=job_headers(view))
-
-
-def _plain(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
-    ended = wait_for_result(context, view, deadline, watch_client())
-    forget_unstored(context, view)
-    return problem_response(ended) if isinstance(ended, ApiError) else _view_response(ended)
-
-
-def _owner_stream(context: DoorContext, view: JobView, deadline: RequestDeadline) -> Response:
-    """Stream the events on the connection that owns the job; if the client disconnects, the job is canceled."""
-    client = watch_client()
-    items = follow_from_first_text(context, view, deadline, client)
-    if isinstance(items, ApiError):
-        return problem_response(items)
-    frames = _frames(context, ResponseEvents(view), view, _until_lost(context, view, items), client)
-    return stream_response(_owning_frames(context, view, frames, client))
-
-
-def _until_lost(context: DoorContext, view: JobView, items: Iterator[OwnedItem]) -> Iterator[StreamItem]:
-    """Yield the items. Raises ApiError if an upstream is lost that has shown a part of the text."""
-    has_shown = False
-    for item in items:
-        if not isinstance(item, JobRequeued):
-            has_shown = has_shown or isinstance(item, TextDelta)
-            yield item
-        elif has_shown and context.pools.resolve_target(view.model, None).forwards:
-            raise upstream_lost(view.id).problem
-
-
-def _reader_stream(context: DoorContext, view: JobView, after: int | None) -> Response:
-    """Stream the events to a reader that does not own the job; closing the stream cancels nothing."""
-    client = watch_client()
-    items = follow_job(
-        context,
-        view,
-        stop=lambda: client.gone() or shutdown.requested.is_set(),
-        check_interval_s=READER_CHECK_INTERVAL_S,
-    )
-    return stream_response(_frames(context, ResponseEvents(view, after), view, items, client))
-
-
-def _frames(
-    context: DoorContext, events: ResponseEvents, view: JobView, items: Iterator[StreamItem], client: ClientWatch
-) -> Iterator[str]:
-    """Yield the frames, with comments while none arrives; if the items stop before the job's end, yield an error."""
-    job_ended = False
-
-    def watch_for_end() -> Iterator[StreamItem]:
-        nonlocal job_ended
-        for item in items:
-            job_ended = isinstance(item, JobEnded)
-            yield item
-
-    try:
-        yield from with_comments(events.frames(watch_for_end()), context.clock)
-        # If this process stops, the stream ends without an error, and the client can resume it at another process.
-        if not job_ended and not shutdown.requested.is_set():
-            yield events.error_frame(no_end_error(view, client))
-    except TextDiverged as diverged:
-        yield diverged.frame
-    except ApiError as problem:
-        yield events.error_frame(problem)
-
-
-def _owning_frames(context: DoorContext, view: JobView, frames: Iterator[str], client: ClientWatch) -> Iterator[str]:
-    """Yield the frames; cancel the job if the stream stops before an event that ends the response."""
-    last_event = ""
-    try:
-        for frame in frames:
-            last_event = frame if frame.startswith("event: ") else last_event
-            yield frame
-    finally:
-        if last_event.startswith(_END_EVENTS):
-            forget_unstored(context, view)
-        else:
-            cancel_unless_stopping(context, view, client=client)
-
-
-_END_EVENTS = tuple(f"event: response.{kind}\n" for kind in ("completed", "incomplete", "failed"))
 
 
 def _query_bool(name: str) -> bool:

@@ -1,19 +1,18 @@
-"""Convert one job's stream items to the numbered events of a `/v1/responses` stream, without I/O.
+"""The stream of a response: its numbered events; pure functions.
 
 The number of a text event is computed from the position of the event's last character in the whole text. The numbers
 therefore increase with gaps. The same text has the same number whether it was read from the event stream, from a second
 attempt after a lost worker, or from the stored result, so a client can resume the stream after any number.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from shared.answer_parts import first_mark
 from shared.jobs.job import JobView
 from web.api.logprobs import job_logprobs
+from web.api.stream_format import NewText, StreamFormat, frame
 from web.http.api_errors import ApiError, error_response
-from web.jobs.event_stream import JobEnded, JobStarted, NothingNew, StreamItem, TextDelta
 from web.openai.chat_answers import has_parts
 from web.openai.output_events import OutputEvent, OutputEvents
 from web.openai.responses_answers import (
@@ -35,24 +34,18 @@ _TEXT_DONE, _PART_DONE, _ITEM_DONE, _END = range(_PART + 1, _PART + 5)
 _END_KIND = {"completed": "completed", "incomplete": "incomplete", "failed": "failed", "cancelled": "failed"}
 
 
-class TextDiverged(Exception):
-    """A new attempt generated text that differs from what the client has received; `frame` is the event to send."""
-
-    def __init__(self, frame: str) -> None:
-        super().__init__(frame)
-        self.frame = frame
-
-
-class ResponseEvents:
+class ResponseEvents(StreamFormat):
     """Formats the events of one response for one client: all, or only those with a number above `after`."""
+
+    shows_failures = True
 
     def __init__(self, view: JobView, after: int | None = None) -> None:
         self._view = view
         self._after = -1 if after is None else after
         self._item = {"item_id": message_json(view.id, None, "")["id"], "output_index": 0}
         self._content = self._item | {"content_index": 0}
-        #: `_sent` is the text formatted so far. `_running` is the text that the current attempt has generated so far.
-        self._sent, self._running = "", ""
+        #: The text formatted so far.
+        self._sent = ""
         self._in_progress = self._item_added = False
         #: Makes the events of the output if the answer may call tools, or those from where it turns out to have another
         #: part than its message. All other answers have only one item, a message.
@@ -60,62 +53,40 @@ class ResponseEvents:
             OutputEvents(view.id, _PART + 1, self._after, namespaces=namespaces_in(view)) if may_call(view) else None
         )
 
-    def frames(self, items: Iterator[StreamItem]) -> Iterator[str]:
-        """Yield the frames for these items, and "" for each NothingNew.
-
-        Raises TextDiverged if a new attempt generates text that differs from the text already sent.
-        """
+    def begin(self) -> Iterator[str]:
+        """Yield the events before the first attempt."""
         yield from self._frame("created", _CREATED, {"response": early_response_json(self._view, "queued")})
         yield from self._frame("queued", _QUEUED, {"response": early_response_json(self._view, "queued")})
-        for item in items:
-            if isinstance(item, NothingNew):
-                yield ""
-            elif isinstance(item, JobStarted):
-                if not item.resumed:
-                    self._running = ""
-                yield from self._start_progress()
-            elif isinstance(item, TextDelta):
-                self._running += item.text
-                yield from self._text(self._running)
-            else:
-                yield from self._end(item)
 
-    def error_frame(self, problem: ApiError) -> str:
-        """Return the last frame of a stream that stops before the response has ended.
-
-        OpenAI's packages raise an exception when they receive this frame.
-        """
+    def error(self, problem: ApiError) -> str:
+        """Return the event of an error. OpenAI's packages raise an exception when they receive it."""
         number = _PART + len(self._sent) + 1 if self._output is None else self._output.last_number
         error = error_response(problem).body["error"]
         flat = {name: error[name] for name in ("code", "message", "param")}
-        return _event("error", flat | {"type": "error", "sequence_number": number, "error": error})
+        return frame("error", flat | {"type": "error", "sequence_number": number, "error": error})
 
-    def _start_progress(self) -> Iterator[str]:
+    def started(self) -> Iterator[str]:
+        """Yield the event for the start of the first attempt."""
         if not self._in_progress:
             self._in_progress = True
             body = {"response": early_response_json(self._view, "in_progress")}
             yield from self._frame("in_progress", _IN_PROGRESS, body)
 
     def _add_item(self) -> Iterator[str]:
-        yield from self._start_progress()
+        yield from self.started()
         if not self._item_added:
             self._item_added = True
             item = message_json(self._view.id, None, "in_progress")
             yield from self._frame("output_item.added", _ITEM, {"output_index": 0, "item": item})
             yield from self._frame("content_part.added", _PART, self._content | {"part": part_json("")})
 
-    def _text(self, text: str) -> Iterator[str]:
-        if not text.startswith(self._sent):
-            if self._sent.startswith(text):
-                return
-            message = f"the worker of job {self._view.id} was lost, and the next attempt generated different text"
-            raise TextDiverged(self.error_frame(ApiError("job_failed", message)))
-        if len(text) == len(self._sent):
-            return
+    def add(self, new: NewText) -> Iterator[str]:
+        """Yield the events for new text."""
+        text = self._sent + new.text
         if self._output is None and has_parts(self._view):
             yield from self._divide(text)
         if self._output is not None:
-            yield from self._start_progress()
+            yield from self.started()
             unsent, self._sent = text[len(self._sent) :], text
             yield from self._output_frames(self._output.add(unsent))
             return
@@ -145,11 +116,9 @@ class ResponseEvents:
         body = self._content | {"delta": text[known:], "logprobs": []}
         yield from self._frame("output_text.delta", _PART + len(text), body)
 
-    def _end(self, ended: JobEnded) -> Iterator[str]:
-        self._view = view = ended.view
-        response = response_json(view)
-        if response["output"]:
-            yield from self._text(view.text or "")
+    def end(self, view: JobView) -> Iterator[str]:
+        """Yield the events that close the items and end the response."""
+        self._view, response = view, response_json(view)
         if self._output is not None:
             status = "completed" if status_of(view) == "completed" else "incomplete"
             yield from self._output_frames(self._output.end(status, has_output=bool(response["output"])))
@@ -178,8 +147,4 @@ class ResponseEvents:
 
     def _frame(self, kind: str, number: int, body: dict[str, Any]) -> Iterator[str]:
         if number > self._after:
-            yield _event(f"response.{kind}", body | {"type": f"response.{kind}", "sequence_number": number})
-
-
-def _event(kind: str, data: dict[str, Any]) -> str:
-    return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+            yield frame(f"response.{kind}", body | {"type": f"response.{kind}", "sequence_number": number})
