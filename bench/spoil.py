@@ -57,8 +57,8 @@ def cases(client: redis.Redis) -> list[Case]:
 
 
 def _is_chosen(key: str) -> bool:
-    row = family_of(key)
-    has_job = row is not None and (row.part == "id" or row.name in {"idem", "supersede"})
+    family = family_of(key)
+    has_job = family is not None and (family.part == "id" or family in {keys.idem, keys.supersede})
     return not has_job or any(job_id in key for job_id in _JOBS)
 
 

@@ -21,7 +21,7 @@ from shared.jobs.route import Route, RouteStep
 from shared.jobs.routing import RoutedRequest, Routing
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import load
-from shared.store import key_table, keys
+from shared.store import keys
 from shared.store.batches.batches import Batches, BatchProgress, ClaimedBatch
 from shared.store.batches.files import Files
 from shared.store.replies import Admitted
@@ -181,7 +181,7 @@ class Scene:
     def _plant(self) -> None:
         """Add what the scripts mend, and a key of an older version."""
         self.client.set(keys.wake("n"), "other program")
-        self.client.zadd(key_table.BY_NAME["promises"].of("m"), {"ann 1": 1})
+        self.client.zadd(keys.promises("m"), {"ann 1": 1})
 
     def _set_accounts(self) -> None:
         Groups(self.client).set("team", GroupPolicy(weight=2))

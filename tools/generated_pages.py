@@ -13,7 +13,7 @@ from shared.metrics.process import PROCESS
 from shared.metrics.spec import MetricSpec
 from shared.settings.setting import Setting
 from shared.settings.settings import SETTINGS
-from shared.store import key_table, scripts
+from shared.store import keys, scripts
 from tools.boards.grafana import board_json
 from tools.boards.overview import OVERVIEW
 from tools.boards.tenant import TENANT
@@ -72,11 +72,8 @@ def settings_page() -> str:
 
 
 def keys_table() -> str:
-    """Return the table of all keys in shared/store/key_table.py."""
-    rows = (
-        (f"`{key.of(f'<{key.part}>' if key.part else '')}`", key.type, key.holds.replace("|", "\\|"), key.dies)
-        for key in key_table.TABLE
-    )
+    """Return the table of all keys in shared/store/keys.py."""
+    rows = ((f"`{key.pattern}`", key.type, key.holds.replace("|", "\\|"), key.dies) for key in keys.TABLE.values())
     return _table(("key", "type", "holds", "dies"), rows)
 
 

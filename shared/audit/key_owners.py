@@ -4,20 +4,20 @@ from typing import Any
 
 import redis
 
-from shared.store import key_table, keys
+from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-#: All rows of the key table. Those with the longest prefix and suffix are first, so that `rq:workers:` is matched
-#: before `rq:workers`.
-_BY_PREFIX = sorted(key_table.TABLE, key=lambda key: -len(key.of()))
+#: All families of keys. Those with the longest prefix and suffix are first, so that `rq:workers:` is matched before
+#: `rq:workers`.
+_BY_PREFIX = sorted(keys.TABLE.values(), key=lambda family: -len(family.prefix + family.suffix))
 
 
-def family_of(key: str) -> key_table.Key | None:
-    """Return the row of the table in shared/store/key_table.py that describes a key, or None for an unknown key."""
-    for row in _BY_PREFIX:
-        if key == row.prefix if row.part == "" else key.startswith(row.prefix) and key.endswith(row.suffix):
-            return row
+def family_of(key: str) -> keys.Key | None:
+    """Return the entry of the table in shared/store/keys.py that describes a key, or None for an unknown key."""
+    for family in _BY_PREFIX:
+        if key.startswith(family.prefix) and key.endswith(family.suffix) if family.part else key == family.prefix:
+            return family
     return None
 
 
@@ -38,18 +38,18 @@ def unowned_keys(client: redis.Redis, inflight: set[str] | None = None) -> list[
         )
         without_ttl = sorted(text(key) for key, ttl in zip(found, ttls, strict=True) if ttl == -1)
         families = {key: family_of(key) for key in without_ttl}
-        tenants = [key for key, row in families.items() if row is not None and row.name == "tenant"]
+        tenants = [key for key, family in families.items() if family is keys.tenant]
         for tenant in tenants:
             pipe.hexists(tenant, "policy")
         with_policy = {tenant for tenant, has_policy in zip(tenants, pipe.execute(), strict=True) if has_policy}
-        return [key for key, row in families.items() if not _is_owned(key, row, inflight_ids, with_policy)]
+        return [key for key, family in families.items() if not _is_owned(key, family, inflight_ids, with_policy)]
 
 
-def _is_owned(key: str, row: key_table.Key | None, inflight: set[str], with_policy: set[str]) -> bool:
-    if row is None:
+def _is_owned(key: str, family: keys.Key | None, inflight: set[str], with_policy: set[str]) -> bool:
+    if family is None:
         return False
-    if row.name == "tenant":
+    if family is keys.tenant:
         return key in with_policy
-    if row.dies == "with the job":
-        return key.removeprefix(row.prefix) in inflight
-    return row.dies in {"permanent", "emptied"}
+    if family.dies == "with the job":
+        return key.removeprefix(family.prefix) in inflight
+    return family.dies in {"permanent", "emptied"}

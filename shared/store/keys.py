@@ -1,13 +1,196 @@
-"""The names of all store keys: one function for each row of shared/store/key_table.py that Python code uses.
+"""The names of all store keys, with their types, contents and lifetimes.
 
-To add a key: add a row to the table and a function at the end of this file, and regenerate docs/keys.md (`make docs`).
+The script loader (shared/store/scripts.py) passes the prefixes to the scripts, so that a script can build the key of a
+job whose id it learns only while it runs. To add a key, add it to the table and regenerate docs/keys.md (`make docs`).
 """
 
 import re
-
-from shared.store.key_table import BY_NAME
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+@dataclass(frozen=True)
+class Key:
+    """One family of keys with the same prefix; calling it returns the key for one value of its variable part."""
+
+    #: The key, with its variable part in angle brackets. A `queue` is always `<tenant>.<model slug>`, and a `name`
+    #: may be several words, joined by dots. A key without a variable part is the only one of its family.
+    pattern: str
+    type: Literal["hash", "zset", "list", "string", "stream", "set", "any"]
+    holds: str
+    #: permanent: the key never expires. ttl: it always has a TTL. emptied: Redis deletes it when its last member is
+    #: removed. with the job: it has no TTL while its job is inflight, and a TTL afterwards.
+    dies: Literal["permanent", "ttl", "emptied", "with the job"]
+
+    @cached_property
+    def prefix(self) -> str:
+        """The text before the variable part, or the only key."""
+        return self.pattern.partition("<")[0]
+
+    @cached_property
+    def part(self) -> str:
+        """The name of the variable part; "" for a key without one."""
+        return self.pattern.partition("<")[2].partition(">")[0]
+
+    @cached_property
+    def suffix(self) -> str:
+        """The text after the variable part. Only a key of RQ has one."""
+        return self.pattern.partition(">")[2]
+
+    def __call__(self, *words: str) -> str:
+        """Return the key for one value of the variable part, which is one word, or several words joined by dots."""
+        if bool(words) != bool(self.part):
+            raise TypeError(f"{self.pattern} is not a key of {words}")
+        return f"{self.prefix}{'.'.join(words)}{self.suffix}"
+
+
+config = Key(
+    "penstock:config",
+    "hash",
+    "system-wide settings, format, whether the system drains, until when no lease is taken back",
+    "permanent",
+)
+clock = Key("penstock:clock", "string", "clock offset for tests; absent in production", "permanent")
+mark = Key("penstock:mark", "string", "latest time of a script, and how far it is ahead of TIME", "permanent")
+inflight = Key("penstock:inflight", "zset", "all inflight jobs, ordered by admission time", "emptied")
+deadlines = Key("penstock:deadlines", "zset", "queued jobs, ordered by when they expire", "emptied")
+leases = Key("penstock:leases", "zset", "running jobs, ordered by the end of their lease", "emptied")
+active = Key(
+    "penstock:active:<model>",
+    "zset",
+    "the active set (tenants, @groups), by service; of a group: <model>@<group>",
+    "emptied",
+)
+rows = Key(
+    "penstock:rows:<model>",
+    "hash",
+    "running jobs of each tenant and @group: computing, paused, and the batch jobs among both",
+    "emptied",
+)
+batch = Key(
+    "penstock:batch:<model>",
+    "zset",
+    "the batch set: those with only batch jobs queued or paused, named and ordered as in the active set",
+    "emptied",
+)
+order = Key("penstock:order:<queue>", "zset", "a queue's jobs, by priority and latest start", "emptied")
+tenant = Key(
+    "penstock:tenant:<tenant>",
+    "hash",
+    "of a tenant or @group: service by pool, queue sums, budget, policy; no TTL with a policy",
+    "ttl",
+)
+groups = Key("penstock:groups", "set", "groups of tenants with a policy", "permanent")
+routes = Key("penstock:routes", "hash", "routes as JSON, by the name that clients use", "permanent")
+pools = Key("penstock:pools", "set", "models whose pools have terms: marked as local, prices", "permanent")
+spent = Key("penstock:spent:<day>", "hash", "what the jobs of a day (UTC) cost, by pool and by tenant", "ttl")
+usage = Key(
+    "penstock:usage:<day>",
+    "hash",
+    "jobs that ended on a day (UTC) and their tokens, by tenant, key label and model; kept for 400 days",
+    "ttl",
+)
+tenants = Key("penstock:tenants", "zset", "tenants admitted or with a policy, by last admission", "permanent")
+lists = Key("penstock:lists:<tenant>", "set", "models whose slots the tenant or @group wants", "emptied")
+jobs = Key("penstock:jobs:<tenant>", "zset", "a tenant's readable jobs, ordered by admission time", "ttl")
+kept = Key("penstock:kept:<tenant>", "hash", "bytes that a tenant's jobs take, by when they expire", "ttl")
+payload = Key(
+    "penstock:payload:<id>",
+    "string",
+    "request as JSON; deleted when the job ends, or kept as long as the result of a response",
+    "with the job",
+)
+partial = Key(
+    "penstock:partial:<id>",
+    "string",
+    "token ids of an unfinished answer, and a seal; deleted when the job ends",
+    "with the job",
+)
+result = Key("penstock:result:<id>", "string", "text and usage as JSON", "ttl")
+events = Key("penstock:events:<id>", "stream", "the events of a job, for clients that follow it", "ttl")
+idem = Key(
+    "penstock:idem:<name>",
+    "string",
+    "for a tenant's Idempotency-Key: id of the job, file or batch, and body digest",
+    "ttl",
+)
+supersede = Key("penstock:supersede:<name>", "string", "newest job id for a tenant's supersede_key", "ttl")
+file = Key("penstock:file:<name>", "hash", "a file's owner, name, length and lifetime", "ttl")
+file_parts = Key("penstock:file_parts:<name>", "hash", "a file's content, by number of the part", "ttl")
+files = Key("penstock:files:<name>", "zset", "a tenant's files, or `<tenant>.<purpose>`, ordered by id", "ttl")
+file_bytes = Key(
+    "penstock:file_bytes:<name>",
+    "hash",
+    "bytes of files by when they expire: in the store, in a folder, of a tenant in a folder",
+    "ttl",
+)
+batch_record = Key("penstock:batch_record:<name>", "hash", "a batch's owner, file, status and counts", "ttl")
+batch_lines = Key("penstock:batch_lines:<name>", "hash", "a batch's lines that are in the queue or run", "ttl")
+batch_answers = Key("penstock:batch_answers:<name>", "hash", "a batch's answers until they are in files", "ttl")
+batches = Key("penstock:batches:<tenant>", "zset", "a tenant's batches, ordered by id", "ttl")
+open_batches_of = Key("penstock:open_batches_of:<tenant>", "set", "a tenant's batches that have not ended", "ttl")
+open_batches = Key("penstock:open_batches", "zset", "batches, ordered by when they are due", "emptied")
+webhook = Key(
+    "penstock:webhook:<name>", "hash", "an end that is to be told: where, a copy of the job or batch, tries", "ttl"
+)
+webhooks = Key("penstock:webhooks", "zset", "webhooks that are not told yet, by when the job ended", "emptied")
+webhook_due = Key("penstock:webhook_due:<tenant>", "zset", "a tenant's webhooks, by when they are due", "emptied")
+webhook_turns = Key("penstock:webhook_turns", "zset", "tenants with webhooks, by when their turn is", "emptied")
+webhook_secrets = Key("penstock:webhook_secrets", "hash", "the tenants' secrets for signatures", "permanent")
+wake = Key("penstock:wake:<model>", "list", "doorbell of a pool, on which idle workers block; capped", "ttl")
+bell = Key("penstock:bell:<worker>", "list", "doorbell of a worker: jobs to cancel, signs to claim", "ttl")
+worker = Key("penstock:worker:<worker>", "hash", "slots, KV cells, rates, last heartbeat, last claim", "ttl")
+workers = Key("penstock:workers", "zset", "workers, ordered by last heartbeat", "emptied")
+live = Key("penstock:live", "zset", "workers whose parts are counted, ordered by last heartbeat", "emptied")
+counted = Key("penstock:counted", "hash", "each live worker's part of the sums of slots and rates", "emptied")
+pool = Key("penstock:pool:<model>", "zset", "workers of one model, ordered by last heartbeat", "ttl")
+crashes = Key(
+    "penstock:crashes:<model>",
+    "hash",
+    "workers of the last minutes that ended by a fault or fell silent: when, after how long, why",
+    "ttl",
+)
+models = Key("penstock:models", "zset", "all models ever served, ordered by last heartbeat", "permanent")
+books = Key("penstock:books:<model>", "hash", "pool record: virtual time, sums, rates, lengths", "permanent")
+appointments = Key("penstock:appointments:<model>", "zset", "tenants, ordered by appointment", "permanent")
+room = Key("penstock:room:<model>", "hash", "smallest threshold of the last seconds, for hints", "permanent")
+reservations = Key("penstock:reservations:<model>", "zset", "refused clients, by tenant and retry time", "permanent")
+promises = Key("penstock:promises:<model>", "zset", "of format 1; sweep deletes it", "permanent")
+asked = Key("penstock:asked", "zset", "ids of recent refusals; a repeat is not counted again", "permanent")
+polls = Key("penstock:polls", "zset", "jobs that must be polled, ordered by poll deadline", "emptied")
+labels = Key("penstock:labels", "set", "tenants with a metric label of their own", "permanent")
+queues = Key("penstock:queues", "zset", "queues, ordered by when their last result expires", "emptied")
+patrol = Key("penstock:patrol", "hash", "which process reconciles, and how far; which process sweeps", "ttl")
+stats = Key("penstock:stats", "hash", "counters and histogram buckets", "permanent")
+exemplars = Key("penstock:exemplars", "hash", "the newest job in each bucket of times of jobs", "permanent")
+mended = Key("penstock:mended:<name>", "string", "a key or field that a script mended in the last hour", "ttl")
+notices = Key("penstock:notices", "list", "mends that no process has logged yet; capped", "ttl")
+spoiled = Key("penstock:spoiled:<name>", "any", "what a key held that another program had replaced", "ttl")
+keys = Key("penstock:keys", "hash", "tenant, label and expiry of each API key, by its SHA-256", "permanent")
+admin_keys = Key("penstock:admin_keys", "hash", "name and expiry of admin keys, by their SHA-256", "permanent")
+admin_actions = Key("penstock:admin_actions", "stream", "audit log: the newest 10,000 admin actions", "permanent")
+key_rates = Key("penstock:key_rates:<key>", "hash", "how much of its rates an API key has used", "ttl")
+key_jobs = Key("penstock:key_jobs:<key>", "zset", "an API key's queued jobs, ordered by expiry", "ttl")
+secret = Key("penstock:secret", "string", "the secret used to sign event tickets", "permanent")
+rq_queues = Key("rq:queues", "set", "RQ: the keys of all queues", "emptied")
+rq_queue = Key("rq:queue:<queue>", "list", "RQ: ids of a queue's jobs, in Penstock's order", "emptied")
+rq_job = Key("rq:job:<id>", "hash", "RQ: a job's record, with Penstock's own penstock_ fields", "with the job")
+rq_wip = Key("rq:wip:<queue>", "zset", "RQ: running jobs as <id>:<claim token>", "emptied")
+rq_finished = Key("rq:finished:<queue>", "zset", "RQ: succeeded jobs, ordered by deletion time", "ttl")
+rq_failed = Key("rq:failed:<queue>", "zset", "RQ: failed and expired jobs, ordered by deletion time", "ttl")
+rq_canceled = Key("rq:canceled:<queue>", "zset", "RQ: canceled jobs, ordered by deletion time", "ttl")
+rq_results = Key("rq:results:<id>", "stream", "RQ: how a job ended, as token counts and times", "ttl")
+rq_workers = Key("rq:workers", "set", "RQ: the keys of all workers", "emptied")
+rq_workers_of = Key("rq:workers:<queue>", "set", "RQ: the keys of a queue's workers", "emptied")
+rq_worker = Key("rq:worker:<worker>", "hash", "RQ: the record of a worker", "ttl")
+rq_executions = Key("rq:worker:<worker>:executions", "set", "RQ 3: the execution of the worker's current job", "ttl")
+rq_execution = Key("rq:execution:<execution>", "hash", "RQ 3: the record of the execution <id>:<claim token>", "ttl")
+
+#: All keys, by name.
+TABLE: dict[str, Key] = {name: key for name, key in list(globals().items()) if isinstance(key, Key)}
 
 
 def is_tenant_name(text: str) -> bool:
@@ -25,68 +208,9 @@ def queue_name(tenant: str, model: str) -> str:
     return f"{tenant}.{model_slug(model)}"
 
 
-def _key(name: str, part: str = "") -> str:
-    return BY_NAME[name].of(part)
-
-
-def config() -> str:
-    """Return the key of the HASH that holds the system-wide settings and whether the system drains."""
-    return _key("config")
-
-
-def clock() -> str:
-    """Return the key of the STRING that tests and benchmarks set to control time (shared/lua/lib/base/clock.lua)."""
-    return _key("clock")
-
-
-def mark() -> str:
-    """Return the key of the STRING with the latest time that a script has seen, and its offset from TIME, in µs."""
-    return _key("mark")
-
-
 def of_time() -> list[str]:
     """Return the two keys from which, with TIME, shared/store_clock.py computes the store's time."""
     return [clock(), mark()]
-
-
-def inflight() -> str:
-    """Return the key of the ZSET of inflight jobs, ordered by admission time."""
-    return _key("inflight")
-
-
-def deadlines() -> str:
-    """Return the key of the ZSET of queued jobs, ordered by the time at which they expire."""
-    return _key("deadlines")
-
-
-def leases() -> str:
-    """Return the key of the ZSET of running jobs, ordered by the end of their lease."""
-    return _key("leases")
-
-
-def active(model: str) -> str:
-    """Return the key of the ZSET of those who want a model slug's slots, ordered by service."""
-    return _key("active", model)
-
-
-def batch(model: str) -> str:
-    """Return the key of the ZSET of those who want a model slug's slots only for batch jobs, ordered by service."""
-    return _key("batch", model)
-
-
-def rows(model: str) -> str:
-    """Return the key of the hash that counts each tenant's and group's computing and paused jobs of a model slug."""
-    return _key("rows", model)
-
-
-def order(queue: str) -> str:
-    """Return the key of the ZSET of a queue's jobs, ordered by priority and latest start."""
-    return _key("order", queue)
-
-
-def tenant(name: str) -> str:
-    """Return the key of the HASH with one tenant's policy, service and sums."""
-    return _key("tenant", name)
 
 
 def service_field(slug: str) -> str:
@@ -94,316 +218,6 @@ def service_field(slug: str) -> str:
     return f"s|{slug}"
 
 
-def spent(day: str) -> str:
-    """Return the key of the HASH with the costs of the jobs of a day (UTC, 2026-11-23), by pool and by tenant."""
-    return _key("spent", day)
-
-
-def usage(day: str) -> str:
-    """Return the key of the HASH with the usage of a day (UTC, 2026-11-23), by tenant, key label and model."""
-    return _key("usage", day)
-
-
-def tenants() -> str:
-    """Return the key of the ZSET of tenants, ordered by last admission."""
-    return _key("tenants")
-
-
 def group_owner(group: str) -> str:
     """Return the name under which a group has a record, a service and a place in the active sets."""
     return f"@{group}"
-
-
-def groups() -> str:
-    """Return the key of the SET of groups that have a policy."""
-    return _key("groups")
-
-
-def lists(tenant_name: str) -> str:
-    """Return the key of the SET of model slugs for which a tenant has queued jobs."""
-    return _key("lists", tenant_name)
-
-
-def jobs(tenant_name: str) -> str:
-    """Return the key of the ZSET of a tenant's jobs that can be read, ordered by admission time."""
-    return _key("jobs", tenant_name)
-
-
-def kept(tenant_name: str) -> str:
-    """Return the key of the HASH with the bytes that a tenant's jobs take: inflight, ended, and by when they expire."""
-    return _key("kept", tenant_name)
-
-
-def payload(job_id: str) -> str:
-    """Return the key of the STRING with a job's request."""
-    return _key("payload", job_id)
-
-
-def partial(job_id: str) -> str:
-    """Return the key of the STRING with the token ids of a job's unfinished answer."""
-    return _key("partial", job_id)
-
-
-def result(job_id: str) -> str:
-    """Return the key of the STRING with a job's text and usage."""
-    return _key("result", job_id)
-
-
-def events(job_id: str) -> str:
-    """Return the key of the STREAM of a job's events."""
-    return _key("events", job_id)
-
-
-def idem(tenant_name: str, digest: str) -> str:
-    """Return the key of the STRING with the id of the job whose Idempotency-Key has this digest."""
-    return _key("idem", f"{tenant_name}.{digest}")
-
-
-def supersede(tenant_name: str, digest: str) -> str:
-    """Return the key of the STRING with the id of the newest job whose supersede_key has this digest."""
-    return _key("supersede", f"{tenant_name}.{digest}")
-
-
-def wake(model: str) -> str:
-    """Return the key of the LIST that is the doorbell of a model slug's pool, on which idle workers block."""
-    return _key("wake", model)
-
-
-def bell(worker_name: str) -> str:
-    """Return the key of the LIST that is one worker's doorbell and holds the ids of the jobs that it must stop."""
-    return _key("bell", worker_name)
-
-
-def worker(name: str) -> str:
-    """Return the key of the HASH with one worker's last heartbeat and last claim."""
-    return _key("worker", name)
-
-
-def workers() -> str:
-    """Return the key of the ZSET of workers, ordered by last heartbeat."""
-    return _key("workers")
-
-
-def live() -> str:
-    """Return the key of the ZSET of the workers that are counted as live, ordered by last heartbeat."""
-    return _key("live")
-
-
-def counted() -> str:
-    """Return the key of the HASH with each live worker's part of the sums of slots and rates."""
-    return _key("counted")
-
-
-def pool(model: str) -> str:
-    """Return the key of the ZSET of a model slug's workers, ordered by last heartbeat."""
-    return _key("pool", model)
-
-
-def crashes(model: str) -> str:
-    """Return the key of the HASH with a model slug's workers that ended by a fault or fell silent lately."""
-    return _key("crashes", model)
-
-
-def models() -> str:
-    """Return the key of the ZSET of served model names, ordered by last heartbeat."""
-    return _key("models")
-
-
-def books(model: str) -> str:
-    """Return the key of the HASH that is the pool record of a model slug."""
-    return _key("books", model)
-
-
-def appointments(model: str) -> str:
-    """Return the key of the ZSET of a model slug's tenants, ordered by appointment."""
-    return _key("appointments", model)
-
-
-def room(model: str) -> str:
-    """Return the key of the HASH with the smallest threshold of a pool's tenants in the last seconds."""
-    return _key("room", model)
-
-
-def reservations(model: str) -> str:
-    """Return the key of the ZSET of the refused clients of a pool that were told to come back."""
-    return _key("reservations", model)
-
-
-def promises(model: str) -> str:
-    """Return the key in which format 1 kept when each tenant of a pool was told to come back. Nothing reads it."""
-    return _key("promises", model)
-
-
-def asked() -> str:
-    """Return the key of the ZSET of the deduplication ids of recent refusals."""
-    return _key("asked")
-
-
-def polls() -> str:
-    """Return the key of the ZSET of jobs that clients must poll, ordered by the time at which they are abandoned."""
-    return _key("polls")
-
-
-def labels() -> str:
-    """Return the key of the SET of tenants with a metric label of their own."""
-    return _key("labels")
-
-
-def queues() -> str:
-    """Return the key of the ZSET of queues, ordered by the time after which none of their jobs can be read."""
-    return _key("queues")
-
-
-def patrol() -> str:
-    """Return the key of the HASH that says which process reconciles queues, and how far the round over them is."""
-    return _key("patrol")
-
-
-def stats() -> str:
-    """Return the key of the HASH of counters and histogram buckets."""
-    return _key("stats")
-
-
-def exemplars() -> str:
-    """Return the key of the HASH of the newest job in each bucket of the histograms of jobs' times."""
-    return _key("exemplars")
-
-
-def mended(what: str) -> str:
-    """Return the key of the STRING that says that a script mended `what`, a key or a key and a field, in this hour."""
-    return _key("mended", what)
-
-
-def notices() -> str:
-    """Return the key of the LIST of mends that no process has logged yet."""
-    return _key("notices")
-
-
-def spoiled(key: str) -> str:
-    """Return the key under which a value is kept that another program had stored under `key`."""
-    return _key("spoiled", key)
-
-
-def keys() -> str:
-    """Return the key of the HASH that maps the SHA-256 digest of each API key to its record."""
-    return _key("keys")
-
-
-def admin_keys() -> str:
-    """Return the key of the HASH that maps the SHA-256 digest of each admin key to its record."""
-    return _key("admin_keys")
-
-
-def admin_actions() -> str:
-    """Return the key of the STREAM that is the audit log of admin actions."""
-    return _key("admin_actions")
-
-
-def key_rates(key_id: str) -> str:
-    """Return the key of the HASH with how much of its rates an API key has used."""
-    return _key("key_rates", key_id)
-
-
-def key_jobs(key_id: str) -> str:
-    """Return the key of the ZSET of an API key's queued jobs, if the key has a bound on them, ordered by expiry."""
-    return _key("key_jobs", key_id)
-
-
-def secret() -> str:
-    """Return the key of the STRING with the secret that signs event tickets."""
-    return _key("secret")
-
-
-def rq_job(job_id: str) -> str:
-    """Return the key of the HASH that is RQ's record of a job, with Penstock's fields."""
-    return _key("rq_job", job_id)
-
-
-def routes() -> str:
-    """Return the key of the HASH of all routes, by the names that clients use."""
-    return _key("routes")
-
-
-def pools() -> str:
-    """Return the key of the SET of the models whose pools have terms."""
-    return _key("pools")
-
-
-def file(file_id: str) -> str:
-    """Return the key of the HASH that is a file's record."""
-    return _key("file", file_id)
-
-
-def file_parts(file_id: str) -> str:
-    """Return the key of the HASH with a file's content, by number of the part."""
-    return _key("file_parts", file_id)
-
-
-def files(tenant_name: str, purpose: str = "") -> str:
-    """Return the key of the ZSET of a tenant's files, or of those of one purpose, ordered by id."""
-    return _key("files", f"{tenant_name}.{purpose}" if purpose else tenant_name)
-
-
-def file_bytes(home: str, tenant_name: str = "") -> str:
-    """Return the key of the HASH with the bytes of all files in a home, or of a tenant's in a folder, by expiry."""
-    return _key("file_bytes", f"{home}.{tenant_name}" if tenant_name else home)
-
-
-def batch_record(batch_id: str) -> str:
-    """Return the key of the HASH that is a batch's record."""
-    return _key("batch_record", batch_id)
-
-
-def batch_lines(batch_id: str) -> str:
-    """Return the key of the HASH with a batch's lines that are in the queue or run."""
-    return _key("batch_lines", batch_id)
-
-
-def batch_answers(batch_id: str) -> str:
-    """Return the key of the HASH with a batch's answers that are not in a file yet."""
-    return _key("batch_answers", batch_id)
-
-
-def batches(tenant_name: str) -> str:
-    """Return the key of the ZSET of a tenant's batches, ordered by id."""
-    return _key("batches", tenant_name)
-
-
-def open_batches_of(tenant_name: str) -> str:
-    """Return the key of the SET of a tenant's batches that have not ended."""
-    return _key("open_batches_of", tenant_name)
-
-
-def open_batches() -> str:
-    """Return the key of the ZSET of the batches that have not ended, ordered by when they are due."""
-    return _key("open_batches")
-
-
-def webhook(name: str) -> str:
-    """Return the key of the HASH of an end that is to be told; `name` is the id of the job or batch."""
-    return _key("webhook", name)
-
-
-def webhooks() -> str:
-    """Return the key of the ZSET of all webhooks that are not told yet, ordered by when their jobs ended."""
-    return _key("webhooks")
-
-
-def webhook_due(tenant_name: str) -> str:
-    """Return the key of the ZSET of a tenant's webhooks, ordered by when they are due."""
-    return _key("webhook_due", tenant_name)
-
-
-def webhook_turns() -> str:
-    """Return the key of the ZSET of the tenants with webhooks, ordered by when their turn is."""
-    return _key("webhook_turns")
-
-
-def webhook_secrets() -> str:
-    """Return the key of the HASH of the tenants' secrets with which their webhooks are signed."""
-    return _key("webhook_secrets")
-
-
-def rq_failed(queue: str) -> str:
-    """Return the key of the ZSET with the failed and expired jobs of a queue, ordered by the time of their deletion."""
-    return _key("rq_failed", queue)

@@ -1,7 +1,7 @@
 """Loads the scripts shared/lua/*.lua, and checks each call and each answer against the header of its script.
 
 The header is the script's signature. Its sections (shared/lua/README.md) are KEYS (names from
-shared/store/key_table.py), ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words),
+shared/store/keys.py), ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words),
 KEEPS (invariants of docs/states.md), USES (library files) and RARELY (functions that are created only when called). The
 loader puts a prelude before the body of the script, which defines a local for each argument. After the prelude comes
 the library code that the body uses (shared/store/lua_bundle.py). Code names what another file defines with the file's
@@ -22,8 +22,7 @@ import redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from shared.errors import ScriptError
-from shared.store import lua_bundle
-from shared.store.key_table import BY_NAME, Key
+from shared.store import keys, lua_bundle
 
 ArgType = Literal["text", "int", "rest"]
 Value = str | bytes | int
@@ -147,7 +146,7 @@ def load(name: str) -> Script:
     except ValueError as error:
         raise ScriptError(f"{name}: {error}") from None
     used = set(_KEY.findall(library_code + body))
-    lines = [_key_function(BY_NAME[name]) for name in sorted(used) if BY_NAME[name].suffix]
+    lines = [_key_function(name) for name in sorted(used) if keys.TABLE[name].suffix]
     for index, arg in enumerate(header.args, 1):
         slot = {"text": f"ARGV[{index}]", "int": f"tonumber(ARGV[{index}])", "rest": str(index)}[arg.type]
         lines.append(f"local {arg.name} = {slot}")
@@ -163,14 +162,15 @@ def names() -> list[str]:
     return sorted(entry.name[:-4] for entry in files("shared").joinpath("lua").iterdir() if entry.name.endswith(".lua"))
 
 
-def _key_function(key: Key) -> str:
+def _key_function(name: str) -> str:
     """Return the Lua code that defines `k_<name>` for a key with a suffix."""
-    return f"local function k_{key.name}(part) return '{key.prefix}' .. part .. '{key.suffix}' end"
+    key = keys.TABLE[name]
+    return f"local function k_{name}(part) return '{key.prefix}' .. part .. '{key.suffix}' end"
 
 
 def _key_literal(name: re.Match[str]) -> str:
     """Return the Lua literal of a key or its prefix, in place of its name; the name itself if it is a function's."""
-    key = BY_NAME[name[1]]
+    key = keys.TABLE[name[1]]
     return name[0] if key.suffix else f"'{key.prefix}'"
 
 
@@ -205,14 +205,14 @@ def parse(name: str, text: str) -> Header:
             found[section].append(line.removeprefix("--").strip())
         else:
             section = ""
-    keys = tuple(" ".join(found["KEYS"]).split())
-    unknown = [key for key in keys if key not in BY_NAME]
+    key_names = tuple(" ".join(found["KEYS"]).split())
+    unknown = [key for key in key_names if key not in keys.TABLE]
     if unknown:
-        raise ScriptError(f"{name}: these keys are not in shared/store/key_table.py: {unknown}")
+        raise ScriptError(f"{name}: these keys are not in shared/store/keys.py: {unknown}")
     return Header(
         name=name,
         summary=lines[0].split(": ", 1)[1],
-        keys=keys,
+        keys=key_names,
         args=tuple(_parse_arg(name, line) for line in found["ARGV"] if line),
         answers=frozenset(" ".join(found["ANSWERS"][:1]).split()),
         keeps=tuple(int(number) for number in " ".join(found["KEEPS"]).split()),

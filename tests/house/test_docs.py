@@ -12,7 +12,7 @@ from shared.jobs.outcomes import EndCode, Refusal
 from shared.jobs.states import ARROWS, Arrow, JobState
 from shared.metrics.fleet import FLEET
 from shared.metrics.process import PROCESS
-from shared.store.key_table import TABLE
+from shared.store.keys import TABLE
 from tools.generated_pages import pages
 from workers.exit_codes import ExitCode
 
@@ -34,7 +34,7 @@ def test_the_generated_pages_match_the_code():
 
 
 def test_every_key_is_explained():
-    assert missing([key.prefix.rstrip(":") for key in TABLE], PAGES["docs/keys.md"]) == []
+    assert missing([key.prefix.rstrip(":") for key in TABLE.values()], PAGES["docs/keys.md"]) == []
 
 
 def test_every_state_and_every_arrow_is_explained():

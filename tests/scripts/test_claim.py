@@ -5,7 +5,7 @@ import pytest
 from shared.jobs.job import new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.jobs.states import JobState
-from shared.store import key_table, keys
+from shared.store import keys
 from shared.store.keys import queue_name
 from tests.support.builders import (
     MODEL,
@@ -241,7 +241,7 @@ def test_a_corrupt_payload_is_claimed_as_an_empty_payload(store, payload):
 def test_a_key_of_the_wrong_type_loses_only_its_own_content(store, family):
     heartbeat(store)
     first, second = admitted(store, a_job("a")), admitted(store, a_job("b"))
-    key = key_table.BY_NAME[family].prefix + first
+    key = keys.TABLE[family](first)
     store.client.delete(key)
     store.client.sadd(key, "foreign")
     held = claim(store, room=2)

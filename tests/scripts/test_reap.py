@@ -8,7 +8,7 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.job import ClaimRef
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store import key_table, keys
+from shared.store import keys
 from shared.store.keys import queue_name
 from shared.store.replies import Reaped, Rings
 from tests.support.builders import (
@@ -257,7 +257,7 @@ def test_a_key_of_the_wrong_type_does_not_stop_reap(store, family):
     heartbeat(store)
     job_id = admitted(store, a_job())
     claim_one(store)
-    key = key_table.BY_NAME[family].prefix + job_id
+    key = keys.TABLE[family](job_id)
     store.client.delete(key)
     store.client.sadd(key, "foreign")
     pass_time(store, 16_500)

@@ -1,35 +1,25 @@
-"""Tests that every key has one row in the table and one function that builds it, and which names keys accept."""
-
-import inspect
+"""Tests the form of the keys in the table, and which names keys accept."""
 
 import pytest
 
-from shared.store import key_table, keys
+from shared.store import keys
 
 
-def functions() -> dict[str, object]:
-    found = inspect.getmembers(keys, inspect.isfunction)
-    return {name: function for name, function in found if name in key_table.BY_NAME}
+def test_a_key_has_the_words_of_its_variable_part_and_a_family_without_one_has_one_key():
+    assert (keys.config(), keys.tenant("blue")) == ("penstock:config", "penstock:tenant:blue")
+    assert keys.idem("blue", "digest") == "penstock:idem:blue.digest"
+    assert keys.TABLE["rq_executions"]("gpu") == "rq:worker:gpu:executions"
+    for call in (keys.tenant, lambda: keys.config("blue")):
+        with pytest.raises(TypeError, match="penstock:"):
+            call()
 
 
-def test_every_function_builds_the_key_of_its_row():
-    for name, function in functions().items():
-        row = key_table.BY_NAME[name]
-        parts = [f"p{i}" for i in range(len(inspect.signature(function).parameters))]
-        assert function(*parts) == row.of(".".join(parts))
-        assert (row.part == "") == (not parts)
-
-
-def test_every_key_that_is_not_rq_s_has_a_function():
-    ours = {row.name for row in key_table.TABLE if not row.name.startswith("rq_")}
-    assert ours <= set(functions())
-
-
-def test_names_and_prefixes_are_unique_and_prefixes_begin_with_penstock_or_rq():
-    assert len(key_table.BY_NAME) == len(key_table.TABLE) == len({row.of("part") for row in key_table.TABLE})
-    for row in key_table.TABLE:
-        assert row.prefix.startswith("rq:" if row.name.startswith("rq_") else "penstock:")
-        assert row.prefix.endswith(":") == (row.part != "")
+def test_patterns_are_unique_and_begin_with_penstock_and_the_key_s_name_or_with_rq():
+    assert len({key.pattern for key in keys.TABLE.values()}) == len(keys.TABLE)
+    for name, key in keys.TABLE.items():
+        assert key.prefix.startswith("rq:" if name.startswith("rq_") else f"penstock:{name}")
+        assert key.prefix.endswith(":") == (key.part != "")
+        assert key.pattern == f"{key.prefix}<{key.part}>{key.suffix}" if key.part else key.prefix
 
 
 @pytest.mark.parametrize("name", ["a", "blue", "A-b_9", "x" * 64])

@@ -8,7 +8,7 @@ import pytest
 from shared.audit.invariants import INVARIANTS
 from shared.errors import ScriptError
 from shared.store import scripts
-from shared.store.key_table import BY_NAME
+from shared.store.keys import TABLE
 
 LUA = Path(scripts.__file__).parents[1] / "lua"
 
@@ -51,7 +51,7 @@ def test_every_key_of_a_script_comes_from_the_key_table_and_is_not_written_in_it
     assert not re.findall(r"'(?:penstock|rq):[^']*'", code)
     script = scripts.load(name)
     for key in script.header.keys:
-        row = BY_NAME[key]
+        row = TABLE[key]
         with_suffix = f"local function k_{key}(part) return '{row.prefix}' .. part .. '{row.suffix}' end"
         assert (with_suffix if row.suffix else f"'{row.prefix}'") in script.source
         assert row.suffix or not re.search(rf"\bk_{key}\b", script.source)

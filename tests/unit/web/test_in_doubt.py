@@ -6,7 +6,7 @@ import pytest
 
 from shared.clock import ManualClock
 from shared.jobs.job import new_job_id
-from shared.store import key_table
+from shared.store import keys
 from tests.support.builders import MODEL, a_job, admitted, heartbeat, view_of
 from tests.support.processes import wait_for
 from web.runtime.in_doubt import SECOND_CANCEL_AFTER_S, InDoubtJobs
@@ -66,7 +66,7 @@ def test_a_job_without_an_offer_id_is_canceled_in_any_case(store, in_doubt_jobs)
 
 def test_a_job_that_cannot_be_canceled_does_not_delay_the_others(store, in_doubt_jobs):
     stuck, other = admitted(store, a_job("red")), admitted(store, a_job("blue"))
-    mirror = key_table.BY_NAME["rq_queue"].prefix + f"red.{MODEL}"
+    mirror = keys.rq_queue(f"red.{MODEL}")
     store.client.rename(mirror, "aside")
     store.client.set(mirror, "no list")
     in_doubt_jobs.add(stuck)
