@@ -13,6 +13,7 @@ from typing import Any
 from llama_cpp import _ggml, llama_cpp
 
 from bench import choosing
+from bench.device_samplers import CHAINS, DeviceSamplers
 from bench.engine_ceiling import Ceiling
 from bench.engine_models import Load, Prompts, spread
 from bench.gpu_serving import Serving
@@ -207,6 +208,20 @@ def ceiling(bench: Bench) -> Figures:
         alone.close()
 
 
+def samplers(bench: Bench) -> Figures:
+    """Return how many tokens per second llama_decode computes if the device chooses them itself, with 64 slots."""
+    figures: Figures = {}
+    for kind in CHAINS:
+        alone = DeviceSamplers(bench.settings(_MOST_SLOTS), bench.path, kind)
+        try:
+            load = Load(_MOST_SLOTS, _PROMPT, _ANSWER, 1)
+            alone.run(load)
+            figures[kind] = spread([load.tokens / alone.run(load) for _ in range(_ROUNDS)])
+        finally:
+            alone.close()
+    return {"generated_tps": figures}
+
+
 def choosing_ways(bench: Bench) -> Figures:
     """Return the milliseconds in which each way chooses the tokens of 64 rows, with one to eight threads."""
     threads = [count for count in (1, 2, 4, 8) if count <= (os.cpu_count() or 1)]
@@ -226,6 +241,7 @@ PARTS: dict[str, Callable[[Bench], Figures]] = {
     "speed_8": speed(8),
     "speed_32": speed(32),
     "ceiling": ceiling,
+    "samplers": samplers,
     "choosing": choosing_ways,
     "steps_64": choosing_steps,
     "http": lambda bench: bench.serving.closed_loops(),
