@@ -43,6 +43,14 @@ def read_note(path: Path) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
+def find_url(state: Path) -> str:
+    """Return the URL of the store that runs in a state folder. Raises EmbeddedStoreError if none is running."""
+    url = read_note(state / "store.json").get("url")
+    if not isinstance(url, str):
+        raise EmbeddedStoreError(f"no store runs in {state}; start one with `penstock up`, or set REDIS_URL")
+    return url
+
+
 @dataclass(frozen=True)
 class FolderLock:
     """A lock file held by this process and by every process that inherits `fd`.

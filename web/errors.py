@@ -7,7 +7,7 @@ from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 
 from shared.errors import FilesUnavailable, StoreUnavailable
 from shared.log import LimitedEvent, get_logger
-from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 from web.batches.records import files_unavailable
 from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value, unknown_path
 from web.request.responses import problem_response, store_away_response
@@ -20,7 +20,7 @@ _STORE_AWAY = LimitedEvent("store.away")
 _FILES_AWAY = LimitedEvent("files.away")
 
 
-def install(app: Flask, settings: Settings) -> None:
+def install(app: Flask, settings: DoorSettings) -> None:
     """Register the error handlers on the app."""
 
     @app.errorhandler(ApiError)

@@ -24,7 +24,6 @@ from shared.log import get_logger
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
 from shared.store.connection import open_client
-from shared.store.embedded import find_url
 from shared.store.keys import model_slug
 from shared.store.preflight import check_fitness, require_answer
 from shared.store.store import Store
@@ -164,7 +163,7 @@ def _open_store(settings: Settings, worker: str) -> Store:
 
     Raises StoreUnfit and ConfigError.
     """
-    url = settings.redis_url or find_url(settings.state_path)
+    url = settings.store_url
     client = open_client(url, name=f"penstock-worker-{worker}")
     store = Store(client)
     logged_s = -_LOG_INTERVAL_S

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shared.settings.settings import Settings, load
+from shared.settings.settings import load
+from shared.settings.store import StoreSettings
 
 if TYPE_CHECKING:
     import redis
@@ -33,30 +34,15 @@ ActingTenant = Annotated[
 ]
 
 
-def load_settings(state_dir: str | None = None) -> Settings:
-    """Return the settings in force. Raise ConfigError if one of them is invalid."""
-    return load(state_dir=state_dir)
-
-
-def store_url(settings: Settings) -> str:
-    """Return REDIS_URL if it is set, else the URL of the store that `penstock up` runs in the state folder.
-
-    Raise EmbeddedStoreError if REDIS_URL is not set and no such store runs.
-    """
-    from shared.store.embedded import find_url
-
-    return settings.redis_url or find_url(settings.state_path)
-
-
-def client_for(settings: Settings) -> "redis.Redis":
-    """Return a client for the store at `store_url(settings)`.
+def client_for(settings: StoreSettings) -> "redis.Redis":
+    """Return a client for the store at `settings.store_url`.
 
     Raise EmbeddedStoreError if there is no store, and StoreUnavailable if the store does not answer within 2 s.
     """
     from shared.store.connection import OPERATOR, open_client
     from shared.store.preflight import require_answer
 
-    url = store_url(settings)
+    url = settings.store_url
     client = open_client(url, name="penstock-cli", timeouts=OPERATOR)
     require_answer(client, url)
     return client
@@ -67,7 +53,7 @@ def store_client(state_dir: str | None = None) -> "redis.Redis":
 
     Raise ConfigError if a setting is invalid, and the errors of `client_for`.
     """
-    return client_for(load_settings(state_dir))
+    return client_for(load(state_dir=state_dir))
 
 
 def writable_store_client(state_dir: str | None = None) -> "redis.Redis":
@@ -86,7 +72,7 @@ def door_client(tenant: str | None = None) -> "JobClient":
     """Return a client for the door at PENSTOCK_URL. It authenticates with PENSTOCK_API_KEY and acts for `tenant`."""
     from shared.cli.client import JobClient
 
-    settings = load_settings()
+    settings = load()
     return JobClient(settings.url, api_key=settings.api_key, tenant=tenant or "")
 
 
@@ -94,5 +80,5 @@ def batch_client(tenant: str | None = None) -> "BatchClient":
     """Return a client for files and batches, as `door_client` does for jobs."""
     from shared.cli.batch_client import BatchClient
 
-    settings = load_settings()
+    settings = load()
     return BatchClient(settings.url, api_key=settings.api_key, tenant=tenant or "")

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 
 #: Matches `org/repo[:QUANT or file][@revision]`. Whether a value is a hub name or a path depends only on its text, not
 #: on the files that exist, so that a door without the model file reaches the same result as the worker. A relative path
@@ -33,7 +33,7 @@ def hub_name(model: str) -> HubName | None:
     return HubName(found[1], found[2] or "", found[3] or "")
 
 
-def served_names(settings: Settings) -> list[str]:
+def served_names(settings: WorkerSettings) -> list[str]:
     """Return a list of the model's served name, followed by its aliases.
 
     The served name is never a path. If PENSTOCK_MODEL_NAME is not set, the list has one name: `sim` for the sim engine,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from shared.settings.setting import AUTO, expand_path, number, text, word
 from shared.settings.store_url import PATTERN
+from shared.state_dir import find_url
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,14 @@ class StoreSettings:
             return expand_path("PENSTOCK_STATE_DIR", self.state_dir).resolve()
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
         return expand_path("PENSTOCK_STATE_DIR", base) / "penstock"
+
+    @property
+    def store_url(self) -> str:
+        """REDIS_URL if it is set, else the URL of the store that `penstock up` runs in the state folder.
+
+        Raises EmbeddedStoreError if REDIS_URL is not set and no such store runs.
+        """
+        return self.redis_url or find_url(self.state_path)
 
 
 @dataclass(frozen=True)

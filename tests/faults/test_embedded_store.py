@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from shared.errors import EmbeddedStoreError
-from shared.state_dir import lock_state_dir
+from shared.state_dir import find_url, lock_state_dir
 from shared.store.connection import open_client
-from shared.store.embedded import EmbeddedStore, find_url
+from shared.store.embedded import EmbeddedStore
 from tests.support.disk import full_disk
 
 #: A program that starts a store, prints its pid and URL once it answers, and stops it when stdin is closed.

@@ -6,7 +6,7 @@ from typing import Literal
 from werkzeug.datastructures import Headers
 
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.settings.settings import Settings
+from shared.settings.queue import QueueSettings
 from web.http.api_errors import FieldError
 
 #: How the client receives its answer: it polls, it holds the call open until the job has ended, or it reads a stream.
@@ -47,7 +47,7 @@ class RequestDeadline:
         return misses_end or (start_ms is not None and retry_after_ms > start_ms)
 
 
-def max_deadline_ms(settings: Settings, policy: TenantPolicy | None) -> int:
+def max_deadline_ms(settings: QueueSettings, policy: TenantPolicy | None) -> int:
     """Return the longest deadline that a request of this tenant may name, in ms."""
     own = policy.max_deadline_ms if policy else None
     return settings.max_deadline_ms if own is None else min(own, settings.max_deadline_ms)
@@ -59,7 +59,7 @@ def resolve_deadline(
     named_ms: int | None,
     start_within_ms: int | None,
     headers: Headers,
-    settings: Settings,
+    settings: QueueSettings,
     policy: TenantPolicy | None,
 ) -> RequestDeadline | FieldError:
     """Return the deadline of one request, or a FieldError if the request names an invalid deadline."""
@@ -79,7 +79,7 @@ def resolve_deadline(
 
 
 def _default_deadline(
-    mode: AnswerMode, start_within_ms: int | None, headers: Headers, settings: Settings, longest: int
+    mode: AnswerMode, start_within_ms: int | None, headers: Headers, settings: QueueSettings, longest: int
 ) -> RequestDeadline:
     """Return the deadline of a request that names no deadline in its body or in X-Deadline-Ms."""
     if mode == "stream":

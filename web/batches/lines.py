@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 from web.http.api_errors import ApiError, quoted
 from web.http.json_body import parse_json
 
@@ -41,7 +41,7 @@ class RequestLine:
     body: dict[str, Any]
 
 
-def longest_line(settings: Settings) -> int:
+def longest_line(settings: DoorSettings) -> int:
     """Return the most bytes that a line may have."""
     return settings.max_body_bytes + _ENVELOPE_BYTES
 

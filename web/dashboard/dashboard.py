@@ -31,7 +31,7 @@ from rq.serializers import JSONSerializer
 from rq.worker import BaseWorker
 
 from shared.errors import StoreUnavailable
-from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 from shared.store.store import Store
@@ -245,7 +245,7 @@ _REPLACEMENTS: dict[str, Any] = {
 Mode = Literal["off", "read", "write"]
 
 
-def mode_of(settings: Settings) -> Mode:
+def mode_of(settings: DoorSettings) -> Mode:
     """Return the mode that PENSTOCK_DASHBOARD selects; `auto` is `read` if the door listens on loopback, else `off`."""
     if settings.dashboard == "auto":
         return "read" if is_loopback(settings.listen_host_port[0]) else "off"

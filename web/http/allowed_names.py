@@ -4,7 +4,7 @@ import ipaddress
 import re
 
 from shared.errors import ConfigError
-from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -18,7 +18,7 @@ _HOST_HEADER = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 
 
-def allowed_hosts(settings: Settings) -> frozenset[str]:
+def allowed_hosts(settings: DoorSettings) -> frozenset[str]:
     """Return the host names that a request's Host header may contain, in lower case; `*` allows every host.
 
     If PENSTOCK_ALLOWED_HOSTS is empty, these are the loopback names. Raises ConfigError for an entry that is not a host
@@ -34,7 +34,7 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
     return frozenset(host.strip("[]") for host in hosts or LOOPBACK)
 
 
-def allowed_origins(settings: Settings) -> frozenset[str]:
+def allowed_origins(settings: DoorSettings) -> frozenset[str]:
     """Return the origins whose pages may read responses; `*` allows any. Raises ConfigError for an invalid origin."""
     origins = [origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()]
     for origin in origins:

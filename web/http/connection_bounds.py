@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shared.settings.door import DoorSettings
 from shared.settings.setting import AUTO
-from shared.settings.settings import Settings
 from web.http.api_errors import ApiError
 
 #: Connections beyond the bound that are still read, in all and for one address. On each of them one small request is
@@ -52,7 +52,7 @@ class ConnectionLimits:
     per_address: int
 
 
-def connection_limits(settings: Settings, max_files: int) -> ConnectionLimits:
+def connection_limits(settings: DoorSettings, max_files: int) -> ConnectionLimits:
     """Return the bounds for these settings, given how many files the process may have open.
 
     There are never more connections than open files allow: a process without a free file could not even reach the

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shared.errors import ConfigError
+from shared.settings.door import DoorSettings
 from shared.settings.setting import AUTO
-from shared.settings.settings import Settings
 from web.http.connection_bounds import ConnectionLimits, DoorBound, turned_away
 
 #: The default of PENSTOCK_MAX_OPEN_BODY_BYTES, and how many of the longest bodies fit into it at least.
@@ -94,7 +94,7 @@ class RequestBounds:
         return self.bodies.take(tenant, length)
 
 
-def request_bounds(settings: Settings, connections: ConnectionLimits) -> RequestBounds:
+def request_bounds(settings: DoorSettings, connections: ConnectionLimits) -> RequestBounds:
     """Return the bounds for these settings. Raises ConfigError if the longest body would not fit."""
     longest = settings.max_body_bytes
     total = settings.max_open_body_bytes

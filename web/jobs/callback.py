@@ -3,7 +3,7 @@
 import redis
 
 from shared.accounts.webhook_secrets import WebhookSecrets
-from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 from shared.settings.webhook_hosts import parse_hosts
 from shared.store.repeat_lookup import EarlierRequest
 from shared.store.webhooks import Webhooks
@@ -14,7 +14,7 @@ from web.http.callback_url import check_allowed, parse_url
 MAX_PENDING = 10_000
 
 
-def check_callback(client: redis.Redis, settings: Settings, tenant: str, url: str, earlier: EarlierRequest) -> None:
+def check_callback(client: redis.Redis, settings: DoorSettings, tenant: str, url: str, earlier: EarlierRequest) -> None:
     """Raise ApiError unless the end of a job or batch may be told to this URL. Raises StoreUnavailable.
 
     A repetition of a request that was admitted earlier gets that job or batch, whatever has changed since.
@@ -26,7 +26,7 @@ def check_callback(client: redis.Redis, settings: Settings, tenant: str, url: st
             raise
 
 
-def _check(client: redis.Redis, settings: Settings, tenant: str, url: str) -> None:
+def _check(client: redis.Redis, settings: DoorSettings, tenant: str, url: str) -> None:
     try:
         check_allowed(parse_url(url), parse_hosts(settings.webhook_hosts))
     except ValueError as error:

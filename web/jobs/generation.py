@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.jobs.job import BatchLine, new_job_id
-from shared.settings.settings import Settings
+from shared.settings.queue import QueueSettings
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
 from web.api.digests import body_digest, given_fields
@@ -62,7 +62,7 @@ class GenerationRequest:
     keeps_request: bool = False
 
 
-def native_request(body: SubmitBody, deadline: RequestDeadline, settings: Settings) -> GenerationRequest:
+def native_request(body: SubmitBody, deadline: RequestDeadline, settings: QueueSettings) -> GenerationRequest:
     """Build the request from a body of `POST /v1/jobs`; the caller adds what arrived in headers or the gate's frame."""
     return GenerationRequest(
         payload=body.payload(),

@@ -2,7 +2,7 @@
 
 from flask import Flask, Response, request
 
-from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 from web.http.allowed_names import allowed_hosts, allowed_origins, host_name
 from web.http.api_errors import ApiError
 from web.http.connection_bounds import PROBE_PATHS
@@ -16,7 +16,7 @@ _CORS_EXPOSED = (
 _CORS_MAX_AGE_S = "600"
 
 
-def install(app: Flask, settings: Settings) -> None:
+def install(app: Flask, settings: DoorSettings) -> None:
     """Register the Host check and the CORS headers for every route of the app.
 
     A request whose Host is not allowed is answered with 421. This prevents DNS rebinding, an attack in which a web page

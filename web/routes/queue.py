@@ -6,8 +6,8 @@ from apiflask import APIBlueprint
 from flask import Response
 
 from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.queue import QueueSettings
 from shared.settings.setting import AUTO
-from shared.settings.settings import Settings
 from shared.store.replies import Overview
 from web.api.deadline import max_deadline_ms
 from web.jobs.snapshots import count_tenant, read_overview
@@ -44,7 +44,7 @@ def own_queue() -> Response:
     )
 
 
-def bounds_of(settings: Settings, policy: TenantPolicy | None, overview: Overview) -> dict[str, Any]:
+def bounds_of(settings: QueueSettings, policy: TenantPolicy | None, overview: Overview) -> dict[str, Any]:
     """Return the tenant's bounds and weight.
 
     Each bound is taken from the tenant's policy or, if the policy does not set the bound, from the settings. Without a

@@ -9,11 +9,12 @@ from typing import Any, NoReturn
 
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
 from shared.log import get_logger
+from shared.settings.door import DoorSettings
 from shared.settings.settings import Settings, load
+from shared.settings.store import StoreSettings
 from shared.store.batches.folder import run_here
 from shared.store.batches.storage_location import claim_home, files_folder
 from shared.store.connection import DOOR, open_client
-from shared.store.embedded import find_url
 from shared.store.preflight import check_fitness, require_answer
 from shared.store.replication import too_few_replicas
 from shared.store.store import Store
@@ -42,15 +43,15 @@ def read_settings() -> Settings:
         check_traces(on=settings.traces == "on")
         bounds_of_requests(settings)
         files_folder(settings)
-        _store_url(settings)
+        _ = settings.store_url
     except (ConfigError, EmbeddedStoreError) as error:
         _exit_with(error, EXIT_CONFIG)
     return settings
 
 
-def open_store(settings: Settings) -> Store:
+def open_store(settings: StoreSettings) -> Store:
     """Return a store client with the timeouts of the door. The client connects when it sends its first command."""
-    return Store(open_client(_store_url(settings), name=f"penstock-web-{os.getpid()}", timeouts=DOOR))
+    return Store(open_client(settings.store_url, name=f"penstock-web-{os.getpid()}", timeouts=DOOR))
 
 
 def configure_store(
@@ -78,7 +79,7 @@ def configure_store(
         _exit_with(error, EXIT_CONFIG)
 
 
-def bounds_of_requests(settings: Settings) -> RequestBounds:
+def bounds_of_requests(settings: DoorSettings) -> RequestBounds:
     """Return new bounds for the requests of this process. Raises ConfigError if the longest body would not fit."""
     max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return request_bounds(settings, connection_limits(settings, max_files))
@@ -90,10 +91,6 @@ def raise_file_limit() -> int:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _store_url(settings: Settings) -> str:
-    return settings.redis_url or find_url(settings.state_path)
 
 
 def _exit_with(error: Exception, code: int) -> NoReturn:

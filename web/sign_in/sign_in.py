@@ -9,7 +9,7 @@ from werkzeug.datastructures import Headers
 
 from shared.clock import Clock
 from shared.errors import ConfigError
-from shared.settings.settings import Settings
+from shared.settings.door import DoorSettings
 from shared.settings.sign_in_roles import parse_roles
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
 from web.sign_in.headers import read_user
@@ -58,7 +58,7 @@ class SignIn:
         return User(claims.name, roles, claims.expires_s)
 
 
-def sign_in_proxies(settings: Settings) -> TrustedProxies:
+def sign_in_proxies(settings: DoorSettings) -> TrustedProxies:
     """Return the proxies that may name users. Raises ConfigError for an invalid entry, and for one of all addresses."""
     proxies = parse_trusted_proxies(settings.sign_in_proxies, "PENSTOCK_SIGN_IN_PROXIES")
     for network in proxies.networks:
@@ -70,13 +70,13 @@ def sign_in_proxies(settings: Settings) -> TrustedProxies:
     return proxies
 
 
-def make_sign_in(settings: Settings, clock: Clock) -> SignIn:
+def make_sign_in(settings: DoorSettings, clock: Clock) -> SignIn:
     """Return the sign-in of one process. Raises ConfigError as `sign_in_proxies` does."""
     roles = RoleTable(parse_roles(settings.sign_in_roles))
     return SignIn(sign_in_proxies(settings), roles, _make_verifier(settings, clock))
 
 
-def _make_verifier(settings: Settings, clock: Clock) -> "TokenVerifier | None":
+def _make_verifier(settings: DoorSettings, clock: Clock) -> "TokenVerifier | None":
     if not settings.oidc_issuer:
         return None
     from web.sign_in.tokens import TokenRules, TokenVerifier  # noqa: PLC0415 - see the module's docstring

@@ -8,6 +8,7 @@ from shared.errors import ModelError
 from shared.jobs.cost import reported_weight
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 from workers.engine.backend import DecodeFailed
 from workers.engine.events import Event
 from workers.engine.loop import Engine
@@ -66,7 +67,7 @@ def make_engine(
     )
 
 
-def _sim(settings: Settings, clock: Clock) -> SimBackend:
+def _sim(settings: WorkerSettings, clock: Clock) -> SimBackend:
     sizes = sizes_of(settings, model_ctx=_UNLIMITED_CTX, gpu=False)
     return SimBackend(
         slots=sizes.slots,

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 
 from shared.settings.setting import AUTO
-from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 from workers.engine.stats import EngineSettings
 
 #: Default numbers of slots on a CPU, and on a GPU for embeddings and for models that keep a state for each slot.
@@ -41,7 +41,7 @@ class Sizes:
     n_ctx: int
 
 
-def slots_of(settings: Settings, *, gpu: bool, has_state: bool = False) -> int:
+def slots_of(settings: WorkerSettings, *, gpu: bool, has_state: bool = False) -> int:
     """Return the number of slots, which is how many jobs the engine runs at the same time.
 
     On a GPU, the calibration may choose fewer, unless the setting decides. `has_state` says whether the model keeps
@@ -55,7 +55,7 @@ def slots_of(settings: Settings, *, gpu: bool, has_state: bool = False) -> int:
 
 
 def sizes_of(
-    settings: Settings,
+    settings: WorkerSettings,
     *,
     model_ctx: int,
     gpu: bool,
@@ -80,7 +80,7 @@ def sizes_of(
     return Sizes(slots, cells, min(longest, cells))
 
 
-def chunk_of(settings: Settings, slots: int, *, gpu: bool) -> int:
+def chunk_of(settings: WorkerSettings, slots: int, *, gpu: bool) -> int:
     """Return the most prompt tokens in a step.
 
     On a GPU, the calibration may choose fewer, unless the setting decides. A step with answers in all slots then still
@@ -91,7 +91,7 @@ def chunk_of(settings: Settings, slots: int, *, gpu: bool) -> int:
     return max(CHUNK, MAX_UBATCH - slots) if gpu else CHUNK
 
 
-def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Sizes:
+def embedding_sizes_of(settings: WorkerSettings, *, model_ctx: int, gpu: bool) -> Sizes:
     """Return the sizes for an embedding model. `n_ctx` is the longest input, and `cells` the most tokens in a step."""
     longest = min(model_ctx, _EMBEDDING_GPU if gpu else _EMBEDDING_CPU)
     if settings.n_ctx != AUTO:
@@ -100,7 +100,7 @@ def embedding_sizes_of(settings: Settings, *, model_ctx: int, gpu: bool) -> Size
     return Sizes(slots, max(longest, chunk_of(settings, slots, gpu=False)), longest)
 
 
-def threads_of(settings: Settings, *, gpu: bool, workers: int = 1) -> int:
+def threads_of(settings: WorkerSettings, *, gpu: bool, workers: int = 1) -> int:
     """Return the number of compute threads of one worker. `gpu` says whether the GPU computes the whole model.
 
     On a CPU, the `workers` of this machine share all cores but one. A compute thread busy-waits and so uses a whole
@@ -120,12 +120,12 @@ def choosing_threads_of(workers: int) -> int:
     return max(1, min(_MOST_CHOOSING_THREADS, _usable_cores() // max(1, workers)))
 
 
-def step_target_ms_of(settings: Settings, *, gpu: bool) -> float:
+def step_target_ms_of(settings: WorkerSettings, *, gpu: bool) -> float:
     """Return the longest time that prompts may add to a step while other jobs decode."""
     return float((100 if gpu else 250) if settings.step_target_ms == AUTO else settings.step_target_ms)
 
 
-def engine_settings(settings: Settings, prefill_chunk: int, *, gpu: bool) -> EngineSettings:
+def engine_settings(settings: WorkerSettings, prefill_chunk: int, *, gpu: bool) -> EngineSettings:
     """Return the settings of the engine's loop, whose steps have at most `prefill_chunk` prompt tokens."""
     return EngineSettings(
         prefill_chunk,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from shared.errors import ModelError
 from shared.jobs.model_name import SPLIT, hub_name
-from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 
 
-def model_file(settings: Settings) -> Path | None:
+def model_file(settings: WorkerSettings) -> Path | None:
     """Return the GGUF file to load, or the first part of a split model, or None if no model is named or needed.
 
     A model that is named by a hub name is downloaded first, which may take a long time. Raises ModelError.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shared.errors import ModelError
 from shared.settings.setting import AUTO
-from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 from workers.engine.llama.kv_memory import CELL_STEP, SHRINK, UNBOUNDED
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, MAX_SEQUENCES, MIN_CELLS_PER_SLOT, ModelShape, is_quantized
 from workers.engine.sizing import GPU_SPARE_BYTES, MAX_DRAFTS, Sizes, chunk_of, embedding_sizes_of, sizes_of, slots_of
@@ -65,7 +65,7 @@ def layer_cell_bytes(layout: Layout, layer: Layer, kv_type: str, *, flash: bool)
     return (layer.k_width + v_width) * _NUMBER_BYTES[kv_type]
 
 
-def fit(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Fit:
+def fit(layout: Layout, settings: WorkerSettings, gpu_bytes: int | None) -> Fit:
     """Return the sizes that a worker with these settings has on a GPU with `gpu_bytes` of free memory, or on the CPU.
 
     Raises DoesNotFit, whose message says what is needed.
@@ -113,7 +113,7 @@ def _check_cells(sizes: Sizes) -> None:
         )
 
 
-def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | None) -> Fit:
+def _checked(layout: Layout, settings: WorkerSettings, sizes: Sizes, gpu_bytes: int | None) -> Fit:
     gpu = gpu_bytes is not None
     if not layout.embeds:
         _check_cells(sizes)
@@ -143,13 +143,13 @@ def _checked(layout: Layout, settings: Settings, sizes: Sizes, gpu_bytes: int | 
     return result if not layout.embeds else replace(result, cells_bytes=0, recurrent_bytes=0)
 
 
-def _shape(layout: Layout, settings: Settings, sizes: Sizes, *, gpu: bool) -> ModelShape:
+def _shape(layout: Layout, settings: WorkerSettings, sizes: Sizes, *, gpu: bool) -> ModelShape:
     quantized = is_quantized(layout.weights_bytes, layout.parameters)
     chunk = chunk_of(settings, sizes.slots, gpu=gpu)
     return ModelShape(sizes, chunk, 1, settings.kv_type, gpu, quantized)
 
 
-def _embedding_sizes(layout: Layout, settings: Settings, gpu_bytes: int | None) -> Sizes:
+def _embedding_sizes(layout: Layout, settings: WorkerSettings, gpu_bytes: int | None) -> Sizes:
     return embedding_sizes_of(settings, model_ctx=layout.context, gpu=gpu_bytes is not None)
 
 

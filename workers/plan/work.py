@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from shared.errors import ConfigError
 from shared.jobs.cost import reported_weight
+from shared.settings.queue import QueueSettings
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 from workers.engine.sizing import FEWEST_MEASURED_SLOTS
 from workers.plan.memory import DoesNotFit, Fit
 
@@ -42,7 +44,7 @@ class Work:
     last_answer_s: float | None
 
 
-def work_of(fit: Fit, settings: Settings, demand: Demand, rate_wtps: float | None) -> Work:
+def work_of(fit: Fit, settings: QueueSettings, demand: Demand, rate_wtps: float | None) -> Work:
     """Return the work of a worker with these sizes that computes `rate_wtps` weighted tokens per second.
 
     A job costs its prompt tokens and the weighted tokens of its answer, as in the reports of workers (mu_wtps). Raises
@@ -62,7 +64,7 @@ def work_of(fit: Fit, settings: Settings, demand: Demand, rate_wtps: float | Non
     return Work(demand, at_once, in_memory, jobs_per_s, last_s)
 
 
-def measures_slots(fit: Fit, settings: Settings) -> bool:
+def measures_slots(fit: Fit, settings: WorkerSettings) -> bool:
     """Return whether the worker measures, when it starts, how many of the slots it uses."""
     return settings.max_batch_size == AUTO and fit.sizes.slots > FEWEST_MEASURED_SLOTS
 

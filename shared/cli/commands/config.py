@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.reach import Json, StateDir, client_for, store_url
+from shared.cli.reach import Json, StateDir, client_for
 from shared.errors import EmbeddedStoreError, SettingsConflict
 from shared.settings.secret_values import without_password
 from shared.settings.setting import AUTO, Setting
@@ -65,7 +65,7 @@ def _check(settings: Settings) -> str:
     from shared.store.preflight import check_fitness, check_format
 
     try:
-        url, client = store_url(settings), client_for(settings)
+        url, client = settings.store_url, client_for(settings)
     except EmbeddedStoreError:
         return f"the settings are valid; no store runs in {settings.state_path}, so none was checked"
     for warning in check_fitness(client):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, Json, StateDir, load_settings, store_client, store_url, writable_store_client
+from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
 from shared.errors import SchemaConflict, StoreUnfit
 from shared.settings.secret_values import without_password
-from shared.settings.settings import Settings
+from shared.settings.settings import Settings, load
 
 if TYPE_CHECKING:
     import redis
@@ -42,7 +42,7 @@ def doctor(
     from shared.store.store import Store
 
     client = writable_store_client(state_dir) if repair else store_client(state_dir)
-    judged = _judged(load_settings(state_dir))
+    judged = _judged(load(state_dir=state_dir))
     store = Store(client)
     snapshot = store.snapshot(stats=True)
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
@@ -55,7 +55,7 @@ def doctor(
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
-    has_no_folder, about_files = files_notes(client, load_settings(state_dir))
+    has_no_folder, about_files = files_notes(client, load(state_dir=state_dir))
     has_faults, about_workers = _restarts(client)
     notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_workers]
     notes += [*_advice(snapshot), *_untold(client), *about_files, *_spoiled(client), *skew_notes(client)]
@@ -98,7 +98,7 @@ def _judged(settings: Settings) -> dict[str, str]:
     door = settings.url if settings.redis_url else up_url(settings.state_path) or settings.url
     reason = why_not_ready(door, host=settings.allowed_hosts.split(",")[0].strip())
     return {
-        "store": without_password(store_url(settings)),
+        "store": without_password(settings.store_url),
         "door": door,
         "door_state": f"is not ready: {reason}" if reason else "is ready",
     }

@@ -16,8 +16,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, StateDir, client_for, load_settings, store_url
+from shared.cli.reach import FAULT, StateDir, client_for
 from shared.errors import ConfigError
+from shared.settings.settings import load
 from shared.settings.store_url import normal_store_url
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def run_redis(
     if words:
         _check(words)
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
-    settings = load_settings(state_dir)
-    url = store_url(settings)
+    settings = load(state_dir=state_dir)
+    url = settings.store_url
     if program and _redis_cli_supports(url):
         # redis-cli waits without an end for a store that does not answer, so this raises StoreUnavailable first.
         client_for(settings)

@@ -13,6 +13,7 @@ from shared.errors import ConfigError
 from shared.jobs.model_name import hub_name
 from shared.settings.setting import HOST, expand_path
 from shared.settings.settings import Settings, load_with_origin
+from shared.settings.worker import WorkerSettings
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -137,7 +138,7 @@ def _settings(
     return load_with_origin(**overrides)[0]
 
 
-def _check_model_file(settings: Settings, source: str) -> None:
+def _check_model_file(settings: WorkerSettings, source: str) -> None:
     """Raise ConfigError if the model is a path at which there is no file. `source` is what names the model."""
     if not settings.engine_kind.loads_model or not settings.model or hub_name(settings.model) is not None:
         return
@@ -147,7 +148,7 @@ def _check_model_file(settings: Settings, source: str) -> None:
         raise ConfigError(f"{source}={settings.model!r} is {what}; name a GGUF file, or org/repo for one on a hub")
 
 
-def _worker_count(text: str, settings: Settings) -> int:
+def _worker_count(text: str, settings: WorkerSettings) -> int:
     """Return the number of workers for a value of `--workers`. Raise ConfigError if the value is invalid."""
     if text == "auto":
         from shared.cli.stack.gpus import visible_gpus

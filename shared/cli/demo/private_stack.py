@@ -20,8 +20,9 @@ from shared.cli.stack.processes import end_leftovers
 from shared.cli.stack.stack import report
 from shared.errors import PenstockError
 from shared.jobs.tenant_policy import TenantPolicy
+from shared.state_dir import find_url
 from shared.store.connection import OPERATOR, open_client
-from shared.store.embedded import EmbeddedStore, find_url
+from shared.store.embedded import EmbeddedStore
 
 _HOST = "127.0.0.1"
 _POLL_INTERVAL_S = 0.1

@@ -9,7 +9,7 @@ import redis
 
 from shared.errors import ConfigError, FilesUnavailable, StoreUnavailable
 from shared.settings.setting import expand_path
-from shared.settings.settings import Settings
+from shared.settings.store import BatchSettings
 from shared.store import keys, scripts
 from shared.store.batches.files import FOLDER, STORE
 from shared.store.batches.folder import FilesFolder, run_here
@@ -27,7 +27,7 @@ _CLAIM_S, _LOOK_S = 10.0, 0.05
 _not_noted: set[str] = set()
 
 
-def files_folder(settings: Settings, run: Callable[..., Any] = run_here) -> FilesFolder | None:
+def files_folder(settings: BatchSettings, run: Callable[..., Any] = run_here) -> FilesFolder | None:
     """Return the folder in which files are kept, or None if they are kept in the store.
 
     `run` is that of FilesFolder. Raises ConfigError if its path starts with `~` and the home directory is not known.
@@ -40,7 +40,7 @@ def files_folder(settings: Settings, run: Callable[..., Any] = run_here) -> File
 
 def claim_home(
     client: redis.Redis,
-    settings: Settings,
+    settings: BatchSettings,
     *,
     take_over: bool = False,
     run: Callable[..., Any] = run_here,
@@ -92,7 +92,7 @@ def noted_home(client: redis.Redis) -> str | None:
     return None if noted is None else text(noted)
 
 
-def files_notes(client: redis.Redis, settings: Settings) -> tuple[bool, list[str]]:
+def files_notes(client: redis.Redis, settings: BatchSettings) -> tuple[bool, list[str]]:
     """Return whether the folder that `settings` name cannot be used, and notes for an operator about files.
 
     Raises StoreUnavailable.

@@ -15,7 +15,7 @@ import numpy as np
 from llama_cpp import _ggml, llama_cpp
 
 from shared.jobs.outcomes import EndCode
-from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 from workers.engine.answer.words import is_end, token_of
 from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.chat.answer_form import Form
@@ -337,7 +337,7 @@ class LlamaBackend:
 
 
 def load_backend(
-    settings: Settings,
+    settings: WorkerSettings,
     path: Path,
     *,
     index: int = 0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared.settings.setting import AUTO
-from shared.settings.settings import Settings
+from shared.settings.worker import WorkerSettings
 from workers.engine.backend import Facts
 from workers.engine.llama.aborts import log_aborts
 from workers.engine.llama.devices import Device, choose, gpus, unused_gpu_advice
@@ -40,7 +40,7 @@ class OpenModel:
 
 def open_model(
     libs: Libraries,
-    settings: Settings,
+    settings: WorkerSettings,
     path: Path,
     *,
     index: int,
@@ -79,7 +79,7 @@ def open_model(
 
 
 def _wanted_shape(
-    libs: Libraries, settings: Settings, model: int, devices: list[Device], threads: int, *, embeds: bool
+    libs: Libraries, settings: WorkerSettings, model: int, devices: list[Device], threads: int, *, embeds: bool
 ) -> ModelShape:
     gpu = bool(devices)
     model_ctx = libs.lib.llama_model_n_ctx_train(model)
