@@ -1,28 +1,14 @@
 """`penstock groups`: list groups of tenants, and add, change or remove one."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from shared.cli import output
-from shared.cli.commands.tenants import (
-    AnswerWeight,
-    MaxWaiting,
-    MaxWaitingTokens,
-    PromptWeight,
-    TokensPerDay,
-    TokensPerMonth,
-    Weight,
-    budget_changes,
-    parse_number,
-)
+from shared.cli.policy_options import OF_GROUPS, Changes, policy_command, print_policy
 from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
 from shared.errors import ConfigError
-
-if TYPE_CHECKING:
-    from shared.jobs.group_policy import GroupPolicy
-    from shared.jobs.tenant_policy import Value
 
 app = typer.Typer(no_args_is_help=True, help="Manage groups of tenants, which take turns as one tenant.")
 
@@ -44,16 +30,11 @@ def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
 
 
 @app.command()
+@policy_command(OF_GROUPS)
 def add(
     group: Name,
     *,
-    weight: Weight = None,
-    max_waiting: MaxWaiting = None,
-    max_waiting_tokens: MaxWaitingTokens = None,
-    tokens_per_day: TokensPerDay = None,
-    tokens_per_month: TokensPerMonth = None,
-    prompt_weight: PromptWeight = None,
-    answer_weight: AnswerWeight = None,
+    changes: Changes,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
@@ -61,38 +42,29 @@ def add(
     from shared.accounts.groups import Groups
     from shared.jobs.group_policy import GroupPolicy
 
-    changes = _changes(weight, max_waiting, max_waiting_tokens)
-    changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
-    policy = GroupPolicy(**{name: value for name, value in changes.items() if value is not None})  # type: ignore[arg-type]  # __post_init__ checks the types
+    policy = GroupPolicy(**{name: value for name, value in changes.items() if value is not None})
     groups = Groups(writable_store_client(state_dir))
     if not groups.add(group, policy):
         output.write_note(f"group {group!r} exists; change it with `penstock groups set`")
         raise typer.Exit(FAULT)
-    _print_policy(group, policy, json=json)
+    print_policy("group", group, policy, json=json)
 
 
 @app.command("set")
+@policy_command(OF_GROUPS)
 def change(
     group: Name,
     *,
-    weight: Weight = None,
-    max_waiting: MaxWaiting = None,
-    max_waiting_tokens: MaxWaitingTokens = None,
-    tokens_per_day: TokensPerDay = None,
-    tokens_per_month: TokensPerMonth = None,
-    prompt_weight: PromptWeight = None,
-    answer_weight: AnswerWeight = None,
+    changes: Changes,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Change the named fields of a group's policy and keep the others."""
     from shared.accounts.groups import Groups
 
-    changes = _changes(weight, max_waiting, max_waiting_tokens)
-    changes |= budget_changes(tokens_per_day, tokens_per_month, prompt_weight, answer_weight)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
-    _print_policy(group, Groups(writable_store_client(state_dir)).change(group, changes), json=json)
+    print_policy("group", group, Groups(writable_store_client(state_dir)).change(group, changes), json=json)
 
 
 @app.command()
@@ -104,24 +76,3 @@ def rm(group: Name, *, state_dir: StateDir = None) -> None:
         output.write_note(f"there is no group {group!r}")
         raise typer.Exit(FAULT)
     output.write_note(f"group {group!r} is removed")
-
-
-def _changes(weight: str | None, max_waiting: str | None, max_waiting_tokens: str | None) -> "dict[str, Value | None]":
-    """Return the policy fields whose options are on the command line. The value `default` becomes None."""
-    given = {"weight": weight, "max_waiting": max_waiting, "max_waiting_tokens": max_waiting_tokens}
-    return {
-        name: None if text == "default" else parse_number(name, text, float if name == "weight" else int)
-        for name, text in given.items()
-        if text is not None
-    }
-
-
-def _print_policy(group: str, policy: "GroupPolicy", *, json: bool) -> None:
-    if json:
-        output.write_json({"group": group, "policy": asdict(policy)})
-        return
-    named = {name: value for name, value in asdict(policy).items() if value is not None}
-    fields = ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in named.items()
-    )
-    output.write_note(f"group {group!r}: {fields or 'the defaults'}")

@@ -1,0 +1,146 @@
+"""The options of `penstock tenants` and `penstock groups` for the fields of a policy, and how a policy is shown."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from shared.cli import output
+from shared.cli.durations import format_duration, parse_duration_ms
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shared.jobs.group_policy import GroupPolicy
+    from shared.jobs.tenant_policy import TenantPolicy
+
+#: Values by the names of a policy's fields. None removes a field, so that the default applies.
+Changes = dict[str, Any]
+_OR_DEFAULT = "or `default`"
+
+
+class _Option(NamedTuple):
+    annotation: Any
+    #: Returns the field's value, given the option's name and text.
+    parse: Callable[[str, Any], Any]
+
+
+def _option(help_text: str, parse: Callable[[str, str], Any], *, metavar: str | None = None) -> _Option:
+    """Return an option that is declared as text, because it also accepts `default`, which removes the field."""
+    annotation = Annotated[str | None, typer.Option(help=help_text, metavar=metavar)]
+    return _Option(annotation, lambda name, text: None if text == "default" else parse(name, text))
+
+
+def _flag(names: str, help_text: str) -> _Option:
+    return _Option(Annotated[bool | None, typer.Option(names, help=help_text)], lambda _name, flag: flag)
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is neither a whole number nor `default`") from None
+
+
+def _decimal(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{name}={text!r} is neither a number nor `default`") from None
+
+
+def _word(_name: str, text: str) -> str:
+    return text
+
+
+def _names(_name: str, text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+_OPTIONS = {
+    "weight": _option(f"Share of the GPUs relative to other tenants, 0.001 to 1000, {_OR_DEFAULT} (1).", _decimal),
+    "max_waiting": _option(f"Maximum number of queued jobs, {_OR_DEFAULT}.", _integer),
+    "max_waiting_tokens": _option(f"Maximum sum of the tokens of queued jobs, {_OR_DEFAULT}.", _integer),
+    "max_bytes": _option(
+        f"Maximum of the store's memory that jobs and results take, in bytes, {_OR_DEFAULT}.", _integer
+    ),
+    "rpm": _option(f"Requests per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint.", _integer),
+    "tpm": _option(f"Tokens per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint.", _integer),
+    "tokens_per_day": _option(
+        f"Budget of tokens for a day (UTC), {_OR_DEFAULT} (none). Further requests get 429.", _integer
+    ),
+    "tokens_per_month": _option(
+        f"Budget of tokens for a month (UTC), {_OR_DEFAULT} (none). Further requests get 429.", _integer
+    ),
+    "prompt_weight": _option(f"What a prompt token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1).", _decimal),
+    "answer_weight": _option(f"What an answer token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1).", _decimal),
+    "max_deadline": _option(
+        f"The longest deadline of a request, {_OR_DEFAULT}.", parse_duration_ms, metavar="DURATION"
+    ),
+    "models": _option(f"Names of the models that the tenant may use, comma-separated, {_OR_DEFAULT} (all).", _names),
+    "default_model": _option(f"The model for requests that name none, {_OR_DEFAULT}.", _word),
+    "group": _option(
+        f"The group with which the tenant shares its turns (`penstock groups`), {_OR_DEFAULT} (none).", _word
+    ),
+    "disabled": _flag("--disabled/--enabled", "Refuse every request with 403, or serve the tenant again."),
+    "degrade": _flag("--degrade/--no-degrade", "Allow shorter answers under overload, if PENSTOCK_DEGRADATION is on."),
+    "private": _flag("--private/--no-private", "Send the tenant's prompts only to local pools (`penstock pools`)."),
+}
+#: The options of a tenant, and those of a group, by name.
+OF_TENANTS = tuple(_OPTIONS)
+OF_GROUPS = (
+    *("weight", "max_waiting", "max_waiting_tokens"),
+    *("tokens_per_day", "tokens_per_month", "prompt_weight", "answer_weight"),
+)
+
+
+def policy_command(names: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options in place of its parameter `changes`, which gets the fields that they change."""
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name].annotation) for name in names
+    ]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            texts = {name: text for name in names if (text := given.pop(name)) is not None}
+            changes = {_field(name): _OPTIONS[name].parse(name, text) for name, text in texts.items()}
+            command(**given, changes=changes)
+
+        own = signature(command)
+        parameters = [
+            parameter
+            for parameter_of_command in own.parameters.values()
+            for parameter in (options if parameter_of_command.name == "changes" else [parameter_of_command])
+        ]
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # Typer reads it
+        return run
+
+    return decorate
+
+
+def print_policy(kind: str, name: str, policy: "TenantPolicy | GroupPolicy", *, json: bool) -> None:
+    """Print the policy of a tenant or a group, as `kind` says."""
+    if json:
+        output.write_json({kind: name, "policy": asdict(policy)})
+        return
+    named = {field: value for field, value in asdict(policy).items() if value is not None and value is not False}
+    fields = ", ".join(f"{field}={display_value(field, value)}" for field, value in named.items())
+    output.write_note(f"{kind} {name!r}: {fields or 'the defaults'}")
+
+
+def display_value(name: str, value: object) -> object:
+    """Return the value of a policy's field as a table shows it."""
+    if name == "max_deadline_ms" and isinstance(value, int):
+        return format_duration(value)
+    if isinstance(value, bool):
+        return "yes" if value else None
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _field(option: str) -> str:
+    return "max_deadline_ms" if option == "max_deadline" else option
