@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain quick test coverage test-upstream test-alerts test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
+.PHONY: help up install otel toolchain quick test coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -49,12 +49,12 @@ otel: $(STAMPS)/penstock $(STAMPS)/otel ## install what PENSTOCK_TRACES=on needs
 # cores. All tests of one file run in the same process.
 PROCESSES ?= 4
 
-RUN_TESTS := -m pytest --ignore=tests/house -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+RUN_TESTS := -m pytest --ignore=tests/house --ignore=tests/bench -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # The tests start hundreds of processes. Each takes a fifth of a second longer to start if it has to compile its modules.
 # The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them.
 test: export PYTHONDONTWRITEBYTECODE = # pytest keeps the modules that it has rewritten, for the next process
-test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests but those that `make check` runs, in PROCESSES=4 processes; PYTEST='-k words' selects some
+test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests but those of `make check` and `make test-bench`, in PROCESSES=4 processes; PYTEST='-k words' selects some
 	@$(BIN)/python -m compileall -q shared web workers tests
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
@@ -75,6 +75,9 @@ test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/
 
 test-alerts: $(STAMPS)/penstock $(STAMPS)/dev ## let Prometheus' alerts fire because of faults of a real system, about two minutes
 	TEST_ALERTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_prometheus_alerts.py
+
+test-bench: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of the benchmarks, of their simulation and of what trains the demo model
+	$(BIN)/pytest -q -n $(PROCESSES) tests/bench
 
 test-choosing: $(STAMPS)/penstock $(STAMPS)/dev ## check in 10,000 steps that a row's token does not depend on the other rows, about a minute
 	CHOOSING_STEPS=10000 $(BIN)/pytest -q -n 0 tests/unit/workers/engine/test_engine_choosing.py -k does_not_depend

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bench.common import environment, print_environment, private_store
 from bench.overload import run_tasks
-from bench.sim.experiments import e2, e9
+from bench.sim.experiments import first_tokens, service_gap
 from bench.sim.report import print_table
 from bench.sim.yard import closed_loop
 
@@ -19,16 +19,16 @@ def main() -> None:
     """Print the environment, run the scenarios and print the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument(
-        "--random", type=int, default=e2.RANDOM, help="number of random scenarios, rounded up to hundreds"
+        "--random", type=int, default=service_gap.RANDOM, help="number of random scenarios, rounded up to hundreds"
     )
     options.add_argument("--preemption", choices=("auto", "off"), default="auto", help="in the scenarios of E2")
     chosen = options.parse_args()
     with private_store() as client:
         print_environment(environment(0, client))
-    tasks = [task for task in e2.tasks() if task.key[0] == "named" or task.key[1] < chosen.random]
+    tasks = [task for task in service_gap.tasks() if task.key[0] == "named" or task.key[1] < chosen.random]
     basis = replace(closed_loop(0), environ={"PENSTOCK_PREEMPTION": chosen.preemption})
-    got = run_tasks([*tasks, *e9.tasks()], basis)
-    print_table([*e2.rows(got["E2"]), *e9.rows(got["E9"])])
+    got = run_tasks([*tasks, *first_tokens.tasks()], basis)
+    print_table([*service_gap.rows(got["E2"]), *first_tokens.rows(got["E9"])])
 
 
 if __name__ == "__main__":

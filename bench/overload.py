@@ -16,12 +16,30 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import RESULTS, environment, print_environment, private_store, write_results
-from bench.sim.experiments import e1, e2, e3, e4, e5, e6, e7, e8
+from bench.sim.experiments import (
+    abandoned_jobs,
+    noisy_neighbor,
+    open_loop,
+    published_traces,
+    recovery,
+    retries,
+    service_gap,
+    ten_thousand_tenants,
+)
 from bench.sim.report import Results, draw, print_table, results_of, write_html
 from bench.sim.rows import Figures, Row, Task
 from bench.sim.yard import Basis, closed_loop, measure
 
-EXPERIMENTS: dict[str, Any] = {"E1": e1, "E2": e2, "E3": e3, "E4": e4, "E5": e5, "E6": e6, "E7": e7, "E8": e8}
+EXPERIMENTS: dict[str, Any] = {
+    "E1": open_loop,
+    "E2": service_gap,
+    "E3": noisy_neighbor,
+    "E4": abandoned_jobs,
+    "E5": recovery,
+    "E6": retries,
+    "E7": published_traces,
+    "E8": ten_thousand_tenants,
+}
 SEEDS = (11, 12, 13)
 
 

@@ -64,7 +64,7 @@ def _measured_capacity(scale: Scale) -> Capacity:
     return ended / window.seconds, useful_wtps(done, window)
 
 
-def e1(name: str, load: float, scale: Scale, fleet_capacity: Capacity) -> dict[str, Any]:
+def open_loop(name: str, load: float, scale: Scale, fleet_capacity: Capacity) -> dict[str, Any]:
     """Run E1 on one system at one load, with ten tenants that share the load by Zipf and two light tenants."""
     per_s, wtps = fleet_capacity
     crowd = Crowd(
@@ -88,7 +88,7 @@ def e1(name: str, load: float, scale: Scale, fleet_capacity: Capacity) -> dict[s
     }
 
 
-def e3(name: str, times: float, scale: Scale, fleet_capacity: Capacity) -> dict[str, Any]:
+def noisy_neighbor(name: str, times: float, scale: Scale, fleet_capacity: Capacity) -> dict[str, Any]:
     """Run E3 on one system: a quiet tenant at 15 % of the capacity, beside one with `times` as much load."""
     per_s, _ = fleet_capacity
     jobs: list[SimJob] = []
@@ -124,8 +124,8 @@ def main() -> None:
     figures: dict[str, dict[str, Any]] = {"capacity": {"jobs_per_s": per_s, "wtps": wtps}}
     for load in LOADS:
         for name in ("ours", "B4"):
-            figures[f"E1 {name} {load:g}x"] = e1(name, load, scale, fleet_capacity)
-            figures[f"E3 {name} beside {load:g} times its load"] = e3(name, load, scale, fleet_capacity)
+            figures[f"E1 {name} {load:g}x"] = open_loop(name, load, scale, fleet_capacity)
+            figures[f"E3 {name} beside {load:g} times its load"] = noisy_neighbor(name, load, scale, fleet_capacity)
     for title, values in sorted(figures.items()):
         line = "  ".join(
             f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.sim.asks import GENERATED_WEIGHT, SimJob
-from bench.sim.experiments.e2 import OPEN
+from bench.sim.experiments.service_gap import OPEN
 from bench.sim.fairness import Scenario, max_min, run_scenario
 from bench.sim.ours import PenstockSystem
 from bench.sim.scenarios import drawn, flood, floods_of_long_answers, named

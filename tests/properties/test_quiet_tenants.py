@@ -3,7 +3,7 @@
 import pytest
 
 from bench.sim.asks import SimJob
-from bench.sim.experiments.e9 import QUANTUM_MS, allowed_p99_ms, first_token_p99_ms, loud_share
+from bench.sim.experiments.first_tokens import QUANTUM_MS, allowed_p99_ms, first_token_p99_ms, loud_share
 from bench.sim.fairness import Scenario
 from bench.sim.scenarios import QUIET_TOKENS, flood, loud_and_quiet
 from tests.properties.test_fairness import run_checked

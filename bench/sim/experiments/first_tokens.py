@@ -4,7 +4,7 @@ from typing import Any
 
 from bench.common import private_store
 from bench.sim.asks import GENERATED_WEIGHT, SimJob
-from bench.sim.experiments.e2 import OPEN
+from bench.sim.experiments.service_gap import OPEN
 from bench.sim.fairness import Scenario, Services, run_scenario
 from bench.sim.ledger import percentile
 from bench.sim.ours import PenstockSystem
