@@ -16,6 +16,7 @@ import redis
 from bench.common import environment, print_environment, private_store, write_results
 from shared.jobs.job import Ending, NewJob, Usage, new_job_id
 from shared.jobs.outcomes import Outcome
+from shared.jobs.request import JobRequest
 from shared.settings.settings import load
 from shared.store.replies import HeartbeatReport
 from shared.store.store import Store
@@ -53,7 +54,7 @@ def run_job(store: Store) -> None:
         max_tokens=16,
         deadline_ms=120_000,
         key_label="default",
-        traceparent=f"00-{'a' * 32}-{'b' * 16}-01",
+        request=JobRequest(traceparent=f"00-{'a' * 32}-{'b' * 16}-01"),
         offer="0" * 16,
     )
     store.admit(job)

@@ -17,6 +17,7 @@ from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.job import NewJob
 from shared.jobs.key_bounds import KeyBounds
+from shared.jobs.request import JobRequest
 from shared.jobs.route import Route, RouteStep
 from shared.jobs.routing import RoutedRequest, Routing
 from shared.jobs.tenant_policy import TenantPolicy
@@ -118,15 +119,12 @@ class Scene:
             prompt_tokens=_PROMPT_TOKENS,
             max_tokens=_MAX_TOKENS,
             deadline_ms=60_000,
-            priority=priority,
             poll_grace_ms=50_000,
-            idem_digest=f"i{job_id}",
-            body_digest="d",
             supersede_digest=f"s{job_id}",
             key_id="abc",
             key_bounds=_KEY,
             routing=routing,
-            callback_url=callback_url,
+            request=JobRequest(priority=priority, idem_digest=f"i{job_id}", body_digest="d", callback_url=callback_url),
         )
         return isinstance(self._try("admit", lambda: self.store.admit(job, attempt=attempt)), Admitted)
 

@@ -19,6 +19,7 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.job import ClaimRef, Ending, NewJob
 from shared.jobs.outcomes import Outcome, Refused
+from shared.jobs.request import JobRequest
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings, load
 from shared.store import keys
@@ -76,7 +77,7 @@ class PenstockSystem:
             deadline_source="body",
             # If the system degrades, every tenant has opted in.
             degrade=self.settings.degradation == "on",
-            body_digest=f"{job.number:016d}",
+            request=JobRequest(body_digest=f"{job.number:016d}"),
         )
         answer = self.store.admit(new_job, attempt=job.attempts - 1)
         if isinstance(answer, Admitted):

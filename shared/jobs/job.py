@@ -10,6 +10,7 @@ from shared.jobs import packed_logprobs
 from shared.jobs.job_history import Change, WaitTimes
 from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.jobs.outcomes import Outcome, Stage
+from shared.jobs.request import JobRequest
 from shared.jobs.routing import Routed, Routing
 from shared.jobs.states import JobState
 
@@ -17,15 +18,6 @@ from shared.jobs.states import JobState
 def new_job_id() -> str:
     """Return a random id (128 bits) of letters, digits, `-` and `_`, the characters that RQ allows."""
     return secrets.token_urlsafe(16)
-
-
-@dataclass(frozen=True)
-class BatchLine:
-    """The line of a batch that a job is for, and the claim of the batch by the process that offers the job."""
-
-    batch: str
-    token: str
-    number: int
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,8 @@ class NewJob:
     tenant: str
     #: The served name of the model. Store keys contain the slug of this name.
     model: str
-    #: The request: `prompt`, `messages` or `input`, sampling parameters, `max_tokens`. Scripts store it unparsed.
+    #: The input of the engine: `prompt`, `messages` or `input`, sampling parameters, `max_tokens`. Scripts store it
+    #: unparsed.
     payload: dict[str, Any]
     #: The door's estimate of the prompt's length; the engine counts the tokens later.
     prompt_tokens: int
@@ -53,35 +46,20 @@ class NewJob:
     #: The latest time, in ms from admission, at which the job can start and still meet its deadline. The tenant's queue
     #: is ordered by this time. If None, the store computes it.
     latest_start_ms: int | None = None
-    #: 1, 0 or -1: the tenant's jobs with a higher priority start first. A job with -1 is a batch job, which gives way
-    #: to all tenants' other jobs.
-    priority: int = 0
     start_within_ms: int | None = None
     #: Whether the client itself named `start_within_ms`.
     start_named: bool = False
     #: Up to which deadline the store may extend deadlines that the client did not name; 0 if it named one.
     longest_deadline_ms: int = 0
     poll_grace_ms: int | None = None
-    #: Deduplication id for refusals: if a proxy repeats a refused request, the refusal is counted only once. If None,
-    #: the job's id is used.
-    dedup_id: str | None = None
     #: The contents of the request's return ticket: the id of a reservation and the end of its hint, in ms since the
     #: epoch. They are "" and 0 without a valid ticket.
     ticket_id: str = ""
     ticket_ms: int = 0
-    #: The digests of the Idempotency-Key (None without one) and of the body. By the latter, a refused request is
-    #: recognized when its client sends it again, unless it is "".
-    idem_digest: str | None = None
-    body_digest: str = ""
     key_label: str = ""
     #: The id and the bounds of the client's API key; None if the key has no bounds of its own.
     key_id: str = ""
     key_bounds: KeyBounds | None = None
-    traceparent: str = ""
-    #: Small values that the route stores with the job and later reads from JobView.form; never a prompt or an answer.
-    form: dict[str, Any] = field(default_factory=dict)
-    #: Whether the payload is kept as long as the result if the job succeeds, for requests that continue it.
-    keeps_request: bool = False
     #: Digest of the supersede_key, or None. If this job is admitted, the tenant's older job with the same supersede_key
     #: is canceled.
     supersede_digest: str | None = None
@@ -89,19 +67,11 @@ class NewJob:
     degrade: bool = False
     #: Whether only pools that are marked as local may take the job. A tenant's policy can demand it too.
     private: bool = False
-    #: Where the client is told of the job's end; "" for nowhere.
-    callback_url: str = ""
     #: The route that the request names; None if it names a pool. With a route, `model` is the name of the route.
     routing: Routing | None = None
-    #: The line of a batch that this job is for. The store then admits the job only while the claim is valid.
-    line: BatchLine | None = None
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
-
-    @property
-    def return_id(self) -> str:
-        """The id of the reservation that the store makes if the job is refused: the beginning of the body's digest."""
-        return self.body_digest[:16]
+    request: JobRequest = field(default_factory=JobRequest)
 
     @property
     def client_arguments(self) -> dict[str, str | int]:
@@ -293,7 +263,6 @@ class JobView:
     cancel_requested: bool
     prompt_tokens: int
     max_tokens: int
-    metadata: dict[str, str]
     finish_reason: str
     code: str
     stage: str
@@ -332,9 +301,17 @@ class JobView:
     webhook: str = ""
     #: Whether the job may run only in pools that an operator has marked as local.
     private: bool = False
-    #: See NewJob.form.
+    #: See JobRequest.form.
     form: dict[str, Any] = field(default_factory=dict)
+    #: The fields of its JobRequest that the job's JSON shows.
+    shown: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The client's own values."""
+        values: dict[str, str] = self.shown.get("metadata", {})
+        return values
 
     @property
     def waited(self) -> WaitTimes:

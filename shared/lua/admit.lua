@@ -21,11 +21,8 @@
 --   body_digest text · digest of the body, which identifies a repeat of the request; '' if repeats are not detected
 --   attempt int · how many times the client has already sent this request
 --   asked_id text · deduplication id for refusals: the job's id, or an id that a proxy's retry also has
---   key_label text · label of the API key that the client used
---   traceparent text · W3C trace context, stored for the worker's log
 --   metadata text · the client's own metadata as JSON
 --   form text · JSON that the HTTP route stores and builds its later responses from
---   keeps_request int · 1 if the request is kept as long as the result if the job succeeds
 --   degrade int · 1 if the answer may be shortened under overload
 --   key_id text · id of the client's API key if the key has bounds of its own, else ''
 --   key_rpm int · the key's requests per minute, 0 for no bound
@@ -45,7 +42,7 @@
 --   batch_token text · the claim of that batch
 --   batch_line int · the number of the line
 --   routing_json text · the JSON of lib/admission/routes.lua if the request names a route, '' if it names a pool
---   rq_fields rest · the fields that RQ would save in the job's hash: field, value, …
+--   kept rest · fields of the job's hash that no check reads, RQ's and ours (shared/jobs/request.py): field, value, …
 -- ANSWERS admitted refused mismatch rerouted stale
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
 --   job was canceled as unheard since; its position in the queue, from 1, or 0 if it is not queued; number of inflight
@@ -203,7 +200,7 @@ local ttl_s, lease_ms = settings.read_settings('result_ttl_s', 'lease_ms')
 -- one minute is added for the reaper.
 local ends_in_ms = deadline_in_ms + 2 * lease_ms + 60000
 local job_key = k_rq_job .. id
-redis.call('HSET', job_key, unpack(ARGV, rq_fields))
+redis.call('HSET', job_key, unpack(ARGV, kept))
 redis.call('HSET', job_key, 'enqueued_at', rq.iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
   'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens,
   'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', request.cost_mwt, 'penstock_charged_mwt', 0,
@@ -213,8 +210,8 @@ redis.call('HSET', job_key, 'enqueued_at', rq.iso(now_ms), 'penstock_state', 'qu
 redis.call('HSET', job_key,
   'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
   'penstock_eta_ms', request.eta_ms and math.floor(now_ms + request.eta_ms) or '', 'penstock_attempts', 0,
-  'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '', 'penstock_key_label', key_label,
-  'penstock_key_id', key_max_waiting > 0 and key_id or '', 'penstock_traceparent', traceparent,
+  'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
+  'penstock_key_id', key_max_waiting > 0 and key_id or '',
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
 generated_weight.keep_weight(job_key, request.generated_weight_milli)
 redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
@@ -231,9 +228,6 @@ spending.hold_amount(request, id)
 budget.reserve_tokens(request, id)
 if callback_url ~= '' then
   redis.call('HSET', job_key, 'penstock_callback_url', callback_url)
-end
-if keeps_request == 1 then
-  redis.call('HSET', job_key, 'penstock_keeps_request', 1)
 end
 if request.is_private then
   redis.call('HSET', job_key, 'penstock_private', 1)

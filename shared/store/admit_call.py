@@ -13,6 +13,7 @@ from shared.store.scripts import Call
 
 def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: int) -> Call:
     """Return the arguments. `result_ttl_s` is PENSTOCK_RESULT_TTL_S, which RQ's record of the job contains."""
+    request = job.request
     call: Call = {
         "id": job.id,
         "tenant": job.tenant,
@@ -24,19 +25,16 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "cost_mwt": -1 if job.cost_mwt is None else job.cost_mwt,
         "deadline_in_ms": job.deadline_ms,
         "latest_in_ms": -1 if job.latest_start_ms is None else job.latest_start_ms,
-        "priority": job.priority,
+        "priority": request.priority,
         "start_within_ms": job.start_within_ms or 0,
         "poll_grace_ms": job.poll_grace_ms or 0,
         "patience_from": job.deadline_source,
-        "idem_digest": job.idem_digest or "",
-        "body_digest": job.body_digest,
+        "idem_digest": request.idem_digest or "",
+        "body_digest": request.body_digest,
         "attempt": attempt,
-        "asked_id": job.dedup_id or job.id,
-        "key_label": job.key_label,
-        "traceparent": job.traceparent,
-        "metadata": _json(job.payload.get("metadata") or {}),
-        "form": _json(job.form),
-        "keeps_request": int(job.keeps_request),
+        "asked_id": request.dedup_id or job.id,
+        "metadata": _json(request.metadata),
+        "form": _json(request.form),
         "degrade": int(job.degrade),
         "supersede_digest": job.supersede_digest or "",
         "offer": job.offer,
@@ -44,12 +42,12 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "payload": _json(job.payload),
         "answer_bytes": job.answer_bytes,
         "private": int(job.private),
-        "callback_url": job.callback_url,
-        "batch": job.line.batch if job.line else "",
-        "batch_token": job.line.token if job.line else "",
-        "batch_line": job.line.number if job.line else 0,
+        "callback_url": request.callback_url,
+        "batch": request.line.batch if request.line else "",
+        "batch_token": request.line.token if request.line else "",
+        "batch_line": request.line.number if request.line else 0,
         "routing_json": "",
-        "rq_fields": rq_record.encode(job, result_ttl_s),
+        "kept": [*rq_record.encode(job, result_ttl_s), "penstock_key_label", job.key_label, *request.kept_fields()],
         **job.client_arguments,
     }
     return call if job.routing is None else call | _of_route(job.routing)

@@ -10,6 +10,7 @@ from shared.jobs import answer_ids
 from shared.jobs.job import ClaimedJob, JobView, Usage
 from shared.jobs.job_history import Change
 from shared.jobs.outcomes import Outcome, Refusal, Refused
+from shared.jobs.request import PREFIX, json_object, shown_fields
 from shared.jobs.routing import Routed
 from shared.jobs.states import JobState
 from shared.store.replies import ClaimReply, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
@@ -118,7 +119,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
     """Build a JobView from a job's hash and its result. An invalid number becomes 0, and an invalid time None."""
 
     def field(name: str) -> str:
-        return record.get(f"penstock_{name}", "")
+        return record.get(PREFIX + name, "")
 
     def time_ms(name: str) -> int | None:
         return int(value) if (value := field(name)).isdecimal() else None
@@ -126,7 +127,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
     def number(name: str) -> int:
         return time_ms(name) or 0
 
-    body = _object(result)
+    body = json_object(result)
     return JobView(
         id=job_id,
         tenant=field("tenant"),
@@ -142,7 +143,6 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         cancel_requested=field("cancel") != "",
         prompt_tokens=number("prompt_tokens"),
         max_tokens=number("max_tokens"),
-        metadata=_object(field("metadata")),
         finish_reason=field("finish_reason"),
         code=field("code"),
         stage=field("stage"),
@@ -167,7 +167,8 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         callback_url=field("callback_url"),
         webhook=field("webhook"),
         private=field("private") == "1",
-        form=_object(field("form")),
+        form=json_object(field("form")),
+        shown=shown_fields(record),
         extra=body,
     )
 
@@ -277,11 +278,3 @@ def integer(value: str | None) -> int:
     """Return the integer in a field. Return 0 if the field is missing or holds something else."""
     # The first check is the quicker one, which matters for the more than ten thousand fields of the statistics.
     return int(value) if value and ((value.isdecimal() and len(value) < 19) or is_integer(value)) else 0
-
-
-def _object(raw: Any) -> dict[str, Any]:
-    try:
-        value = json.loads(raw) if raw else {}
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

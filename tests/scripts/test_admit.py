@@ -30,7 +30,7 @@ QUEUE = queue_name("blue", MODEL)
 
 def test_an_admitted_job_waits_with_its_payload_and_deadline(store):
     heartbeat(store)
-    job = a_job(deadline_ms=5_000, payload={"prompt": "hé", "metadata": {"k": "v"}}, key_label="ci", traceparent="00-a")
+    job = a_job(deadline_ms=5_000, payload={"prompt": "hé"}, metadata={"k": "v"}, key_label="ci", traceparent="00-a")
     assert store.admit(job) == Admitted(job.id, again=False, position=1, inflight=1)
     view = view_of(store, job.id)
     assert (view.state, view.tenant, view.model, view.position) == (JobState.QUEUED, "blue", MODEL, 1)

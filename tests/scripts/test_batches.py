@@ -3,7 +3,7 @@
 import pytest
 
 from shared.accounts.tenants import Tenants
-from shared.jobs.job import BatchLine
+from shared.jobs.request import BatchLine
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.batches.batches import (

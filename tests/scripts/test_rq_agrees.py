@@ -63,8 +63,7 @@ HISTORIES = {
 def make_job(store, history: str) -> str:
     """Take a job with a secret in prompt and answer through a history; return its id."""
     heartbeat(store)
-    payload = {"prompt": SECRET, "metadata": {"note": "plain"}}
-    job_id = admitted(store, a_job(deadline_ms=5_000, payload=payload))
+    job_id = admitted(store, a_job(deadline_ms=5_000, payload={"prompt": SECRET}, metadata={"note": "plain"}))
     if history == "expired in the queue":
         advance_clock(store, 5_100)
         assert store.reap().expired == 1

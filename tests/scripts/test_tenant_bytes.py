@@ -168,7 +168,7 @@ def test_a_repeated_admission_and_a_repeated_settle_count_once(small):
         ("some words", {}),
         ("x" * 20_000, {}),
         ("some words", {"idem_digest": "d" * 64, "body_digest": "e" * 64}),
-        ("some words", {"payload": {"prompt": "x", "metadata": {str(i): "v" * 500 for i in range(16)}}}),
+        ("some words", {"metadata": {str(i): "v" * 500 for i in range(16)}}),
         ("some words", {"key_label": "a-key", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}),
     ],
 )

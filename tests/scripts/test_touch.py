@@ -20,7 +20,7 @@ from tests.support.builders import (
 
 def test_a_job_can_be_read_in_every_state(store):
     heartbeat(store)
-    job_id = admitted(store, a_job(payload={"prompt": "x", "metadata": {"a": "b"}}))
+    job_id = admitted(store, a_job(metadata={"a": "b"}))
     view = store.touch(job_id)
     assert (view.state, view.tenant, view.metadata, view.text, view.usage) == (
         JobState.QUEUED,

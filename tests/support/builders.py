@@ -1,22 +1,31 @@
 """Builders of jobs, heartbeats and endings, in which a test names only the fields that matter to it."""
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, JobView, NewJob, Usage, new_job_id
 from shared.jobs.outcomes import Outcome, Refused
+from shared.jobs.request import JobRequest
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.replies import Admitted, HeartbeatReport, Renewed
 from shared.store.store import Store
 
 MODEL = "m"
+_OF_REQUEST = {each.name for each in fields(JobRequest)}
+
+
+def new_job(**values: Any) -> NewJob:
+    """Return the job with these fields, of its own and of its request."""
+    of_request = {name: value for name, value in values.items() if name in _OF_REQUEST}
+    own = {name: value for name, value in values.items() if name not in _OF_REQUEST}
+    return NewJob(**own, request=JobRequest(**of_request))
 
 
 def a_job(tenant: str = "blue", **overrides: Any) -> NewJob:
     """Return a job of 10 prompt tokens and at most 20 generated tokens, whose deadline is in one minute."""
-    fields: dict[str, Any] = {
+    values: dict[str, Any] = {
         "id": new_job_id(),
         "tenant": tenant,
         "model": MODEL,
@@ -26,7 +35,7 @@ def a_job(tenant: str = "blue", **overrides: Any) -> NewJob:
         "cost_mwt": 90_000,
         "deadline_ms": 60_000,
     }
-    return NewJob(**(fields | overrides))
+    return new_job(**(values | overrides))
 
 
 def a_heartbeat(

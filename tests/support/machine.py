@@ -190,7 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
         answer = self.store.admit(job)
         now_ms = self.model.now_ms
         mine = ModelJob(job.id, tenant, slug, prompt, job.max_tokens, now_ms + deadline_ms, supersede_key=supersede_key)
-        mine.degrade, mine.offer, mine.priority = job.degrade, job.offer, job.priority
+        mine.degrade, mine.offer, mine.priority = job.degrade, job.offer, job.request.priority
         mine.poll_grace_ms, mine.start_within_ms = job.poll_grace_ms or 0, job.start_within_ms or 0
         mine.payload_bytes = len(json.dumps(job.payload, separators=(",", ":")))
         mine.answer_bytes = job.answer_bytes

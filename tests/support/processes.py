@@ -17,11 +17,12 @@ from typing import Any, Self, TypeVar
 
 from shared.audit.invariants import Breach, find_breaches
 from shared.errors import StoreUnavailable
-from shared.jobs.job import JobView, NewJob, new_job_id
+from shared.jobs.job import JobView, new_job_id
 from shared.store.connection import OPERATOR, open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.replies import Admitted, WorkerView
 from shared.store.store import Store
+from tests.support.builders import new_job
 
 T = TypeVar("T")
 
@@ -206,7 +207,7 @@ class Stage:
             "cost_mwt": 84_000,
             "deadline_ms": 60_000,
         }
-        answer = self.store.admit(NewJob(**(fields | overrides)))
+        answer = self.store.admit(new_job(**(fields | overrides)))
         assert isinstance(answer, Admitted), answer
         return answer.id
 

@@ -74,7 +74,7 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
             "usage": usage_json(view),
             "logprobs": job_logprobs(best),
             "error": error_json(view),
-            "metadata": view.metadata,
+            **view.shown,
             "urls": {"self": own, "cancel": own, "events": f"{own}/events"}
             | ({"events_signed": f"{own}/events?ticket={ticket}"} if ticket else {}),
         }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.errors import StoreUnavailable
-from shared.jobs.job import BatchLine
+from shared.jobs.request import BatchLine
 from shared.log import get_logger
 from shared.store.batches.batches import ClaimedBatch, StoredBatch
 from web.api.deadline import RequestDeadline, max_deadline_ms
@@ -60,7 +60,7 @@ def offer_line(
     try:
         generation = _request(context, caller, batch.fields.get("endpoint", ""), body, left_ms)
         held = BatchLine(batch.id, claimed.token, line.number)
-        verdict = offer(context, caller, replace(generation, job_id=line.job, line=held))
+        verdict = offer(context, caller, replace(generation, job_id=line.job, line=held, return_ticket=""))
     except StoreUnavailable:
         raise
     except LineNotOpen:

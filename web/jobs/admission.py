@@ -100,7 +100,7 @@ def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) 
             deadline=generation.deadline,
             bound_status=context.settings.tenant_bound_status,
         )
-        ticket = context.return_tickets.sign(job.tenant, job.model, job.return_id, answer.retry_ms)
+        ticket = context.return_tickets.sign(job.tenant, job.model, generation.return_id, answer.retry_ms)
         return with_return_ticket(answer_yield, ticket, answer.return_window_ms)
     return AdmittedJob(_read_admitted(context, answer, job), answer.again)
 
@@ -146,7 +146,7 @@ def _quote_once(context: DoorContext, generation: GenerationRequest, job: NewJob
             max_tokens=job.max_tokens,
             candidates=job.candidates,
             deadline_ms=job.deadline_ms,
-            priority=job.priority,
+            priority=generation.priority,
             start_within_ms=job.start_within_ms or 0,
             start_named=job.start_named,
             longest_deadline_ms=job.longest_deadline_ms,

@@ -107,30 +107,22 @@ def _job_in_pool(
         max_tokens=max_tokens,
         deadline_ms=generation.deadline.deadline_ms,
         deadline_source=generation.deadline.source,
-        priority=generation.priority,
         start_within_ms=generation.deadline.start_within_ms,
         start_named=generation.deadline.start_within_ms is not None and generation.deadline.start_source == "body",
         longest_deadline_ms=generation.deadline.longest_ms,
         # The grace is at least three times the longest poll interval, so that a client that obeys `poll_after_ms` never
         # loses its job.
         poll_grace_ms=max(grace_ms, 3 * LONGEST_POLL_MS) if grace_ms else None,
-        dedup_id=generation.dedup_id,
-        idem_digest=generation.idem_digest,
-        body_digest=generation.body_digest,
         ticket_id=ticket_id,
         ticket_ms=ticket_ms,
         key_label=caller.key_label,
         key_id=caller.key_id,
         key_bounds=caller.key_bounds,
-        traceparent=generation.traceparent,
-        form=generation.form,
-        keeps_request=generation.keeps_request,
         supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),
         degrade=_may_be_cut(caller, generation),
         private=generation.private or (caller.policy is not None and caller.policy.private),
-        line=generation.line,
         offer=secrets.token_hex(8),
-        callback_url=generation.callback_url,
+        request=generation,
     )
 
 

@@ -11,7 +11,7 @@ from web.api.deadline import RequestDeadline
 from web.api.digests import body_digest, given_fields
 from web.api.escalation import checks_of
 from web.http.api_errors import ApiError, field_errors, invalid_value
-from web.jobs.generation import GenerationRequest
+from web.jobs.generation import GenerationRequest, named_fields
 from web.openai.chat_answers import AnswerKind
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
@@ -36,44 +36,35 @@ def text_request(
             payload, form = payload | {"parts": True, "sources": True}, form | {"parts": True}
     else:
         form = _form(body, payload)
-    return GenerationRequest(
-        payload=payload,
-        deadline=deadline,
-        model=body.model,
-        max_tokens=body.requested_max_tokens,
-        default_max_tokens=context.settings.default_max_tokens if kind == "chat" else COMPLETION_MAX_TOKENS,
-        shortens=True,
-        supersede_key=body.supersede_key,
-        priority=body.priority,
-        degrade=body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
-        private=body.private,
-        escalate=checks_of(body.escalate, streams=bool(body.stream), candidates=candidates_in(payload)),
-        form=form,
-    )
+    converted = {
+        "payload": payload,
+        "deadline": deadline,
+        "max_tokens": body.requested_max_tokens,
+        "default_max_tokens": context.settings.default_max_tokens if kind == "chat" else COMPLETION_MAX_TOKENS,
+        "shortens": True,
+        "degrade": body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
+        "escalate": checks_of(body.escalate, streams=bool(body.stream), candidates=candidates_in(payload)),
+        "form": form,
+    }
+    return GenerationRequest(**named_fields(body) | converted)
 
 
 def response_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
     """Return the request for a response, without the values of headers and the conversation before it."""
-    return GenerationRequest(
-        payload=body.payload(),
-        deadline=deadline,
-        model=body.model,
-        max_tokens=body.max_output_tokens,
-        default_max_tokens=context.settings.default_max_tokens,
-        shortens=True,
-        metadata=body.metadata or {},
-        supersede_key=body.supersede_key,
-        priority=body.priority,
-        degrade=body.degrade,
-        private=body.private,
-        escalate=checks_of(body.escalate, streams=body.stream),
+    converted = {
+        "payload": body.payload(),
+        "deadline": deadline,
+        "max_tokens": body.max_output_tokens,
+        "default_max_tokens": context.settings.default_max_tokens,
+        "shortens": True,
+        "escalate": checks_of(body.escalate, streams=body.stream),
         # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
         # Idempotency-Key that is used on both routes must not find the same job.
-        body_digest=body_digest({"responses": given_fields(body)}),
-        callback_url=body.callback_url or "",
-        form=body.form(),
-        keeps_request=body.store,
-    )
+        "body_digest": body_digest({"responses": given_fields(body)}),
+        "form": body.form(),
+        "keeps_request": body.store,
+    }
+    return GenerationRequest(**named_fields(body) | converted)
 
 
 def embeddings_request(

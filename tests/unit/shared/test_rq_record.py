@@ -20,7 +20,7 @@ SECRET = "<script>alert(1)</script>"
 
 @pytest.fixture
 def record() -> dict:
-    job = a_job(id="the-id", payload={"prompt": SECRET, "metadata": {"a": SECRET}}, model="org/m")
+    job = a_job(id="the-id", payload={"prompt": SECRET}, metadata={"a": SECRET}, model="org/m")
     flat = rq_record.encode(job, 100)
     assert all(isinstance(part, str | bytes | int) for part in flat)
     return dict(zip(flat[::2], flat[1::2], strict=True))

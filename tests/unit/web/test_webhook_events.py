@@ -36,7 +36,6 @@ def a_view(**fields) -> JobView:
         cancel_requested=False,
         prompt_tokens=5,
         max_tokens=10,
-        metadata={},
         finish_reason="stop",
         code="",
         stage="",
