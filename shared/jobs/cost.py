@@ -1,4 +1,4 @@
-"""Estimates the number of prompt tokens of a request; the door needs estimates because it has no tokenizer.
+"""Estimates the tokens of a request's prompt, because the door has no tokenizer, and the bytes of its answer.
 
 The store computes a job's cost from the estimate (shared/lua/lib/admission/verdict.lua). The worker counts the tokens
 exactly before the job takes a slot, and when the worker settles the job, the store charges the tenant for the exact
@@ -9,6 +9,7 @@ request is too long for the context; it uses `lower_bound`, the smallest count t
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from shared.candidates import candidates_in
 from shared.jobs.prompt_weights import PromptWeights
 from shared.jobs.request_texts import MAX_BYTES_PER_TOKEN, attachments, request_texts, token_ids
 from shared.settings.setting import AUTO
@@ -85,3 +86,21 @@ def _count_bytes(parts: Iterable[str]) -> int:
 
 def _count_words(parts: Iterable[str]) -> int:
     return sum(len(part.split()) for part in parts)
+
+
+def answer_bytes(payload: Mapping[str, Any], max_tokens: int) -> int:
+    """Return the most bytes that an answer is expected to take in the store, with its event stream.
+
+    A token has about four characters, which are in the result and in the event stream, and an entry of the stream has
+    at least one token. A packed logprob takes 7 to 9 bytes. An embedding is assumed to have 1,024 numbers of 4 bytes in
+    base64. The score of a document has at most 8 characters.
+    """
+    if "query" in payload:
+        return 24 * len(payload["input"])
+    if "input" in payload:
+        return 5_462 * len(payload["input"])
+    alternatives = payload.get("logprobs")
+    per_logprobs = 0 if alternatives is None else 12 * (1 + alternatives)
+    # The marks that tell whose text follows (shared/candidates.py) take 4 bytes in both places.
+    marks = 8 if candidates_in(payload) > 1 else 0
+    return max_tokens * (32 + marks + per_logprobs)

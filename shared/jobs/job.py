@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from shared.candidates import candidates_in
 from shared.jobs import packed_logprobs
+from shared.jobs.cost import answer_bytes
 from shared.jobs.job_history import Change, WaitTimes
 from shared.jobs.key_bounds import KeyBounds, key_arguments
 from shared.jobs.outcomes import Outcome, Stage
@@ -90,21 +91,8 @@ class NewJob:
 
     @property
     def answer_bytes(self) -> int:
-        """The most bytes that the answer is expected to take in the store, with its event stream.
-
-        A token has about four characters, which are in the result and in the event stream, and an entry of the stream
-        has at least one token. A packed logprob takes 7 to 9 bytes. An embedding is assumed to have 1,024
-        numbers of 4 bytes in base64. The score of a document has at most 8 characters.
-        """
-        if "query" in self.payload:
-            return 24 * len(self.payload["input"])
-        if "input" in self.payload:
-            return 5_462 * len(self.payload["input"])
-        alternatives = self.payload.get("logprobs")
-        per_logprobs = 0 if alternatives is None else 12 * (1 + alternatives)
-        # The marks that tell whose text follows (shared/candidates.py) take 4 bytes in both places.
-        marks = 8 if self.candidates > 1 else 0
-        return self.max_tokens * (32 + marks + per_logprobs)
+        """The most bytes that the answer is expected to take in the store, with its event stream."""
+        return answer_bytes(self.payload, self.max_tokens)
 
 
 class ClaimRef(NamedTuple):

@@ -31,24 +31,24 @@ _PURPOSES = {
 def make_job(context: DoorContext, caller: Caller, generation: GenerationRequest, target: Model | FoundRoute) -> NewJob:
     """Return the job for a request to a model or a route. Raises ApiError if no pool can run the request."""
     if isinstance(target, Model):
-        job = _job_in_pool(context, caller, generation, target)
         # In a route, a prompt that seems too long for one pool must not seem cheap there.
-        return replace(job, prompt_tokens=target.computed(generation.payload))
-    pools, problems = [], []
+        size = replace(size_in_pool(context, generation, target), prompt_tokens=target.computed(generation.payload))
+        return _job(context, caller, generation, target, size)
+    sizes, problems = [], []
     for model in target.models:
         try:
-            pools.append(_in_pool(context, caller, generation, model))
+            _check_upstream(generation, model)
+            sizes.append(size_in_pool(context, generation, model))
         except ApiError as problem:
             problems.append(problem)
             cannot = RouteReason.SIZE if problem.code == "context_length_exceeded" else RouteReason.FEATURES
-            pools.append(RoutedRequest(model.name, model.estimate(generation.payload), 1, 0, cannot.value))
-    if len(problems) == len(pools):
+            sizes.append(RoutedRequest(model.name, model.estimate(generation.payload), 1, 0, cannot.value))
+    if len(problems) == len(sizes):
         raise problems[0]
-    possible = next(model for model, pool in zip(target.models, pools, strict=True) if not pool.cannot)
-    job = _job_in_pool(context, caller, generation, possible, name=target.name)
-    features, checks = used_features(generation.payload), list(generation.escalate)
-    routing = Routing(target.name, target.text, tuple(pools), features, escalates=bool(checks))
-    return replace(job, routing=routing, payload=job.payload | ({"escalate": checks} if checks else {}))
+    possible, size = next(each for each in zip(target.models, sizes, strict=True) if not each[1].cannot)
+    features = used_features(generation.payload)
+    routing = Routing(target.name, target.text, tuple(sizes), features, escalates=bool(generation.escalate))
+    return _job(context, caller, generation, possible, size, routing)
 
 
 def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
@@ -65,32 +65,31 @@ def used_features(payload: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name for name, is_used in used.items() if is_used)
 
 
-def _in_pool(context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model) -> RoutedRequest:
-    """Return the request as it is in a pool. Raises ApiError if the pool's engine cannot run it."""
-    payload = generation.payload
-    if model.live and "forward" in payload and not model.forwards:
-        raise ApiError("unsupported_parameter", f"model {model.name!r} is not served by an upstream", param="model")
-    if model.forwards and "forward" not in payload and payload.get("logprobs") is not None:
-        raise ApiError("unsupported_parameter", f"model {model.name!r} returns no logprobs", param="logprobs")
-    job = _job_in_pool(context, caller, generation, model)
-    return RoutedRequest(model.name, job.prompt_tokens, job.max_tokens, job.answer_bytes)
-
-
-def _job_in_pool(
-    context: DoorContext, caller: Caller, generation: GenerationRequest, model: Model, *, name: str = ""
-) -> NewJob:
-    """Return the job for a pool. Its return ticket is one for `name`, the route, if that is not empty."""
+def size_in_pool(context: DoorContext, generation: GenerationRequest, model: Model) -> RoutedRequest:
+    """Return the request's size in the pool of a model. Raises ApiError if the pool's engine cannot run it."""
     _check_model_kind(generation, model)
     _check_min_tokens(generation)
     _check_tools(generation, model)
     _check_answers(generation, model)
-    candidates = candidates_in(generation.payload)
-    prompt_tokens = model.estimate(generation.payload)
+    payload = generation.payload
     # An upstream has a default of its own; only its answer must end somewhere.
     default = context.settings.upstream_max_tokens if model.forwards else generation.default_max_tokens
-    max_tokens = candidates * _max_tokens(generation, model, default)
+    max_tokens = candidates_in(payload) * _max_tokens(generation, model, default)
+    return RoutedRequest(model.name, model.estimate(payload), max_tokens, cost.answer_bytes(payload, max_tokens))
+
+
+def _job(
+    context: DoorContext,
+    caller: Caller,
+    generation: GenerationRequest,
+    model: Model,
+    size: RoutedRequest,
+    routing: Routing | None = None,
+) -> NewJob:
+    """Return the job for the pool of a model, or for a route whose first possible pool that is."""
+    name = model.name if routing is None else routing.name
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
-    ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name or model.name)
+    ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name)
     payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
     if model.forwards and generation.request_id:
         payload |= {"request_id": generation.request_id}
@@ -98,13 +97,15 @@ def _job_in_pool(
         # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
         # not written into the payload: without max_tokens, the engine shortens the answer to fit.
         payload |= {"max_tokens": generation.max_tokens} | ({"shortens": True} if generation.shortens else {})
+    if routing is not None and generation.escalate:
+        payload |= {"escalate": list(generation.escalate)}
     return NewJob(
         id=generation.job_id,
         tenant=caller.tenant,
-        model=name or model.name,
+        model=name,
         payload=payload,
-        prompt_tokens=prompt_tokens,
-        max_tokens=max_tokens,
+        prompt_tokens=size.prompt_tokens,
+        max_tokens=size.max_tokens,
         deadline_ms=generation.deadline.deadline_ms,
         deadline_source=generation.deadline.source,
         start_within_ms=generation.deadline.start_within_ms,
@@ -121,6 +122,7 @@ def _job_in_pool(
         supersede_digest=(None if generation.supersede_key is None else digest("supersede", generation.supersede_key)),
         degrade=_may_be_cut(caller, generation),
         private=generation.private or (caller.policy is not None and caller.policy.private),
+        routing=routing,
         offer=secrets.token_hex(8),
         request=generation,
     )
@@ -140,6 +142,15 @@ def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:
         and generation.degrade
         and not {"response_format", "tools", "n"} & generation.payload.keys()
     )
+
+
+def _check_upstream(generation: GenerationRequest, model: Model) -> None:
+    """Raise ApiError if a request in a route is one that only an upstream, or only our own engine, can answer."""
+    payload = generation.payload
+    if model.live and "forward" in payload and not model.forwards:
+        raise ApiError("unsupported_parameter", f"model {model.name!r} is not served by an upstream", param="model")
+    if model.forwards and "forward" not in payload and payload.get("logprobs") is not None:
+        raise ApiError("unsupported_parameter", f"model {model.name!r} returns no logprobs", param="logprobs")
 
 
 def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
