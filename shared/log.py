@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 # structlog imports rich, if it is installed, for tracebacks that print local variables. These can hold prompts, so they
@@ -74,11 +73,6 @@ def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> Non
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(min_level if level == "debug" else max(min_level, logging.WARNING))
-
-
-def bind_job(job: str, tenant: str) -> AbstractContextManager[None]:
-    """Add a job and its tenant to every line that this thread or greenlet logs inside the `with` block."""
-    return structlog.contextvars.bound_contextvars(job=job, tenant=tenant)
 
 
 def bind_request(**fields: str) -> None:

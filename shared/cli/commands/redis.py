@@ -1,7 +1,7 @@
-"""`penstock redis`: run redis-cli or valkey-cli on this store, or imitate it with redis-py.
+"""`penstock redis`: run redis-cli or valkey-cli on this store.
 
-It is imitated if neither program is installed, or if the program cannot connect to the store's URL. Like redis-cli, the
-imitation writes replies with their types (`(integer) 0`) to a terminal and bare values into a pipe.
+If neither program is installed, or the program cannot connect to the store's URL, the commands are sent with redis-py,
+and the values of the replies are written.
 """
 
 import os
@@ -24,19 +24,6 @@ from shared.settings.store_url import normal_store_url
 if TYPE_CHECKING:
     import redis
 
-#: Commands that reply with a report for people to read. Like redis-cli, this command prints the report without quotes.
-_REPORT_COMMANDS = {
-    ("INFO",),
-    ("LOLWUT",),
-    ("CLIENT", "LIST"),
-    ("CLIENT", "INFO"),
-    ("MEMORY", "DOCTOR"),
-    ("LATENCY", "DOCTOR"),
-}
-#: The protocol distinguishes status replies from strings, but redis-py returns both as bytes. A reply is therefore
-#: printed as a status if it is one of these texts or answers one of these commands.
-_STATUSES = {b"OK", b"PONG", b"QUEUED"}
-_STATUS_COMMANDS = {"TYPE", "BGSAVE", "BGREWRITEAOF"}
 #: These commands send replies until the connection is closed.
 _STREAMING_COMMANDS = {"MONITOR", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"}
 
@@ -131,7 +118,6 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
     from shared.store.redis_errors import store_faults
 
     _check(words)
-    terminal = sys.stdout.isatty()
     with store_faults(client):
         # Use a raw connection, because the client's methods convert replies depending on the command.
         connection = client.connection_pool.get_connection()
@@ -143,9 +129,8 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
                     reply = connection.read_response(disable_decoding=True, timeout=None)
                 except library.ResponseError as error:
                     reply = error
-                if terminal:
-                    for line in format_typed(reply, words):
-                        output.write_data(line)
+                if sys.stdout.isatty():
+                    output.write_data(format_bare(reply).decode(errors="replace"))
                 else:
                     output.write_bytes(format_bare(reply) + b"\n")
                 if words[0].upper() not in _STREAMING_COMMANDS or isinstance(reply, library.ResponseError):
@@ -155,35 +140,8 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
             client.connection_pool.release(connection)
 
 
-def format_typed(reply: Any, words: list[str], indent: str = "") -> Iterator[str]:
-    """Yield the lines of a reply as redis-cli writes them to a terminal. `indent` precedes all lines but the first."""
-    upper = tuple(word.upper() for word in words[:2])
-    if isinstance(reply, Exception):
-        yield f"(error) {_error_text(reply)}"
-    elif reply is None:
-        yield "(nil)"
-    elif isinstance(reply, int):
-        yield f"(integer) {reply}"
-    elif isinstance(reply, bytes):
-        if upper[:1] in _REPORT_COMMANDS or upper in _REPORT_COMMANDS:
-            yield from reply.decode(errors="replace").splitlines()
-        elif not indent and (reply in _STATUSES or upper[0] in _STATUS_COMMANDS):
-            yield reply.decode(errors="replace")
-        else:
-            yield _quote(reply)
-    elif not reply:
-        yield "(empty array)"
-    else:
-        width = len(str(len(reply)))
-        for number, item in enumerate(reply, 1):
-            prefix = f"{number:>{width}}) "
-            lines = format_typed(item, words, indent + " " * len(prefix))
-            yield ("" if number == 1 else indent) + prefix + next(lines)
-            yield from lines
-
-
 def format_bare(reply: Any) -> bytes:
-    """Return a reply as redis-cli writes it into a pipe: one value per line, with nested lists flattened."""
+    """Return a reply as redis-cli writes it into a pipe: one value a line, with nested lists flattened."""
     if isinstance(reply, list):
         return b"\n".join(format_bare(item) for item in reply)
     if isinstance(reply, bytes):
@@ -197,13 +155,3 @@ def _error_text(reply: Exception) -> str:
     """Return the server's error text, complete with the error code, which redis-py removes if it knows the code."""
     code = getattr(reply, "status_code", None)
     return f"{code} {reply}" if code else str(reply)
-
-
-def _quote(text: bytes) -> str:
-    """Quote a string as redis-cli does: bytes that are not printable ASCII are escaped."""
-    escapes = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x07: "\\a", 0x08: "\\b"}
-    return (
-        '"'
-        + "".join(escapes.get(byte) or (chr(byte) if 0x20 <= byte < 0x7F else f"\\x{byte:02x}") for byte in text)
-        + '"'
-    )

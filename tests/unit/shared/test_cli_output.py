@@ -4,7 +4,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from shared.cli import output
-from shared.cli.commands.redis import format_bare, format_typed
+from shared.cli.commands.redis import format_bare
 
 
 @pytest.mark.parametrize(
@@ -27,30 +27,6 @@ def test_a_piped_table_has_one_line_per_row_whatever_its_cells_contain(capsys: p
 
 
 @pytest.mark.parametrize(
-    ("reply", "command", "lines"),
-    [
-        (7, "ZCARD k", ["(integer) 7"]),
-        (None, "GET k", ["(nil)"]),
-        (b"OK", "SET k v", ["OK"]),
-        (b"zset", "TYPE k", ["zset"]),
-        (b'a "b"\\\x00\xff', "GET k", ['"a \\"b\\"\\\\\\x00\\xff"']),
-        (b"# Server\r\nredis_version:7.2", "INFO server", ["# Server", "redis_version:7.2"]),
-        ([], "KEYS x", ["(empty array)"]),
-        ([b"a", 1, None, b"OK"], "MGET k", ['1) "a"', "2) (integer) 1", "3) (nil)", '4) "OK"']),
-        (
-            [[b"1-0", [b"f", b"v"]], [b"2-0", []]],
-            "XRANGE k - +",
-            ['1) 1) "1-0"', '   2) 1) "f"', '      2) "v"', '2) 1) "2-0"', "   2) (empty array)"],
-        ),
-        ([b"v"] * 10, "LRANGE k 0 -1", [f'{number:>2}) "v"' for number in range(1, 11)]),
-        (ResponseError("wrong type", status_code="WRONGTYPE"), "GET k", ["(error) WRONGTYPE wrong type"]),
-    ],
-)
-def test_a_reply_on_a_terminal_shows_its_type(reply: object, command: str, lines: list[str]) -> None:
-    assert list(format_typed(reply, command.split())) == lines
-
-
-@pytest.mark.parametrize(
     ("reply", "text"),
     [
         (7, b"7"),
@@ -61,5 +37,5 @@ def test_a_reply_on_a_terminal_shows_its_type(reply: object, command: str, lines
         (ResponseError("unknown command", status_code="ERR"), b"ERR unknown command"),
     ],
 )
-def test_a_piped_reply_is_written_without_types_and_numbers(reply: object, text: bytes) -> None:
+def test_a_reply_is_written_without_types_and_numbers(reply: object, text: bytes) -> None:
     assert format_bare(reply) == text

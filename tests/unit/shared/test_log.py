@@ -40,15 +40,16 @@ def test_a_line_that_is_not_for_a_terminal_is_json_and_begins_with_time_level_an
     assert line["time"].endswith("Z")
 
 
-def test_job_and_tenant_are_in_every_line_inside_bind_job(capsys):
+def test_the_fields_of_a_request_are_in_its_lines_and_in_no_later_ones(capsys):
     log.configure()
-    logger = structlog.get_logger()
-    with log.bind_job(job="j1", tenant="blue"):
-        logger.info("job.started")
-    logger.info("worker.idle")
-    inside, outside = lines(capsys)
-    assert (inside["job"], inside["tenant"]) == ("j1", "blue")
-    assert "job" not in outside
+    log.bind_request(request_id="r1", traceparent="00-1")
+    log.get_logger().info("job.refused")
+    log.bind_request(request_id="r2")
+    log.get_logger().info("job.refused")
+    first, second = lines(capsys)
+    assert (first["request_id"], first["traceparent"]) == ("r1", "00-1")
+    assert second["request_id"] == "r2"
+    assert "traceparent" not in second
 
 
 def test_no_line_contains_a_prompt_or_an_answer(capsys):
