@@ -46,7 +46,10 @@
 -- ANSWERS admitted refused mismatch rerouted stale
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
 --   job was canceled as unheard since; its position in the queue, from 1, or 0 if it is not queued; number of inflight
---   jobs
+--   jobs; if this call admitted the job, then the fields of its view that the caller does not know: now in ms; number
+--   of tokens of the jobs before it in the queue, or -1 if unknown; the name of its pool's model; its tokens there, of
+--   the prompt and at most of the answer; ms from now to its deadline; the predicted end in ms, or ''; why the route
+--   chose the pool, or ''; 1 if only pools that are marked as local may take it
 --   refused: reason; name, value and bound of the quantity that was checked; number of inflight jobs; the bound on
 --   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
 --   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest
@@ -282,4 +285,6 @@ doorbell.ring(slug, tenant)
 hint.book_taken(request, attempt)
 stats.count('admitted')
 stats.count('admitted|' .. label)
-return { 'admitted', id, 0, rank + 1, request.inflight + 1 }
+return { 'admitted', id, 0, rank + 1, request.inflight + 1, now_ms, job_record.tokens_before(queue, rank), model,
+  prompt_tokens, max_tokens, deadline_in_ms, request.eta_ms and math.floor(now_ms + request.eta_ms) or '', why or '',
+  request.is_private and 1 or 0 }

@@ -21,17 +21,6 @@ if quiet == 0 and job.poll_grace_ms > 0 then
   redis.pcall('ZADD', k_polls, 'XX', now_ms + job.poll_grace_ms, id)
 end
 local rank = redis.call('ZRANK', k_order .. job.queue, id)
--- The tokens of the jobs before this one are added up only if there are at most this many such jobs. If there are more,
--- an exact sum is of no use to a client.
-local MAX_JOBS_BEFORE = 64
-local before_tokens = -1
-if rank and rank <= MAX_JOBS_BEFORE then
-  before_tokens = 0
-  for _, other_id in ipairs(rank > 0 and redis.call('ZRANGE', k_order .. job.queue, 0, rank - 1) or {}) do
-    local tokens = peek_fields(k_rq_job .. other_id, { 'penstock_prompt_tokens', 'penstock_max_tokens' })
-    before_tokens = before_tokens + number(tokens.penstock_prompt_tokens, 0) + number(tokens.penstock_max_tokens, 0)
-  end
-end
 local result = redis.pcall('GET', k_result .. id)
-return { 'job', now_ms, rank and rank + 1 or 0, before_tokens, type(result) == 'string' and result or '',
-  redis.call('HGETALL', k_rq_job .. id) }
+return { 'job', now_ms, rank and rank + 1 or 0, job_record.tokens_before(job.queue, rank),
+  type(result) == 'string' and result or '', redis.call('HGETALL', k_rq_job .. id) }

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from shared import schema
@@ -21,6 +22,9 @@ LIVE_MS = 5_000
 #: The largest value of PENSTOCK_MAX_INFLIGHT.
 _MAX_INFLIGHT = 10_000_000
 
+#: The fields of a job's record that the script admit answers with, in order, and those that are the caller's arguments.
+_FRESH = ("model", "prompt_tokens", "max_tokens", "patience_ms", "eta_ms", "routed", "private")
+_SAME = ("tenant", "patience_from", "poll_grace_ms", "priority", "metadata", "form", "callback_url")
 _WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
 _CLAIM_INTERNAL = {"claim_id", "claim_ids", "claim_resume", "claim_pause", "asks_by_ms", "crowded"}
 _WORKER_INTERNAL = _CLAIM_INTERNAL | {"suspect", "apart", "drain_asked", "since_ms"}
@@ -171,6 +175,20 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         shown=shown_fields(record),
         extra=body,
     )
+
+
+def admitted_view(call: Mapping[str, Any], position: int, fresh: list[Any]) -> JobView:
+    """Build the view of a job from the arguments of the call that admitted it, and what the answer adds to them."""
+    now_ms, ahead_tokens, *values = fresh
+    record = pairs(call["kept"])
+    told = dict(zip(_FRESH, map(text, values), strict=True)) | {"state": "queued", "admitted_ms": str(now_ms)}
+    told["deadline_ms"] = str(now_ms + int(told["patience_ms"]))
+    # A job that enters its queue as the head waits for nothing but its tenant's turn from now on.
+    told["head_ms"] = str(now_ms) if position == 1 else ""
+    told |= {name: str(call[name]) for name in _SAME}
+    record |= {PREFIX + name: value for name, value in told.items()}
+    view = job_view(now_ms, position, None, record, str(call["id"]))
+    return dataclasses.replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
 
 
 def _changes(max_tokens: int, cut_to: int, tier: int) -> tuple[Change, ...]:

@@ -19,6 +19,8 @@ class Admitted:
     inflight: int
     #: Whether the earlier job was canceled because the answer to its offer was lost; true only if `again` is true.
     taken_back: bool = False
+    #: The job as it was when it was admitted; None if `again` is true.
+    view: JobView | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

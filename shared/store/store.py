@@ -91,8 +91,9 @@ class Store(StoreReads):
         else:
             word, rest = self._call("admit", **call)
         if word == "admitted":
-            job_id, seen, position, inflight = rest
-            return Admitted(decode.text(job_id), seen > 0, position, inflight, taken_back=seen == 2)
+            job_id, seen, position, inflight, *fresh = rest
+            view = decode.admitted_view(call, position, fresh) if fresh else None
+            return Admitted(decode.text(job_id), seen > 0, position, inflight, taken_back=seen == 2, view=view)
         if word == "mismatch":
             return IdempotencyMismatch(decode.text(rest[0]))
         if word == "stale":

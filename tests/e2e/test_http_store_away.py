@@ -130,15 +130,27 @@ def test_a_repeated_submit_whose_offer_gets_no_answer_does_not_cancel_the_first_
     assert job_of(client.get(job["urls"]["self"]))["status"] == "queued"
 
 
-def test_a_submit_whose_job_cannot_be_read_back_is_refused_and_its_job_is_canceled(
-    store: Store, proxy: LossyProxy, settings: Settings
-) -> None:
+def test_a_submit_does_not_read_its_job_back(store: Store, proxy: LossyProxy, settings: Settings) -> None:
     serve(store)
     client = a_door(door_store(proxy.url), settings)
     proxy.lose(b"$3\r\njob", times=1)
-    refused(submit(client), "store_unavailable")
-    wait_for(lambda: stat(store, "ended|canceled") == 1, "the job in doubt to be canceled")
-    assert store.snapshot().inflight == 0
+    job = admitted_job(submit(client))
+    assert (proxy.left, job["status"], job["queue"]["position"]) == (1, "queued", 1)
+    assert [view.id for view in store.jobs("default").jobs] == [job["id"]]
+
+
+@pytest.mark.parametrize("headers", [{"Idempotency-Key": "k1"}, {"x-request-id": "r1"}])
+def test_a_repeated_submit_whose_job_cannot_be_read_is_refused_and_cancels_nothing(
+    store: Store, proxy: LossyProxy, settings: Settings, headers: dict[str, str]
+) -> None:
+    serve(store)
+    client = a_door(door_store(proxy.url), settings)
+    job = admitted_job(submit(client, headers=headers))
+    proxy.lose(b"$3\r\njob", times=1)
+    refused(submit(client, headers=headers), "store_unavailable")
+    jobs_in_doubt = client.application.extensions["penstock"].in_doubt
+    wait_for(jobs_in_doubt.one_pass, "the jobs in doubt to be checked")
+    assert job_of(client.get(job["urls"]["self"]))["status"] == "queued"
 
 
 def test_a_waiting_call_survives_a_store_outage(store: Store, store_url: str, settings: Settings) -> None:

@@ -206,6 +206,7 @@ class QueueMachine(RuleBasedStateMachine):
             return None
         assert isinstance(answer, Admitted)
         assert expected == "admitted"
+        assert answer.view == replace(self.store.touch(job.id, quiet=True), now_ms=answer.view.now_ms)
         return job.id
 
     @rule(

@@ -102,7 +102,7 @@ def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) 
         )
         ticket = context.return_tickets.sign(job.tenant, job.model, generation.return_id, answer.retry_ms)
         return with_return_ticket(answer_yield, ticket, answer.return_window_ms)
-    return AdmittedJob(_read_admitted(context, answer, job), answer.again)
+    return AdmittedJob(answer.view or _read_repeated(context, answer, job), answer.again)
 
 
 def _check_callback(context: DoorContext, caller: Caller, generation: GenerationRequest) -> None:
@@ -189,7 +189,8 @@ def _job_in_doubt(job: NewJob, error: StoreUnavailable) -> str:
     return error.job_id if isinstance(error, Unconfirmed) else job.id
 
 
-def _read_admitted(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:
+def _read_repeated(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:
+    """Read the job that an earlier offer has admitted. Raises StoreUnavailable."""
     try:
         with context.metrics.time_script("touch"):
             view = context.store.touch(admitted.id, tenant=job.tenant)

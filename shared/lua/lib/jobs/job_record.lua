@@ -1,5 +1,5 @@
 -- job_record: reads Penstock's fields from RQ's job hash.
--- KEYS rq_job
+-- KEYS order rq_job
 -- USES priority
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
 
@@ -64,4 +64,19 @@ local function read_job(id)
     budget = fields.penstock_budget or '', wait_until_ms = integer('penstock_wait_until_ms'),
     refusals = integer('penstock_refusals'), wanted_ms = wanted_until(integer('penstock_deadline_ms'),
     integer('penstock_admitted_ms'), integer('penstock_start_within_ms')) }
+end
+
+-- Returns the number of tokens of the jobs before the one with this rank in a queue; -1 if it is not queued, or if more
+-- than 64 jobs are before it, because an exact sum is then of no use to a client.
+local function tokens_before(queue, rank)
+  local MAX_JOBS_BEFORE = 64
+  if not rank or rank > MAX_JOBS_BEFORE then
+    return -1
+  end
+  local before_tokens = 0
+  for _, other_id in ipairs(rank > 0 and redis.call('ZRANGE', k_order .. queue, 0, rank - 1) or {}) do
+    local tokens = peek_fields(k_rq_job .. other_id, { 'penstock_prompt_tokens', 'penstock_max_tokens' })
+    before_tokens = before_tokens + number(tokens.penstock_prompt_tokens, 0) + number(tokens.penstock_max_tokens, 0)
+  end
+  return before_tokens
 end
