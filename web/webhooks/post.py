@@ -2,16 +2,12 @@
 
 import contextlib
 import http.client
-import io
 import socket
-import ssl
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, Self, cast
 
 from shared.store.webhook_results import WebhookResult
+from web.http.bounded_connection import BoundedConnection
 from web.http.callback_addresses import is_public
 from web.http.callback_url import CallbackTarget
 from web.webhooks.names import Resolve
@@ -53,43 +49,7 @@ def post(
         return failed.result
 
 
-class _Connection:
-    """A connection that is shut down at a time, whatever it waits for; a limit for each read could be prolonged."""
-
-    def __init__(self, plain: socket.socket, limit_s: float) -> None:
-        self.socket, self.was_cut = plain, False
-        # The duplicate stays valid when TLS takes over the socket.
-        self._guard = plain.dup()
-        self._timer = self._start(limit_s)
-
-    def limit(self, limit_s: float) -> None:
-        """Replace the limit by another one that begins now."""
-        self._timer.cancel()
-        self._timer = self._start(limit_s)
-        self.socket.settimeout(limit_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-        self._guard.close()
-        self.socket.close()
-
-    def _start(self, limit_s: float) -> threading.Timer:
-        timer = threading.Timer(limit_s, self._cut)
-        timer.daemon = True
-        timer.start()
-        return timer
-
-    def _cut(self) -> None:
-        self.was_cut = True
-        # The receiver may have closed the connection.
-        with contextlib.suppress(OSError):
-            self._guard.shutdown(socket.SHUT_RDWR)
-
-
-def _connect(target: CallbackTarget, addresses: Sequence[str]) -> _Connection:
+def _connect(target: CallbackTarget, addresses: Sequence[str]) -> BoundedConnection:
     """Return a connection to the first address that accepts one, after the TLS handshake. Raises Failed."""
     ends_s = time.monotonic() + CONNECT_S
     for address in addresses[:_MAX_ADDRESSES]:
@@ -98,76 +58,37 @@ def _connect(target: CallbackTarget, addresses: Sequence[str]) -> _Connection:
             plain = socket.create_connection((address, target.port), timeout=left_s)
         except OSError:
             continue
-        connection = _Connection(plain, max(0.1, ends_s - time.monotonic()))
+        connection = BoundedConnection(plain, max(0.1, ends_s - time.monotonic()))
         if target.scheme == "https":
             _start_tls(connection, target)
         return connection
     raise Failed(WebhookResult.TIMED_OUT if time.monotonic() >= ends_s else WebhookResult.UNREACHABLE)
 
 
-def _start_tls(connection: _Connection, target: CallbackTarget) -> None:
+def _start_tls(connection: BoundedConnection, target: CallbackTarget) -> None:
     try:
-        connection.socket = _tls().wrap_socket(connection.socket, server_hostname=target.host)
+        connection.start_tls(target.host)
     except OSError as error:
         with connection:
             raise Failed(_result_of(error, connection, WebhookResult.TLS_FAILED)) from None
 
 
-@cache  # reading the certificates of the system takes tens of ms
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
-
-
-class _Answer(io.RawIOBase):
-    """Reads a receiver's answer, which seems to end after a number of bytes."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection, self._left = connection, _MAX_HEAD + _MAX_BODY
-        self.has_ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        read = self._connection.recv_into(buffer, min(len(buffer), self._left)) if self._left else 0
-        self._left -= read
-        self.has_ended = read == 0
-        return read
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """Stand in for a socket: http.client calls only this method of it."""
-        return io.BufferedReader(self)
-
-
 def _exchange(
-    connection: _Connection, target: CallbackTarget, body: bytes, headers: Mapping[str, str]
+    connection: BoundedConnection, target: CallbackTarget, body: bytes, headers: Mapping[str, str]
 ) -> WebhookResult:
     connection.limit(ANSWER_S)
-    source = _Answer(connection.socket)
-    answer = http.client.HTTPResponse(cast("socket.socket", source), method="POST")
+    fixed = {"Host": target.host_header, "Content-Type": "application/json", "Connection": "close"}
+    named = {**fixed, "User-Agent": "Penstock", **headers}
+    most = _MAX_HEAD + _MAX_BODY
     try:
-        request = http.client.HTTPConnection(target.host, target.port)
-        request.sock = connection.socket
-        fixed = {"Host": target.host_header, "Content-Type": "application/json", "Connection": "close"}
-        request.request("POST", target.path, body, {**fixed, "User-Agent": "Penstock", **headers})
-        answer.begin()
-        # http.client takes a head that breaks off for a whole one.
-        if source.has_ended:
-            return WebhookResult.TIMED_OUT if connection.was_cut else WebhookResult.UNREACHABLE
-        _drain(answer)
+        with connection.exchange("POST", target.host, target.port, target.path, named, body, most=most) as answer:
+            # A receiver that cannot send the beginning of its body may report an error of its own.
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                answer.read(_MAX_BODY)
+            return WebhookResult.DELIVERED if 200 <= answer.status < 300 else WebhookResult.BAD_STATUS
     except (OSError, http.client.HTTPException, ValueError) as error:
         return _result_of(error, connection, WebhookResult.UNREACHABLE)
-    finally:
-        answer.close()
-    return WebhookResult.DELIVERED if 200 <= answer.status < 300 else WebhookResult.BAD_STATUS
 
 
-def _result_of(error: Exception, connection: _Connection, otherwise: WebhookResult) -> WebhookResult:
-    """Return `timed_out` if a limit ended the exchange: the timer's, or that of a single read, which may be first."""
-    return WebhookResult.TIMED_OUT if connection.was_cut or isinstance(error, TimeoutError) else otherwise
-
-
-def _drain(answer: http.client.HTTPResponse) -> None:
-    """Read the beginning of the answer's body: a receiver that cannot send it may report an error of its own."""
-    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-        answer.read(_MAX_BODY)
+def _result_of(error: Exception, connection: BoundedConnection, otherwise: WebhookResult) -> WebhookResult:
+    return WebhookResult.TIMED_OUT if connection.took_too_long(error) else otherwise

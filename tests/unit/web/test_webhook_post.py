@@ -13,6 +13,7 @@ import pytest
 from shared.store.webhook_results import WebhookResult
 from tests.support.processes import in_time
 from tests.support.receiver import Receiver, make_certificate
+from web.http import bounded_connection
 from web.http.callback_url import CallbackTarget, parse_url
 from web.webhooks import post as posting
 from web.webhooks.names import NoThreadFree, NotResolved, Resolve
@@ -222,7 +223,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def trusted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trust the certificate, as SSL_CERT_FILE does for a door."""
-    monkeypatch.setattr(posting, "_tls", lambda: ssl.create_default_context(cafile=certificate))
+    monkeypatch.setattr(bounded_connection, "_tls", lambda: ssl.create_default_context(cafile=certificate))
 
 
 def test_a_receiver_with_tls_is_asked_for_by_its_name_at_its_address(certificate, trusted):
