@@ -12,7 +12,8 @@ from typing import Any, Literal
 import redis
 
 from shared import store_clock
-from shared.accounts.stored_policy import parse_group_policy, parse_policy
+from shared.accounts.groups import Groups
+from shared.accounts.tenants import Tenants
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
@@ -57,15 +58,16 @@ class Budgets:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
+        self._tenants, self._groups = Tenants(client), Groups(client)
 
     def of_tenant(self, tenant: str) -> list[Budget]:
         """Return the tenant's budgets, and those of the group that its policy names."""
         today, (record,) = self._read([keys.tenant(tenant)])
-        policy = parse_policy(tenant, record)[0]
+        policy = self._tenants.parse(tenant, record)[0]
         found = list(_budgets("tenant", tenant, policy, record, today))
         if policy is not None and policy.group is not None:
             _, (of_group,) = self._read([keys.tenant(keys.group_owner(policy.group))])
-            found += _budgets("group", policy.group, parse_group_policy(policy.group, of_group)[0], of_group, today)
+            found += _budgets("group", policy.group, self._groups.parse(policy.group, of_group)[0], of_group, today)
         return found
 
     def read_all(self) -> list[Budget]:
@@ -82,9 +84,9 @@ class Budgets:
             for owner, record in zip(asked, records, strict=True):
                 name = owner.removeprefix("@")
                 if owner.startswith("@"):
-                    found += _budgets("group", name, parse_group_policy(name, record)[0], record, today)
+                    found += _budgets("group", name, self._groups.parse(name, record)[0], record, today)
                 else:
-                    found += _budgets("tenant", name, parse_policy(name, record)[0], record, today)
+                    found += _budgets("tenant", name, self._tenants.parse(name, record)[0], record, today)
         return found
 
     def _read(self, records: Sequence[str]) -> tuple[date, Sequence[Mapping[Any, Any]]]:

@@ -5,24 +5,18 @@ keys.groups names all groups that have one. A tenant belongs to the group that i
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import redis
+from redis.client import Pipeline
 
-from shared.accounts.admin_actions import Actor, add_record, local_actor
-from shared.accounts.stored_policy import (
-    describe,
-    describe_changes,
-    parse_group_policy,
-    spoiled_fields,
-    to_store,
-    wrong_type,
-)
+from shared.accounts.admin_actions import add_record
+from shared.accounts.stored_policy import StoredPolicies
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
-from shared.jobs.tenant_policy import FIELDS, Value
-from shared.store import keys, scripts
+from shared.jobs.tenant_policy import FIELDS
+from shared.store import keys
 from shared.store.decode import integer, text
 from shared.store.redis_errors import readable, store_faults
 
@@ -52,78 +46,29 @@ def check_group_name(group: str) -> str:
     return group
 
 
-class Groups:
-    """The policies of all groups.
+class Groups(StoredPolicies[GroupPolicy]):
+    """The policies of all groups. If another program has replaced a group's hash, the group has the default policy."""
 
-    Methods raise ConfigError for an invalid group name, and StoreUnavailable if the store does not answer.
-    """
+    kind = "group"
+    fields = GROUP_FIELDS
+    default = if_replaced = GroupPolicy()
 
-    def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:
-        self._client = client
-        #: The changes that these methods make are recorded as this actor's.
-        self._actor = actor or local_actor()
+    def _check(self, name: str) -> str:
+        return check_group_name(name)
 
-    def get(self, group: str) -> GroupPolicy | None:
-        """Return the group's policy, or None if there is no such group.
+    def _owner(self, name: str) -> str:
+        return keys.group_owner(name)
 
-        If another program has replaced the whole hash, the group has the default policy.
-        """
-        stored = self._stored(group)
-        return GroupPolicy() if stored is None else parse_group_policy(group, stored)[0]
-
-    def _stored(self, group: str) -> dict[Any, Any] | None:
-        """Return the group's hash; None if another program has replaced it."""
-        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
-            pipe.hgetall(_record(check_group_name(group)))
-            (answer,) = pipe.execute(raise_on_error=False)
-            stored: dict[Any, Any] | None = readable(answer)
-        return stored
-
-    def add(self, group: str, policy: GroupPolicy) -> bool:
-        """Create the group, unless it exists. Return whether it did not."""
-        owner = keys.group_owner(check_group_name(group))
+    def _names(self) -> list[str]:
         with store_faults(self._client):
-            scripts.load("mend_record").call(self._client, owner=owner)
-            if not self._client.hsetnx(keys.tenant(owner), "policy", "1"):
-                return False
-        self.set(group, policy)
-        return True
+            named: Any = self._client.smembers(keys.groups())
+        return sorted(text(raw) for raw in named)
 
-    def set(self, group: str, policy: GroupPolicy) -> None:
-        """Create the group, or replace its policy. For fields that are None, the defaults apply.
+    def _policy_of_new(self, name: str) -> GroupPolicy:
+        raise ConfigError(f"group={name!r} does not exist: create it with `penstock groups add`")
 
-        A value that another program has stored in place of the group's hash is set aside (docs/states.md).
-        """
-        values = {name: getattr(policy, name) for name in GROUP_FIELDS}
-        self._write(group, values, describe(values) or "the defaults")
-
-    def change(self, group: str, changes: Mapping[str, Value | None]) -> GroupPolicy:
-        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
-
-        Fields that another process sets at the same time stay. Raises ConfigError if there is no such group.
-        """
-        stored = self._stored(group)
-        policy = GroupPolicy() if stored is None else parse_group_policy(group, stored)[0]
-        if policy is None:
-            raise ConfigError(f"group={group!r} does not exist: create it with `penstock groups add`")
-        replace(policy, **changes)  # type: ignore[arg-type]  # GroupPolicy checks the types
-        healed: dict[str, Value | None] = dict.fromkeys(spoiled_fields(policy, stored or {}, GROUP_FIELDS))
-        self._write(group, healed | {**changes}, describe_changes(changes) or "the defaults")
-        return self.get(group) or GroupPolicy()
-
-    def _write(self, group: str, values: Mapping[str, Value | None], described: str) -> None:
-        """Write these fields of the group's policy, and no others."""
-        written, unset = to_store(values, GROUP_FIELDS)
-        key = _record(check_group_name(group))
-        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
-            scripts.load("mend_record").call(self._client, owner=keys.group_owner(group))
-            if unset:
-                pipe.hdel(key, *unset)
-            pipe.hset(key, mapping=written)
-            pipe.persist(key)
-            pipe.sadd(keys.groups(), group)
-            add_record(pipe, self._actor, "group.set", f"group {group}: {described}")
-            pipe.execute()
+    def _add_to_write(self, pipe: Pipeline, name: str, _written: Mapping[str, str], _unset: list[str]) -> None:
+        pipe.sadd(keys.groups(), name)
 
     def remove(self, group: str) -> bool:
         """Remove the group. Return whether it existed. Raises ConfigError while tenants belong to it."""
@@ -145,8 +90,8 @@ class Groups:
         """Return all groups, sorted by name."""
         members = _tenants_of_groups(self._client)
         return tuple(
-            GroupEntry(name, parse_group_policy(name, record or {})[0] or GroupPolicy(), len(members.get(name, [])))
-            for name, record in self._read_all().items()
+            GroupEntry(name, self.parse(name, stored)[0] or GroupPolicy(), len(members.get(name, [])))
+            for name, stored in self._records(self._names()).items()
         )
 
     def weights(self, groups: Collection[str]) -> dict[str, float]:
@@ -159,25 +104,6 @@ class Groups:
         # A weight or a record that another program has spoiled counts as the default.
         milli = [integer(text(raw)) if isinstance(raw, bytes | str) else 0 for raw in stored]
         return {name: (weight if weight > 0 else 1000) / 1000 for name, weight in zip(names, milli, strict=True)}
-
-    def find_spoiled(self) -> tuple[str, ...]:
-        """Return a sentence about each hash and each field of a policy that another program has spoiled."""
-        return tuple(
-            problem
-            for name, record in self._read_all().items()
-            for problem in (wrong_type("group", name) if record is None else parse_group_policy(name, record)[1])
-        )
-
-    def _read_all(self) -> dict[str, dict[Any, Any] | None]:
-        """Return the record of each group, None if it is not a hash, sorted by name."""
-        with store_faults(self._client):
-            named: Any = self._client.smembers(keys.groups())
-            names = sorted(text(raw) for raw in named)
-            with self._client.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.hgetall(_record(name))
-                records = pipe.execute(raise_on_error=False)
-            return {name: readable(record) for name, record in zip(names, records, strict=True)}
 
 
 def _tenants_of_groups(client: redis.Redis) -> dict[str, list[str]]:

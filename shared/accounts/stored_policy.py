@@ -1,97 +1,192 @@
-"""Reads the policies of tenants and groups from their hashes; a field that is not valid counts as its default."""
+"""Reads and writes policies in the hashes of tenants and groups; a field that is not valid counts as its default.
 
-from collections.abc import Mapping
-from typing import Any
+A policy is stored in the hash of its owner: the field `policy` is `1`, and each policy field that is set is stored
+under a name with the prefix `policy_`. For fields that are not set, the defaults apply. A hash with a policy has no
+TTL. A policy is configuration and not the state of a job, so it is written with plain commands in one MULTI instead of
+with a script.
+"""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import redis
+from redis.client import Pipeline
+
+from shared.accounts.admin_actions import Actor, add_record, local_actor
 from shared.errors import ConfigError
-from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
-from shared.jobs.tenant_policy import FIELDS, Field, TenantPolicy, Value
+from shared.jobs.group_policy import GroupPolicy
+from shared.jobs.tenant_policy import Field, TenantPolicy, Value
+from shared.store import keys, scripts
 from shared.store.decode import text
+from shared.store.redis_errors import readable, store_faults
+
+_Policy = TypeVar("_Policy", TenantPolicy, GroupPolicy)
 
 
-def parse_policy(tenant: str, fields: Mapping[Any, Any]) -> tuple[TenantPolicy | None, tuple[str, ...]]:
-    """Return the policy (None if the tenant has no policy), and a sentence about each field that is not valid.
+class StoredPolicies(ABC, Generic[_Policy]):
+    """The policies of all tenants, or of all groups.
 
-    The scripts count such fields as missing too (shared/lua/lib/admission/verdict.lua), and the tenant must not be shut
-    out.
+    Methods raise ConfigError for an invalid name, and StoreUnavailable if the store does not answer.
     """
-    values, problems = _read(f"tenant {tenant!r}", fields, FIELDS)
-    if values is None:
-        return None, ()
-    models, default_model = values.get("models"), values.get("default_model")
-    if isinstance(models, tuple) and default_model not in (None, *models):
-        stored = str(values.pop("default_model"))
-        problems.append(_problem(f"tenant {tenant!r}", FIELDS["default_model"], stored, "is not among its models"))
-    return TenantPolicy(**values), tuple(problems)  # type: ignore[arg-type]  # the fields were checked above
+
+    #: `tenant` or `group`.
+    kind: str
+    fields: Mapping[str, Field]
+    default: _Policy
+    #: The policy if another program has replaced the hash by something else.
+    if_replaced: _Policy | None
+
+    def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:
+        self._client = client
+        #: The changes that these methods make are recorded as this actor's.
+        self._actor = actor or local_actor()
+
+    @abstractmethod
+    def _check(self, name: str) -> str:
+        """Return `name` if it is a valid name. Raises ConfigError otherwise."""
+
+    @abstractmethod
+    def _owner(self, name: str) -> str:
+        """Return the name under which the tenant or group has its hash."""
+
+    @abstractmethod
+    def _names(self) -> list[str]:
+        """Return the names of all tenants or groups, sorted."""
+
+    @abstractmethod
+    def _policy_of_new(self, name: str) -> _Policy:
+        """Return the policy that `change` starts from for a name without one, or raise ConfigError."""
+
+    @abstractmethod
+    def _add_to_write(self, pipe: Pipeline, name: str, written: Mapping[str, str], unset: list[str]) -> None:
+        """Add further writes to a transaction, and to `unset` further fields that it has to delete."""
+
+    def get(self, name: str) -> _Policy | None:
+        """Return the policy; None for a tenant or group without one."""
+        return self.read(name)[0]
+
+    def read(self, name: str) -> tuple[_Policy | None, tuple[str, ...]]:
+        """Return the policy, and a sentence about each of its fields that another program has spoiled."""
+        return self.parse(name, self._records([self._check(name)])[name])
+
+    def add(self, name: str, policy: _Policy) -> bool:
+        """Store a policy, as `set` does, unless one is stored already. Return whether it was stored."""
+        owner = self._owner(self._check(name))
+        with store_faults(self._client):
+            scripts.load("mend_record").call(self._client, owner=owner)
+            if not self._client.hsetnx(keys.tenant(owner), "policy", "1"):
+                return False
+        self.set(name, policy)
+        return True
+
+    def set(self, name: str, policy: _Policy) -> None:
+        """Replace the policy. For fields that are None, the defaults apply.
+
+        A value that another program has stored in place of the hash is set aside (docs/states.md).
+        """
+        values = {field: getattr(policy, field) for field in self.fields}
+        self._write(name, values, _describe(values))
+
+    def change(self, name: str, changes: Mapping[str, Value | None]) -> _Policy:
+        """Set the fields in `changes`, where None restores the default, and return the resulting policy.
+
+        Fields that another process sets at the same time stay. Raises ConfigError for an unknown field.
+        """
+        unknown = sorted(set(changes) - set(self.fields))
+        if unknown:
+            raise ConfigError(f"a {self.kind}'s policy has no field {', '.join(unknown)}")
+        stored = self._records([self._check(name)])[name]
+        policy = self.parse(name, stored)[0] or self._policy_of_new(name)
+        replace(policy, **changes)  # type: ignore[arg-type]  # the policy checks the types
+        healed: dict[str, Value | None] = dict.fromkeys(self._spoiled_fields(policy, stored or {}))
+        self._write(name, healed | {**changes}, _describe_changes(changes))
+        return self.get(name) or self.default
+
+    def find_spoiled(self) -> tuple[str, ...]:
+        """Return a sentence about each hash and each field of a policy that another program has spoiled."""
+        records = self._records(self._names())
+        return tuple(problem for name, stored in records.items() for problem in self.parse(name, stored)[1])
+
+    def _records(self, names: Iterable[str]) -> dict[str, dict[Any, Any] | None]:
+        """Return the hash of each name; None if another program has replaced it by something else."""
+        asked = list(names)
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            for name in asked:
+                pipe.hgetall(keys.tenant(self._owner(name)))
+            hashes = pipe.execute(raise_on_error=False)
+            return {name: readable(stored) for name, stored in zip(asked, hashes, strict=True)}
+
+    def _write(self, name: str, values: Mapping[str, Value | None], described: str) -> None:
+        """Write these fields of a policy, and no others, so that changes of others at the same time stay."""
+        owner = self._owner(self._check(name))
+        key = keys.tenant(owner)
+        written: dict[Any, str] = {"policy": "1"}
+        written |= {
+            self.fields[field].stored: self.fields[field].dump(value)
+            for field, value in values.items()
+            if value is not None
+        }
+        unset = [self.fields[field].stored for field, value in values.items() if value is None]
+        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            scripts.load("mend_record").call(self._client, owner=owner)
+            self._add_to_write(pipe, name, written, unset)
+            if unset:
+                pipe.hdel(key, *unset)
+            pipe.hset(key, mapping=written)
+            pipe.persist(key)
+            add_record(pipe, self._actor, f"{self.kind}.set", f"{self.kind} {name}: {described or 'the defaults'}")
+            pipe.execute()
+
+    def parse(self, name: str, stored: Mapping[Any, Any] | None) -> tuple[_Policy | None, tuple[str, ...]]:
+        """Return the policy, None without one, and a sentence about each field that is not valid.
+
+        The scripts count such fields as missing too (shared/lua/lib/admission/verdict.lua), and the tenant must not be
+        shut out.
+        """
+        if stored is None:
+            sentence = f"{self.kind} {name!r} has a value of another type in the store in place of its hash"
+            return self.if_replaced, (sentence,)
+        texts = {text(field): text(value) for field, value in stored.items()}
+        if "policy" not in texts:
+            return None, ()
+        values: dict[str, Any] = {}
+        problems = []
+        for field_name, field in self.fields.items():
+            if (stored_text := texts.get(field.stored)) is None:
+                continue
+            try:
+                value = field.parse(stored_text)
+                field.check(field_name, value)
+            except (ValueError, ArithmeticError, ConfigError):
+                problems.append(self._problem(name, field, stored_text, "is not a valid value"))
+            else:
+                values[field_name] = value
+        if "models" in values and values.get("default_model") not in (None, *values["models"]):
+            stored_text = values.pop("default_model")
+            problems.append(self._problem(name, self.fields["default_model"], stored_text, "is not among its models"))
+        return replace(self.default, **values), tuple(problems)
+
+    def _problem(self, name: str, field: Field, stored: str, why: str) -> str:
+        return f"{self.kind} {name!r} has {field.stored}={stored[:80]!r} in the store, which {why}"
+
+    def _spoiled_fields(self, policy: _Policy, stored_fields: Mapping[Any, Any]) -> list[str]:
+        """Return the fields that are stored, although the policy that was parsed from them has their defaults."""
+        texts = {text(name): text(value) for name, value in stored_fields.items()}
+        found = []
+        for name, field in self.fields.items():
+            stored, value = texts.get(field.stored), getattr(policy, name)
+            if stored is not None and (value is None or (value is False and stored != field.dump(value))):
+                found.append(name)
+        return found
 
 
-def parse_group_policy(group: str, fields: Mapping[Any, Any]) -> tuple[GroupPolicy | None, tuple[str, ...]]:
-    """Return the policy of a group, as `parse_policy` does that of a tenant."""
-    values, problems = _read(f"group {group!r}", fields, GROUP_FIELDS)
-    if values is None:
-        return None, ()
-    return GroupPolicy(**values), tuple(problems)  # type: ignore[arg-type]  # the fields were checked above
-
-
-def to_store(values: Mapping[str, Value | None], known: Mapping[str, Field]) -> tuple[dict[Any, str], list[str]]:
-    """Return the fields of the hash to write for some fields of a policy, and those to delete because a value is None.
-
-    Only these are written, so that changes of different fields at the same time do not overwrite each other.
-    """
-    written: dict[Any, str] = {"policy": "1"}
-    written |= {known[name].stored: known[name].dump(value) for name, value in values.items() if value is not None}
-    return written, [known[name].stored for name, value in values.items() if value is None]
-
-
-def spoiled_fields(
-    policy: TenantPolicy | GroupPolicy, stored_fields: Mapping[Any, Any], known: Mapping[str, Field]
-) -> list[str]:
-    """Return the fields that are stored, although the policy that was parsed from them has their defaults."""
-    texts = {text(name): text(value) for name, value in stored_fields.items()}
-    found = []
-    for name, field in known.items():
-        stored, value = texts.get(field.stored), getattr(policy, name)
-        if stored is not None and (value is None or (value is False and stored != field.dump(value))):
-            found.append(name)
-    return found
-
-
-def describe(values: Mapping[str, Value | None]) -> str:
+def _describe(values: Mapping[str, Value | None]) -> str:
     """Return the fields of a policy that differ from its defaults, for the record of an action."""
     return " ".join(f"{name}={value}" for name, value in values.items() if value is not None and value is not False)
 
 
-def describe_changes(changes: Mapping[str, Value | None]) -> str:
+def _describe_changes(changes: Mapping[str, Value | None]) -> str:
     """Return the fields of a policy that were changed, for the record of an action."""
     return " ".join(f"{name}={'default' if value is None else value}" for name, value in changes.items())
-
-
-def wrong_type(kind: str, name: str) -> tuple[str]:
-    """Return a sentence about a tenant or a group whose hash another program has replaced by something else."""
-    return (f"{kind} {name!r} has a value of another type in the store in place of its hash",)
-
-
-def _read(
-    owner: str, stored_fields: Mapping[Any, Any], known: Mapping[str, Field]
-) -> tuple[dict[str, Value] | None, list[str]]:
-    texts = {text(name): text(value) for name, value in stored_fields.items()}
-    if "policy" not in texts:
-        return None, []
-    values: dict[str, Value] = {}
-    problems = []
-    for name, field in known.items():
-        stored = texts.get(field.stored)
-        if stored is None:
-            continue
-        try:
-            value = field.parse(stored)
-            field.check(name, value)
-        except (ValueError, ArithmeticError, ConfigError):
-            problems.append(_problem(owner, field, stored, "is not a valid value"))
-        else:
-            values[name] = value
-    return values, problems
-
-
-def _problem(owner: str, field: Field, stored: str, why: str) -> str:
-    return f"{owner} has {field.stored}={stored[:80]!r} in the store, which {why}"
