@@ -71,7 +71,7 @@ class Prompts:
         self._count, self._rng = count, random.Random(seed)
 
     def text(self, n_tokens: int, beginning: str = "") -> str:
-        """Return one text that starts with `beginning` and goes on with words that no other text has there."""
+        """Return one text that starts with `beginning` and continues with words that no other text has there."""
         words = beginning
         while self._count(words) < n_tokens:
             missing = n_tokens - self._count(words)

@@ -25,7 +25,7 @@ class JobSpec:
     attempt: int = 1
     #: The trace of the request that led to the job, as W3C's `traceparent`, or "".
     traceparent: str = ""
-    #: The tokens that earlier attempts generated. The answer goes on after them, and no Text event repeats their text.
+    #: The tokens that earlier attempts generated. The answer continues after them; no Text event repeats their text.
     answer: tuple[int, ...] = ()
 
 
@@ -42,7 +42,7 @@ class JobRejected(Exception):
 
 
 class Text(NamedTuple):
-    """New text of one sequence. It consists of whole characters, none of which can be part of a stop string.
+    """New text of one sequence. It consists of whole characters, and none of them can be part of a stop string.
 
     The text is empty if many tokens were generated and all their text is held back.
     """
@@ -53,9 +53,9 @@ class Text(NamedTuple):
     completion_tokens: int
     #: CPU time that the answer's grammar has taken so far.
     grammar_cpu_s: float = 0.0
-    #: The tokens generated since the last event. An answer that goes on after them begins with all text shown so far.
+    #: The tokens generated since the last event. An answer that continues after them begins with all text shown so far.
     tokens: tuple[int, ...] = ()
-    #: Whether this is text that was held back until the answer ended. An answer that goes on would repeat it.
+    #: Whether this is text that was held back until the answer ended. An answer that continues would repeat it.
     is_last: bool = False
 
 

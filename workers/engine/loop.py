@@ -91,7 +91,7 @@ class Engine:
         return self._inbox.pause(key)
 
     def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:
-        """Ask the engine to go on with a paused job: see `JobEngine.resume`. May be called from any thread."""
+        """Ask the engine to continue a paused job: see `JobEngine.resume`. May be called from any thread."""
         return self._inbox.resume(key, if_free=if_free)
 
     def recall(self) -> None:
@@ -317,7 +317,7 @@ class Engine:
         self._texts.tell(sequence)
         cells = self._table.cells_of(sequence)
         sequence.keep_known(self.backend.piece)
-        # A job that goes on elsewhere holds back the same text again.
+        # A job that continues elsewhere holds back the same text again.
         rest = "" if outcome in {DROPPED, RETURNED} or sequence.end is not None else sequence.finish_text()
         if rest:
             self._emit(job.text_event(sequence, rest)._replace(is_last=True))

@@ -62,7 +62,7 @@ class Sequence(GrowingAnswer):
     resumed: int = 0
     #: CPU time that the answer's grammar had taken when the last token was sampled.
     grammar_cpu_s: float = 0.0
-    #: What of this time it took before the sequence got its slot.
+    #: The part of this time before the sequence got its slot.
     grammar_before_s: float = 0.0
     #: While the sequence is paused: what the backend keeps for it.
     saved: Any = None
@@ -82,7 +82,7 @@ class Sequence(GrowingAnswer):
 
     @property
     def owner(self) -> Owner:
-        """What tells the sequence's cells from those of all others while it is paused."""
+        """Identifies the sequence's cells among all others while it is paused."""
         return self.key, self.index
 
     def go_on(self, words: list[int], piece: Callable[[int], bytes], *, read: bool) -> None:

@@ -29,9 +29,9 @@ class Counts(NamedTuple):
 
 
 def read_counts(usage: Any) -> Counts:
-    """Return the counts in the `usage` of a chunk or a response. What is no number of tokens is left out.
+    """Return the counts in the `usage` of a chunk or a response. Other values than numbers of tokens are left out.
 
-    Nor is 0 a number of prompt tokens: servers that have not counted yet send it.
+    So is a prompt of 0 tokens: servers that have not counted yet send it.
     """
     if not isinstance(usage, dict):
         return Counts()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 _FIRST_PAUSE_S = 0.25
 #: The longest pause after failures, and after refusals, whose hint is respected up to that, in seconds.
 _LONGEST_AFTER_FAILURE_S, _LONGEST_AFTER_REFUSAL_S = 4.0, 60.0
-#: An answer that goes on for this long after a failure, in seconds, was not hit by it.
+#: A failure did not hit an answer that continues for this many seconds after it.
 _SURVIVED_S = 1.0
 #: How many tenants are remembered.
 _MOST_TENANTS = 256
@@ -15,7 +15,7 @@ _MOST_TENANTS = 256
 
 @dataclass
 class _Trouble:
-    """What went wrong for one tenant since its last success."""
+    """The failures of one tenant since its last success."""
 
     #: The jobs that it concerned, at most two: more make no difference.
     jobs: set[str] = field(default_factory=set)

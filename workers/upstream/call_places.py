@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from workers.upstream.invalid import AnswerInvalid
 from workers.upstream.pieces import MAX_CALLS, CallPiece
 
-#: What matters for the end of a JSON value: a character after a backslash, a quote, and brackets.
+#: The parts of a JSON text that decide where a value ends: a character after a backslash, a quote, and brackets.
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)
 
 

@@ -44,7 +44,7 @@ _END_OF_STREAM = b"[DONE]"
 
 
 class Reply(Protocol):
-    """What the answer to a request is added to as it arrives. Both `add_` methods raise AnswerInvalid."""
+    """Collects the answer to a request as it arrives. Both `add_` methods raise AnswerInvalid."""
 
     #: The most bytes of a response that is not streamed.
     max_bytes: int
@@ -286,7 +286,7 @@ async def _error_body(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Read a body. What exceeds the limit is left out, so that a longer answer is no valid JSON."""
+    """Read a body. It is cut at the limit, so that a longer answer is not valid JSON."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)

@@ -48,14 +48,14 @@ _SMOOTHING = 0.5
 #: The next lower number that is tried is less than this share of the best one. If more than the second share of the
 #: requests wait for their first tokens, it is tried before a higher one.
 _LOWER, _MANY_WAIT = 0.75, 0.4
-#: What is left of the number if the upstream refuses a request, at most once in this time, in seconds; and how long
-#: the number at which it refused is not tried again.
+#: The share of the number that is left if the upstream refuses a request, at most once in this time, in seconds; and
+#: how long the number at which it refused is not tried again.
 _DECREASE, _ONE_DECREASE_S, _REFUSED_S = 0.7, 1.0, 30.0
 
 
 @dataclass
 class _Score:
-    """What was measured with one number: tokens per second, reduced for waiting requests, and when it was.
+    """A measurement with one number: tokens per second, reduced for waiting requests, and when it was.
 
     `waiting` is the share of the requests that waited for their first tokens.
     """
@@ -98,7 +98,7 @@ class Concurrency:
         self._refused_from, self._refused_s = most + 1, float("-inf")
         #: When the door last refused requests.
         self._demanded_s = float("-inf")
-        # What the last observation said.
+        # The last observation.
         self._now_s, self._in_flight, self._waiting, self._tokens, self._starts = now_s, 0, 0, 0, 0
         self._changed_s, self._starts_at_change, self._raised_by = now_s, 0, 0
         self._window: _Window | None = None
@@ -109,7 +109,7 @@ class Concurrency:
         """Record the present state: at each change, and from time to time. Return whether the limit was raised.
 
         `waiting` is how many of the requests in flight have no token yet, without those that have no first token.
-        `tokens` counts the tokens so far, and `starts` the first tokens or, if there are none, the answers.
+        `tokens` counts the tokens so far, and `starts` the first tokens or, without any, the answers.
         """
         if self._fixed:
             return False

@@ -58,7 +58,7 @@ class PatienceLimits:
 
 @dataclass(frozen=True)
 class ExchangeEnding:
-    """What an Ended event says beside the answer; see `workers.engine.events.Ended`."""
+    """The fields of an Ended event beside the answer; see `workers.engine.events.Ended`."""
 
     outcome: str
     reason: str = ""

@@ -14,7 +14,7 @@ _MESSAGES = (
 )  # fmt: skip
 #: How deep a message may lie, how many items of a list are repeated, and how long a body without a message is repeated.
 _MAX_DEPTH, _MAX_ITEMS, _MAX_BODY = 6, 4, 1_000
-#: What a server calls the error → the HTTP status that it stands for, for errors that name no status.
+#: A server's name of an error → the HTTP status that it stands for, for errors without a status.
 _STATUS_OF = {
     "authentication_error": 401,
     "badrequesterror": 400,
@@ -37,14 +37,14 @@ _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True)
 class ErrorBody:
-    """What an error says. Each field is empty if the body does not say it."""
+    """An error body. A field is empty if the body does not have it."""
 
     message: str = ""
     #: The field of the request that is wrong.
     param: str = ""
     #: The HTTP status that the body names.
     status: int = 0
-    #: What the server calls the error: its code and its type, as far as they are texts.
+    #: The server's names of the error: its code and its type, as far as they are texts.
     names: tuple[str, ...] = ()
 
 

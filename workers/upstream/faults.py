@@ -1,4 +1,4 @@
-"""What can go wrong with a request to the upstream, by what the worker does about it; pure functions."""
+"""The faults of a request to the upstream, by the worker's reaction to them; pure functions."""
 
 import math
 import re

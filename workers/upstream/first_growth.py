@@ -16,7 +16,7 @@ _SMOOTHING = 0.5
 
 
 class Growth(Enum):
-    """What follows from the first tokens so far."""
+    """The conclusion from the first tokens so far."""
 
     #: The requests that the last change added have not begun, or there are no more requests.
     WAIT = "wait"

@@ -2,7 +2,7 @@
 
 
 class AnswerInvalid(Exception):
-    """What the upstream sent is not a chunk or a response of OpenAI's API, or the answer is too long."""
+    """The upstream has not sent a chunk or a response of OpenAI's API, or the answer is too long."""
 
 
 class ChoicesMissing(Exception):

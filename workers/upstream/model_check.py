@@ -8,11 +8,11 @@ from shared.log import get_logger
 
 log = get_logger()
 
-#: The statuses by which an upstream rejects a worker: its key or its URL is wrong.
+#: With these statuses an upstream rejects a worker: its key or its URL is wrong.
 _NOT_ACCEPTED = frozenset({301, 302, 303, 307, 308, 401, 403})
 #: Where lists of models say how long a job may be: vLLM and SGLang, llama-server, and others. The first one counts.
 _LENGTHS = (("max_model_len",), ("meta", "n_ctx"), ("context_length",), ("max_context_length",), ("context_window",))
-#: What servers write about a model that they do not have.
+#: Servers write this about a model that they do not have.
 _UNKNOWN_MODEL = re.compile(
     r"not (exist|found|available|known|loaded|supported)|unknown|invalid|no such", re.IGNORECASE
 )

@@ -57,7 +57,7 @@ class PartsWriter:
 
     def __init__(self, *, keeps_sources: bool = False) -> None:
         self.keeps_sources = keeps_sources
-        #: The source of the open call, None if there is none.
+        #: The source of the open call, or None.
         self._source: str | None = None
         #: The part that is open: `content`, `reasoning`, or the `name` or `arguments` of a call.
         self._open = "content"
@@ -76,7 +76,7 @@ class PartsWriter:
         return len(self._indexes) + len(self._held_calls)
 
     def content(self, piece: str) -> str:
-        """Add a piece of what the model says."""
+        """Add a piece of the model's text."""
         return self._plain("content", piece, None)
 
     def reasoning(self, piece: str, field: str = "") -> str:

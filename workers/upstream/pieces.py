@@ -11,7 +11,7 @@ from workers.upstream.invalid import AnswerInvalid
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 #: The other fields of a message that are read here, or say nothing about the answer.
 _KNOWN = frozenset({*_REASONING, "content", "function_call", "name", "refusal", "role", "tool_calls"})
-#: Fields of a choice that are no answer.
+#: Fields of a choice that do not belong to the answer.
 _OF_CHOICES = frozenset(
     {
         *("content_filter_results", "delta", "finish_reason", "index", "logprobs", "matched_stop", "message"),
@@ -66,7 +66,7 @@ class CallPiece:
 
 @dataclass
 class Pieces:
-    """What a chunk or a message adds to the answer."""
+    """The addition of a chunk or a message to the answer."""
 
     content: str = ""
     reasoning: str = ""
@@ -130,7 +130,7 @@ def read_finish_reason(value: Any) -> str:
 
 
 def read_index(value: Any, of: str) -> int | None:
-    """Return the index of a choice or of a call, as `of` says; None if there is none. Raises AnswerInvalid."""
+    """Return the index of a choice or of a call, as `of` says; None without one. Raises AnswerInvalid."""
     if value is None or value == "":
         return None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 5:

@@ -14,7 +14,7 @@ from workers.upstream.answer import Answer
 from workers.upstream.dialect import LENGTH_FIELDS
 from workers.upstream.vectors import Vectors
 
-#: What a header may be, without spaces.
+#: The value that a header may have, without spaces.
 _HEADER = re.compile(r"[!-~]{1,200}")
 #: Sampling fields of a native job that OpenAI's API has, and those that only some servers have.
 _STANDARD = ("temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias")

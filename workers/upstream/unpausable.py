@@ -1,4 +1,4 @@
-"""What `workers.job_engine` asks of an engine whose jobs cannot be paused, because another process computes them."""
+"""The part of `workers.job_engine` for an engine whose jobs cannot be paused, because another process computes them."""
 
 from shared.jobs.job import ClaimRef
 

@@ -17,7 +17,7 @@ _MAX_BYTES = 64 << 20
 
 @dataclass
 class Vectors:
-    """The vectors of one job's inputs, of which there are `inputs`. They have no text and no generated tokens."""
+    """The vectors of one job with this many `inputs`. They have no text and no generated tokens."""
 
     inputs: int
     max_bytes: int = _MAX_BYTES

@@ -3,7 +3,7 @@
 A slot is free for a claim only after the end of its previous job has been written to the store: the order of turns is
 exact only if the true cost of that job is known at the next claim. The exception is the prefetch: when a running job is
 known to end soon, the next job for its slot may be claimed before the end. At most one job is prefetched for every
-eight slots, or one if a job is paused, which usually goes on in the slot. A prefetched job waits in the engine and
+eight slots, or one if a job is paused, which usually continues in the slot. A prefetched job waits in the engine and
 starts in the step after the slot is freed.
 
 If jobs can be paused, a claim tells the store what the worker runs, and a worker without a free slot claims too: when
@@ -200,7 +200,7 @@ class Claimer:
         for job_id in exchange.lost:
             held_job = self._claimed_jobs.find(job_id)
             if held_job is not None and self._claimed_jobs.remove(held_job.claim) is not None:
-                # The store also takes a paused job back for a worker that goes on with it sooner.
+                # The store also takes a paused job back for a worker that continues it sooner.
                 tell = log.warning if held_job.paused_since_s is None else log.info
                 tell("job.lost", job=job_id, told_by="claim", paused=held_job.paused_since_s is not None)
                 self._engine.cancel(held_job.claim, drop=True)
@@ -215,7 +215,7 @@ class Claimer:
         self.keep_rows_busy()
 
     def keep_rows_busy(self) -> None:
-        """Let paused jobs go on in free rows, without asking the store. Called on the thread of the passes."""
+        """Resume paused jobs in free rows, without asking the store. Called on the thread of the passes."""
         if self._preempts and self._rows.fill():
             # Tell the store soon: it counts these jobs as paused.
             self._contested = True
@@ -230,7 +230,7 @@ class Claimer:
             self.idle_slot_steps += round(steps * (1 - _IDLE_AFTER_S / waited_s))
 
     def _until_due_s(self, room: int) -> float | None:
-        """Return the delay until the next claim, if nothing happens before; None if there is none."""
+        """Return the delay until the next claim, if nothing happens before; None without one."""
         due_s = self._next_poll_s if room > 0 else math.inf
         if self._preempts:
             contest_s = -math.inf if self._contested else self._contest_s

@@ -5,7 +5,7 @@ worker's jobs are paused. A job that must give way keeps its row until the job t
 submitted, so that no step runs with an empty row.
 
 A row is never left free while a job is paused. If the store does not answer, or if its answer leaves a row free, the
-job that has been paused for the longest time goes on, and the next call tells the store so.
+job that has been paused for the longest time is resumed, and the next call tells the store so.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class SlotHandover:
         self._claimed_jobs, self._engine, self._clock = claimed_jobs, engine, clock
         #: Jobs that the store has paused, and that keep their rows until other jobs need the rows, in order.
         self._giving_way: deque[HeldJob] = deque()
-        #: Jobs that went on without the store's word since the last report.
+        #: Jobs that were resumed without the store's word since the last report.
         self._unasked: deque[HeldJob] = deque()
 
     def report(self) -> list[HeldProgress]:
@@ -60,7 +60,7 @@ class SlotHandover:
         self._make_way(before, prepared.cells)
 
     def fill(self) -> bool:
-        """Let paused jobs go on in rows that no other job is about to take. Return whether one did."""
+        """Resume paused jobs in rows that no other job is about to take. Return whether one did."""
         jobs, went_on = self._claimed_jobs.jobs(), list[HeldJob]()
         paused = sorted((job for job in jobs if job.paused_since_s is not None), key=_pause_began)
         if not paused:
@@ -89,13 +89,13 @@ class SlotHandover:
             self._make_way(before, held_job.claimed.cells)
 
     def _make_way(self, before: FreeCapacity, cells: int) -> None:
-        """Pause a job for one that has just been submitted or resumed, unless it had a free row and `cells` cells."""
+        """Pause a job for one just submitted or resumed, unless it had a free row and `cells` cells."""
         if before.slots > 0 and before.cells >= cells:
             return
         while self._giving_way:
             if self._engine.pause(self._giving_way.popleft().claim):
                 return
-        # A claim whose answer was lost may have started a job for a row in which a paused job has gone on since.
+        # A claim whose answer was lost may have started a job for a row in which a paused job has been resumed since.
         while self._unasked:
             held_job = self._unasked.pop()
             if self._engine.pause(held_job.claim):

@@ -62,7 +62,7 @@ class JobStarter:
             self._fail(held_job, EndCode(rejected.code), rejected.message, rejected.param)
             return
         if _is_quick(spec.payload):
-            # This is part of what every job costs. Only what takes longer is measured and charged.
+            # Every job costs this much. Only longer times are measured and charged.
             self._finish(replace(prepare(self._engine.prepare, held_job, spec), cpu_s=0.0))
         else:
             self._preparation.add(held_job, spec)

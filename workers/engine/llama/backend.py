@@ -164,7 +164,7 @@ class LlamaBackend:
     # The following methods are called by the engine's thread only.
 
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:
-        """Make `slot` ready for a job that goes on after the tokens `answer`, which follow its prompt."""
+        """Make `slot` ready for a job that continues after the tokens `answer`, which follow its prompt."""
         self._prompts[slot] = np.concatenate([job.prompt, np.array(answer, np.int32)]) if answer else job.prompt
         grammar = None if job.grammar is None else job.grammar.start()
         self._samplers[slot] = Sampler(job.sampling, grammar, self._vocab.end_tokens)
