@@ -9,7 +9,7 @@ from shared.candidates import candidates_in
 from shared.jobs import packed_logprobs
 from shared.jobs.cost import answer_bytes
 from shared.jobs.job_history import Change, WaitTimes
-from shared.jobs.key_bounds import KeyBounds, key_arguments
+from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.outcomes import Outcome, Stage
 from shared.jobs.request import JobRequest
 from shared.jobs.routing import Routed, Routing
@@ -73,16 +73,6 @@ class NewJob:
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
     request: JobRequest = field(default_factory=JobRequest)
-
-    @property
-    def client_arguments(self) -> dict[str, str | int]:
-        """The arguments of the script admit about the client and its earlier refusals."""
-        told: dict[str, str | int] = {"ticket_id": self.ticket_id, "ticket_ms": self.ticket_ms}
-        named: dict[str, str | int] = {
-            "start_named": int(self.start_named),
-            "longest_in_ms": self.longest_deadline_ms,
-        }
-        return key_arguments(self.key_id, self.key_bounds) | told | named
 
     @property
     def candidates(self) -> int:

@@ -7,11 +7,10 @@ from typing import Any
 
 import redis
 
-from shared.jobs.job import JobView
-from shared.jobs.key_bounds import KeyBounds, key_arguments
+from shared.jobs.job import JobView, NewJob
 from shared.jobs.routing import Routing
 from shared.store import decode, keys, scripts
-from shared.store.admit_call import routing_json
+from shared.store.admit_call import quote_call
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
 from shared.store.redis_errors import store_faults
@@ -46,56 +45,13 @@ class StoreReads:
             memory: Any = self.client.info("memory")
         return int(memory.get("maxmemory") or 0) or int(memory.get("total_system_memory") or 0) // 2 or 2**30
 
-    def quote(
-        self,
-        tenant: str,
-        model: str,
-        *,
-        prompt_tokens: int,
-        max_tokens: int,
-        deadline_ms: int,
-        candidates: int = 1,
-        priority: int = 0,
-        start_within_ms: int = 0,
-        start_named: bool = False,
-        longest_deadline_ms: int = 0,
-        degrade: bool = False,
-        private: bool = False,
-        key_id: str = "",
-        key_bounds: KeyBounds | None = None,
-        request_bytes: int = 0,
-        metadata_bytes: int = 0,
-        answer_bytes: int = 0,
-        job_id: str = "",
-        routing: Routing | None = None,
-    ) -> Quote | RouteChanged:
+    def quote(self, job: NewJob) -> Quote | RouteChanged:
         """Return the verdict that `admit` would return now, the job's cost and its predicted end. Writes nothing.
 
-        `request_bytes` and `metadata_bytes` are lengths as JSON, `answer_bytes` is NewJob.answer_bytes. With `routing`,
-        the arguments of one pool do not count, and the answer is RouteChanged if the store has another route.
+        The answer is RouteChanged if the store has another route than the job.
         """
-        word, answer = self._call(
-            "quote",
-            tenant=tenant,
-            slug=model_slug(model),
-            priority=priority,
-            prompt_tokens=prompt_tokens,
-            max_tokens=max_tokens,
-            candidates=candidates,
-            deadline_in_ms=deadline_ms,
-            start_within_ms=start_within_ms,
-            start_named=int(start_named),
-            longest_in_ms=longest_deadline_ms,
-            degrade=int(degrade),
-            private=int(private),
-            **key_arguments(key_id, key_bounds),
-            request_bytes=request_bytes,
-            metadata_bytes=metadata_bytes,
-            answer_bytes=answer_bytes,
-            id=job_id,
-            routing_json=routing_json(routing),
-        )
-        return RouteChanged() if word == "rerouted" else _quote(answer, routing)
+        word, answer = self._call("quote", **quote_call(job))
+        return RouteChanged() if word == "rerouted" else _quote(answer, job.routing)
 
     def patrol(self, asker: str, *, limit: int, rest_ms: int, pause_ms: int) -> PatrolStep:
         """Return the next queues to reconcile, about `limit`, or none if another process is on patrol.

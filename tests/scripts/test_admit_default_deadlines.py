@@ -106,6 +106,6 @@ def test_if_both_are_late_the_one_is_named_that_an_idle_system_would_miss(slow):
 )
 def test_a_quote_extends_the_same_deadlines(slow, named, limit):
     quote = slow.quote(
-        "blue", MODEL, prompt_tokens=1_665, max_tokens=20, deadline_ms=LONGEST_MS, start_within_ms=30_000, **named
+        a_job(prompt_tokens=1_665, max_tokens=20, deadline_ms=LONGEST_MS, start_within_ms=30_000, **named)
     )
     assert (quote.refused.limit if quote.refused else None) == limit

@@ -102,10 +102,10 @@ def test_a_quote_shows_the_refusal_by_a_keys_bound(live):
     job = job_of("one", bounds)
     admitted(live, job)
     sizes = {"prompt_tokens": 10, "max_tokens": 20, "deadline_ms": 60_000}
-    quote = live.quote("blue", job.model, **sizes, key_id="one", key_bounds=bounds)
+    quote = live.quote(a_job(model=job.model, **sizes, key_id="one", key_bounds=bounds))
     assert quote.refused is not None
     assert quote.refused.limit == "key_requests_per_minute"
-    assert live.quote("blue", job.model, **sizes).refused is None
+    assert live.quote(a_job(model=job.model, **sizes)).refused is None
 
 
 def test_what_a_key_has_used_disappears_with_time(live):

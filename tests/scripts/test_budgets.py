@@ -180,7 +180,7 @@ def test_a_repeated_offer_reserves_once(evening):
 def test_a_quote_has_the_verdict_of_the_budget(evening):
     set_budget(evening, tokens_per_day=2 * MOST - 1)
     admitted(evening, a_job())
-    quote = evening.quote("blue", "m", prompt_tokens=10, max_tokens=20, deadline_ms=60_000)
+    quote = evening.quote(a_job(model="m"))
     assert quote.refused is not None
     assert (quote.refused.reason, quote.refused.max) == (Refusal.BUDGET_EXHAUSTED, 2 * MOST - 1)
     assert (quote.refused.retry_hint_ms, quote.refused.too_long) == (60_000, True)

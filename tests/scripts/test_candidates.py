@@ -5,7 +5,7 @@ import pytest
 from shared.jobs.job import Usage
 from shared.store import keys
 from tests.support.answers import Answer, a_start, give_back
-from tests.support.builders import MODEL, a_job, admitted, an_ending, claim, claim_one, heartbeat, view_of
+from tests.support.builders import a_job, admitted, an_ending, claim, claim_one, heartbeat, view_of
 
 
 def several(n: int, **fields):
@@ -27,8 +27,8 @@ def test_a_quote_estimates_all_answers(store):
     admitted(store, a_job())
     store.client.hset(keys.tenant("blue"), mapping={"len_n": 10, "len_mean": 12, "len_p50": 12, "len_p20": 12})
     sizes = {"prompt_tokens": 10, "deadline_ms": 60_000}
-    assert store.quote("blue", MODEL, max_tokens=80, candidates=4, **sizes).cost_mwt == 10_000 + 4 * 4_000 * 12
-    assert store.quote("blue", MODEL, max_tokens=8, candidates=4, **sizes).cost_mwt == 10_000 + 4_000 * 8
+    assert store.quote(a_job(max_tokens=80, payload={"n": 4}, **sizes)).cost_mwt == 10_000 + 4 * 4_000 * 12
+    assert store.quote(a_job(max_tokens=8, payload={"n": 4}, **sizes)).cost_mwt == 10_000 + 4_000 * 8
 
 
 def test_candidates_need_the_cells_of_the_prompt_and_of_one_answer(store):

@@ -6,7 +6,6 @@ from shared.jobs.states import JobState
 from shared.store import keys
 from shared.store.decode import LIVE_MS
 from tests.support.builders import (
-    MODEL,
     a_heartbeat,
     a_job,
     admitted,
@@ -96,7 +95,7 @@ def test_a_rate_limited_tenant_waits_as_long_as_its_hint_says_although_the_clock
     assert store.admit(a_job()).reason == "rate_limited"
     clock.jump(-HOUR_MS)
     quote = {"prompt_tokens": 10, "max_tokens": 20, "deadline_ms": 60_000}
-    took_ms = clock.waited_ms(lambda: store.quote("blue", MODEL, **quote).refused is None, at_most_ms=30_000)
+    took_ms = clock.waited_ms(lambda: store.quote(a_job(**quote)).refused is None, at_most_ms=30_000)
     assert took_ms == pytest.approx(10_000, abs=EXACT_MS)
 
 

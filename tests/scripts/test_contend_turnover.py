@@ -163,7 +163,7 @@ def test_a_batch_job_gives_its_slot_at_once_also_here(roomy):
 
 
 def predicted_ms(store):
-    return store.quote("quiet", MODEL, prompt_tokens=10, max_tokens=20, deadline_ms=60_000).eta_ms
+    return store.quote(a_job("quiet")).eta_ms
 
 
 def test_admission_expects_the_wait_for_a_slot_that_becomes_free(roomy, settings):

@@ -216,10 +216,10 @@ def test_a_quote_reads_what_was_learned_and_changes_nothing(pool):
     pool.fill()
     pool.offer("green", 2_000)
     before = contents(pool.store)
-    eta_ms = pool.store.quote("blue", MODEL, prompt_tokens=10, max_tokens=20, deadline_ms=60_000).eta_ms
+    eta_ms = pool.store.quote(a_job()).eta_ms
     assert contents(pool.store) == before
     pool.store.client.hset(keys.books(MODEL), "wait|n", 700)
-    longer_ms = pool.store.quote("blue", MODEL, prompt_tokens=10, max_tokens=20, deadline_ms=60_000).eta_ms
+    longer_ms = pool.store.quote(a_job()).eta_ms
     assert eta_ms is not None
     assert longer_ms is not None
     assert longer_ms > eta_ms

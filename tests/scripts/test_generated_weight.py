@@ -33,7 +33,9 @@ def beat_for(store, seconds, fit, **facts):
 
 def weight(store, model=MODEL):
     """Return the weight in the estimated cost of a job with 100 generated tokens and no prompt."""
-    return store.quote("asker", model, prompt_tokens=0, max_tokens=100, deadline_ms=60_000).cost_mwt / 100_000
+    return (
+        store.quote(a_job("asker", model=model, prompt_tokens=0, max_tokens=100, deadline_ms=60_000)).cost_mwt / 100_000
+    )
 
 
 def mu(store):
@@ -107,7 +109,7 @@ def test_a_job_takes_as_long_whatever_the_weight(store):
     def wait_ms():
         for _ in range(8):
             admitted(store, a_job("blue", prompt_tokens=120, max_tokens=20, cost_mwt=None, deadline_ms=600_000))
-        quoted = store.quote("blue", MODEL, prompt_tokens=120, max_tokens=20, deadline_ms=600_000)
+        quoted = store.quote(a_job(prompt_tokens=120, deadline_ms=600_000))
         store.client.flushdb()
         return quoted.eta_ms
 

@@ -64,7 +64,7 @@ def test_a_weight_changed_while_its_tenant_has_queued_jobs_takes_effect_at_the_n
     pool.client.hdel(keys.books(MODEL), "wait|b15")
 
     def eta_ms() -> int:
-        return pool.quote("blue", MODEL, prompt_tokens=10, max_tokens=20, deadline_ms=60_000).eta_ms
+        return pool.quote(a_job()).eta_ms
 
     before = eta_ms()
     Tenants(pool.client).set("blue", TenantPolicy(weight=3))

@@ -39,7 +39,7 @@ def end(pool, tokens: int, outcome: Outcome, *, tenant: str = "blue", **ending) 
 
 def expected(pool, max_tokens: int, tenant: str = "blue") -> tuple[float, float]:
     """Return the tokens that a quote assumes for the end of an answer, and those that it assumes for the cost."""
-    quote = pool.quote(tenant, MODEL, prompt_tokens=10, max_tokens=max_tokens, deadline_ms=9_000_000)
+    quote = pool.quote(a_job(tenant, max_tokens=max_tokens, deadline_ms=9_000_000))
     assert quote.eta_ms is not None
     return (quote.eta_ms - 10) / 20, (quote.cost_mwt - 10_000) / 4_000
 

@@ -35,7 +35,7 @@ def flood(store, tenant: str) -> Refused:
 
 
 def eta_ms(store, tenant: str, priority: int = 0) -> int:
-    quote = store.quote(tenant, MODEL, prompt_tokens=10, max_tokens=20, deadline_ms=60_000, priority=priority)
+    quote = store.quote(a_job(tenant, priority=priority))
     assert quote.eta_ms is not None
     return quote.eta_ms
 

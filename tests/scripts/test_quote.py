@@ -4,7 +4,6 @@ import pytest
 
 from shared.jobs.outcomes import Refusal
 from tests.support.builders import (
-    MODEL,
     a_heartbeat,
     a_job,
     admitted,
@@ -22,7 +21,7 @@ RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 
 def quote(store, **overrides):
     fields = {"prompt_tokens": 10, "max_tokens": 20, "deadline_ms": 60_000}
-    return store.quote("blue", MODEL, **(fields | overrides))
+    return store.quote(a_job(**(fields | overrides)))
 
 
 def test_a_quote_of_an_admissible_job_returns_its_cost_and_eta_and_writes_nothing(store):

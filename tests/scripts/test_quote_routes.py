@@ -24,23 +24,10 @@ RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 def quote(store: Store, job: NewJob) -> Quote:
     """Return the quote for a job, which changes nothing in the store."""
     before = contents(store)
-    answer = ask(store, job)
+    answer = store.quote(job)
     assert contents(store) == before
     assert isinstance(answer, Quote)
     return answer
-
-
-def ask(store: Store, job: NewJob) -> Quote | RouteChanged:
-    return store.quote(
-        job.tenant,
-        job.model,
-        prompt_tokens=job.prompt_tokens,
-        max_tokens=job.max_tokens,
-        deadline_ms=job.deadline_ms,
-        private=job.private,
-        job_id=job.id,
-        routing=job.routing,
-    )
 
 
 def pool_of(quoted: Quote) -> tuple[str, str]:
@@ -90,7 +77,7 @@ def test_a_route_that_has_changed_is_not_quoted(store, text):
         store.client.hdel(keys.routes(), route.name)
     else:
         store.client.hset(keys.routes(), route.name, text)
-    assert isinstance(ask(store, to(route)), RouteChanged)
+    assert isinstance(store.quote(to(route)), RouteChanged)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -192,7 +192,7 @@ def test_new_requests_leave_places_in_the_tenants_list_for_clients_that_are_due(
 
 def test_a_quote_counts_clients_that_are_due_as_admission_does(pool, told):
     pool.serve(2)
-    quote = pool.store.quote("blue", MODEL, prompt_tokens=10, max_tokens=20, deadline_ms=60_000)
+    quote = pool.store.quote(a_job())
     assert quote.refused is not None
     assert quote.refused.reason == "tenant_share_full"
 

@@ -118,7 +118,7 @@ def test_where_nothing_is_paused_the_short_job_is_refused(store, settings, witho
     answer = scene.store.admit(a_job("quiet", max_tokens=10, deadline_ms=8_000))
     assert isinstance(answer, Refused)
     assert answer.reason == "deadline_unmeetable"
-    quote = scene.store.quote("quiet", MODEL, prompt_tokens=10, max_tokens=10, deadline_ms=8_000)
+    quote = scene.store.quote(a_job("quiet", max_tokens=10, deadline_ms=8_000))
     assert quote.eta_ms >= 12_000
 
 
@@ -130,7 +130,7 @@ def test_a_pool_whose_workers_that_can_pause_are_silent_promises_no_pauses(scene
 
 
 def test_a_quote_of_a_short_job_knows_that_it_starts_soon(scene):
-    quote = scene.store.quote("quiet", MODEL, prompt_tokens=10, max_tokens=10, deadline_ms=8_000)
+    quote = scene.store.quote(a_job("quiet", max_tokens=10, deadline_ms=8_000))
     assert quote.eta_ms == EARLY_MS + PROMPT_MS + 10 * TOKEN_MS
 
 
@@ -159,7 +159,7 @@ def test_a_tenant_with_more_than_its_share_is_promised_no_early_start(scene):
     (late,) = scene.offer("loud", tokens=100)
     # Two of its four jobs are paused, and three of them must end before this one starts.
     assert scene.predicted_ms(late) > 30_000
-    quote = scene.store.quote("loud", MODEL, prompt_tokens=10, max_tokens=10, deadline_ms=8_000)
+    quote = scene.store.quote(a_job("loud", max_tokens=10, deadline_ms=8_000))
     assert quote.refused
     assert quote.refused.reason == "deadline_unmeetable"
     scene.run(20_000)

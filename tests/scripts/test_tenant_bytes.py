@@ -99,16 +99,7 @@ def test_a_quote_has_the_same_verdict(small):
     admitted(small, a_job(payload={"prompt": "y" * 90_000}))
     job = a_job(payload={"prompt": "y" * 20_000})
     before = contents(small)
-    answer = small.quote(
-        job.tenant,
-        job.model,
-        prompt_tokens=10,
-        max_tokens=20,
-        deadline_ms=60_000,
-        request_bytes=20_013,
-        metadata_bytes=2,
-        answer_bytes=job.answer_bytes,
-    )
+    answer = small.quote(job)
     assert answer.refused is not None
     assert answer.refused.reason is refused(small, job).reason is Refusal.TENANT_BYTES_FULL
     assert contents(small) == before

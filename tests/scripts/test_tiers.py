@@ -250,8 +250,8 @@ def test_a_quote_agrees_with_admission_and_does_not_move_the_tier(pressed):
     set_answer_lengths(pressed, "blue", 500)
     before = contents(pressed.store)
     fields = {"prompt_tokens": 10, "max_tokens": 500, "deadline_ms": 8_000}
-    assert pressed.store.quote("blue", MODEL, **fields).refused is not None
-    assert pressed.store.quote("blue", MODEL, **fields, degrade=True).refused is None
+    assert pressed.store.quote(a_job(**fields)).refused is not None
+    assert pressed.store.quote(a_job(**fields, degrade=True)).refused is None
     assert contents(pressed.store) == before
 
 

@@ -223,10 +223,16 @@ class QueueMachine(RuleBasedStateMachine):
     def quote(self, tenant, slug, prompt, deadline_ms, start_within_ms, max_tokens, degrade, size, priority):
         """Compare the verdict, the cost and, where it is predicted, the eta of a quote."""
         fields = {"prompt_tokens": prompt, "max_tokens": max_tokens, "deadline_ms": deadline_ms, "priority": priority}
-        fields |= {"start_within_ms": start_within_ms, "degrade": degrade, "request_bytes": size, "metadata_bytes": 4}
-        answer = self.store.quote(tenant, slug, **fields)
+        fields |= {"start_within_ms": start_within_ms, "degrade": degrade, "cost_mwt": None}
+        # The quote counts no form, which is `{}`.
+        job = a_job(tenant, model=slug, payload={"prompt": "x" * size}, **fields)
+        answer = self.store.quote(job)
         mine = ModelJob("", tenant, slug, prompt, max_tokens, self.model.now_ms + deadline_ms)
-        mine.start_within_ms, mine.degrade, mine.payload_bytes, mine.priority = start_within_ms, degrade, size, priority
+        mine.start_within_ms, mine.degrade, mine.priority = start_within_ms, degrade, priority
+        mine.payload_bytes, mine.answer_bytes = (
+            len(json.dumps(job.payload, separators=(",", ":"))) - 2,
+            job.answer_bytes,
+        )
         view = self.model.view(mine)
         assert (answer.refused.reason.value if answer.refused else None) == verdict(view)
         assert answer.cost_mwt == mine.cost_mwt

@@ -1,9 +1,6 @@
 """Turn a request into a job and offer the job to the store; all HTTP routes and the gate call `offer` for this."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shared.errors import StoreUnavailable, Unconfirmed
 from shared.jobs.job import JobView, NewJob
@@ -130,41 +127,12 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     _check_callback(context, caller, generation)
     for _ in range(_ROUTE_READINGS):
         job = make_job(context, caller, generation, context.pools.resolve_target(generation.model, caller.policy))
-        answer = _quote_once(context, generation, job)
+        with context.metrics.time_script("quote"):
+            answer = context.store.quote(job)
         if isinstance(answer, Quote):
             return job, answer
         context.pools.refresh()
     raise StoreUnavailable(f"route {job.model!r} was changed while it was quoted")
-
-
-def _quote_once(context: DoorContext, generation: GenerationRequest, job: NewJob) -> Quote | RouteChanged:
-    with context.metrics.time_script("quote"):
-        return context.store.quote(
-            job.tenant,
-            job.model,
-            prompt_tokens=job.prompt_tokens,
-            max_tokens=job.max_tokens,
-            candidates=job.candidates,
-            deadline_ms=job.deadline_ms,
-            priority=generation.priority,
-            start_within_ms=job.start_within_ms or 0,
-            start_named=job.start_named,
-            longest_deadline_ms=job.longest_deadline_ms,
-            degrade=job.degrade,
-            private=job.private,
-            key_id=job.key_id,
-            key_bounds=job.key_bounds,
-            request_bytes=_json_bytes(job.payload),
-            metadata_bytes=_json_bytes(generation.metadata),
-            answer_bytes=job.answer_bytes,
-            job_id=job.id,
-            routing=job.routing,
-        )
-
-
-def _json_bytes(value: Mapping[str, Any]) -> int:
-    """Return the length of a value as JSON in UTF-8, as it is stored."""
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _admit(context: DoorContext, job: NewJob, attempt: int) -> Answer:
