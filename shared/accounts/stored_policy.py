@@ -142,7 +142,7 @@ class StoredPolicies(ABC, Generic[_Policy]):
     def parse(self, name: str, stored: Mapping[Any, Any] | None) -> tuple[_Policy | None, tuple[str, ...]]:
         """Return the policy, None without one, and a sentence about each field that is not valid.
 
-        The scripts count such fields as missing too (shared/lua/lib/admission/verdict.lua), and the tenant must not be
+        The scripts count such fields as missing too (shared/lua/lib/admission/facts.lua), and the tenant must not be
         shut out.
         """
         if stored is None:

@@ -1,6 +1,6 @@
 """Estimates the tokens of a request's prompt, because the door has no tokenizer, and the bytes of its answer.
 
-The store computes a job's cost from the estimate (shared/lua/lib/admission/verdict.lua). The worker counts the tokens
+The store computes a job's cost from the estimate (shared/lua/lib/admission/facts.lua). The worker counts the tokens
 exactly before the job takes a slot, and when the worker settles the job, the store charges the tenant for the exact
 counts. An estimate therefore only has to be right on average. The door does not use the estimate to decide whether a
 request is too long for the context; it uses `lower_bound`, the smallest count that any tokenizer could return.

@@ -10,7 +10,7 @@ from enum import StrEnum
 class Refusal(StrEnum):
     """The reason for which an offer is refused. The door answers a refused client with `yield`.
 
-    To add a reason: add a member to this enum, a check to shared/lua/lib/admission/verdict.lua, a message to
+    To add a reason: add a member to this enum, a check to shared/lua/lib/admission/checks.lua, a message to
     web/api/refusals.py and a row to docs/fairness.md.
     """
 

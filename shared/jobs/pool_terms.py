@@ -33,7 +33,7 @@ class PoolTerms:
                 raise ConfigError(f"{name}={value!r} is not a number of millionths from 0 to {high}")
 
 
-#: The fields of the pool record (keys.books) that hold the terms; shared/lua/lib/admission/verdict.lua reads them.
+#: The fields of the pool record (keys.books) that hold the terms; shared/lua/lib/admission/facts.lua reads them.
 STORED = {
     "local": "policy_local",
     "prompt_price_micro": "policy_prompt_price_micro",

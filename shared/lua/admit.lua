@@ -59,12 +59,12 @@
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 --   stale: another process has claimed the batch, the batch is to end, or its line has an answer
 -- KEEPS 1 2 3 6 7 8 9
--- USES clock mark settings job_record waiting rq stats reservation verdict hint doorbell drop index tenant_bytes
+-- USES clock mark settings job_record waiting rq stats reservation facts checks hint doorbell drop index tenant_bytes
 -- USES offers generated_weight assess routes spending budget webhook eta
 -- RARELY enlist index_job change_set cancel_job move_tier end_unchecked_tier predict shorten restore_service
 -- RARELY unrecorded_service hint_for book_less depends_on_load
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer
--- RARELY relax_wait_factor
+-- RARELY relax_wait_factor read_job leave_out key_in_use
 -- RARELY choose_pool keep_route hold_amount ring webhook_bytes fits_after_queued
 
 local queue = tenant .. '.' .. slug
@@ -126,24 +126,20 @@ end
 local supersede = k_supersede .. tenant .. '.' .. supersede_digest
 local superseded = supersede_digest ~= '' and job_record.read_job(redis.call('GET', supersede) or '') or nil
 local return_id = string.sub(body_digest, 1, 16)
--- Returns the request as it is in a pool. `pool` has the name of the pool's model, the slug of that name, the request's
--- tokens there and the bytes of its answer.
-local function make_request(pool)
-  local request = { tenant = tenant, slug = pool.slug, model = pool.model, prompt_tokens = pool.prompt_tokens,
-    priority = priority, is_batch = priority < 0,
-    max_tokens = pool.max_tokens, candidates = candidates, cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms,
-    start_within_ms = start_within_ms, degrade = degrade, is_private = private == 1,
-    deadline_named = patience_from ~= 'default', start_named = start_named == 1, longest_in_ms = longest_in_ms,
-    latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil,
-    key = verdict.key_bounds(key_id, key_rpm, key_tpm, key_max_waiting) }
-  request.fixed_bytes = tenant_bytes.record_bytes(#metadata, #form + #callback_url,
+-- Returns the request as it is in a pool, which is this step of the route. `pool` has the name of the pool's model, the
+-- slug of that name, the request's tokens there and the bytes of its answer.
+local function request_in(pool, step)
+  local fixed_bytes = tenant_bytes.record_bytes(#metadata, #form + #callback_url,
     (idem_digest ~= '' and 1 or 0) + (supersede_digest ~= '' and 1 or 0))
-  request.bytes = request.fixed_bytes + #payload + pool.answer_bytes
-  if callback_url ~= '' then
-    request.bytes = request.bytes + webhook.webhook_bytes(callback_url, metadata .. form .. callback_url,
-      pool.answer_bytes)
-  end
-  return request
+  local webhook_bytes = callback_url ~= '' and webhook.webhook_bytes(callback_url, metadata .. form .. callback_url,
+    pool.answer_bytes) or 0
+  return checks.open_request({ step = step, tenant = tenant, slug = pool.slug, model = pool.model, priority = priority,
+    is_batch = priority < 0, prompt_tokens = pool.prompt_tokens, max_tokens = pool.max_tokens, candidates = candidates,
+    cost_mwt = cost_mwt, deadline_in_ms = deadline_in_ms, deadline_named = patience_from ~= 'default',
+    latest_in_ms = latest_in_ms >= 0 and latest_in_ms or nil, start_within_ms = start_within_ms,
+    start_named = start_named == 1, longest_in_ms = longest_in_ms, degrade = degrade, is_private = private == 1,
+    key = facts.asked_key(key_id, key_rpm, key_tpm, key_max_waiting), fixed_bytes = fixed_bytes,
+    bytes = fixed_bytes + #payload + pool.answer_bytes + webhook_bytes })
 end
 -- Runs the checks. Finds the reservation of a client that has come back before.
 local function run_checks(request)
@@ -153,38 +149,37 @@ stats.count('offered_tokens', prompt_tokens + max_tokens)
 local label = stats.label_of(tenant)
 local request, why, refusal
 if routing then
-  request, why, refusal = routes.choose_pool(routing, id, make_request, run_checks)
-  slug, model, prompt_tokens, max_tokens = request.slug, request.model, request.prompt_tokens, request.max_tokens
-  queue = tenant .. '.' .. slug
+  request, why, refusal = routes.choose_pool(routing, id, request_in, run_checks)
 else
-  request = make_request({ slug = slug, model = model, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
-    answer_bytes = answer_bytes })
+  request = request_in({ slug = slug, model = model, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
+    answer_bytes = answer_bytes }, 0)
   refusal = run_checks(request)
 end
-if request.reservation then
-  reservation.end_reservation(request, refusal and 'refused' or 'admitted')
+local asked, seen, verdict = request.asked, request.seen, request.verdict
+if seen.reservation then
+  reservation.end_reservation(asked, seen, refusal and 'refused' or 'admitted')
 end
 if refusal then
   local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
   local retry_ms, window_ms = 0, 0
-  local hint_ms, is_capped = hint.hint_for(request, reason, base_ms, infeasible, attempt, asked_id)
+  local hint_ms, is_capped = hint.hint_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, asked_id)
   if return_id ~= '' and priority >= 0 and hint.depends_on_load(reason, infeasible) and not is_capped
-    and hint.is_in_time(request, hint_ms) then
-    retry_ms, window_ms = reservation.reserve(request, return_id, hint_ms)
+    and hint.is_in_time(asked, verdict, hint_ms) then
+    retry_ms, window_ms = reservation.reserve(asked, seen, return_id, hint_ms)
   else
-    hint.book_less(request)
+    hint.book_less(asked, seen, verdict)
   end
-  if reason == 'deadline_unmeetable' and base_ms <= request.learned_ms then
-    eta.relax_wait_factor(request)
+  if reason == 'deadline_unmeetable' and base_ms <= verdict.learned_ms then
+    eta.relax_wait_factor(asked, verdict)
   end
   if hint.depends_on_load(reason, infeasible) then
-    stats.count('load_refusals|' .. request.slug)
+    stats.count('load_refusals|' .. asked.slug)
   end
   stats.count('yielded')
   stats.count('refused|' .. label .. '|' .. reason)
   stats.observe('retry_hint', hint_ms)
-  return { 'refused', reason, limit, value, max, request.inflight, request.max_inflight, hint_ms, infeasible or 0,
-    math.floor(request.compute_ms), is_capped and 1 or 0, retry_ms, window_ms, request.resets_ms or 0 }
+  return { 'refused', reason, limit, value, max, seen.inflight, seen.max_inflight, hint_ms, infeasible or 0,
+    math.floor(verdict.compute_ms), is_capped and 1 or 0, retry_ms, window_ms, verdict.resets_ms or 0 }
 end
 
 -- All checks have passed, so the job is admitted. Everything below writes the admission to the store.
@@ -193,9 +188,10 @@ if superseded then
 end
 -- Compute the latest start from which the job is predicted to end by its deadline. It is the job's sort key in the
 -- queue and never changes.
-deadline_in_ms, start_within_ms = request.deadline_in_ms, request.start_within_ms
+slug, model, prompt_tokens, max_tokens = asked.slug, asked.model, asked.prompt_tokens, asked.max_tokens
+deadline_in_ms, start_within_ms, queue = verdict.deadline_in_ms, verdict.start_within_ms, tenant .. '.' .. slug
 if latest_in_ms < 0 then
-  latest_in_ms = request.has_rates and math.max(0, math.floor(deadline_in_ms - request.compute_ms)) or deadline_in_ms
+  latest_in_ms = seen.has_rates and math.max(0, math.floor(deadline_in_ms - verdict.compute_ms)) or deadline_in_ms
 end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
 local ttl_s, lease_ms = settings.read_settings('result_ttl_s', 'lease_ms')
@@ -206,47 +202,47 @@ local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, kept))
 redis.call('HSET', job_key, 'enqueued_at', rq.iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
   'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens,
-  'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', request.cost_mwt, 'penstock_charged_mwt', 0,
+  'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', seen.cost_mwt, 'penstock_charged_mwt', 0,
   'penstock_deadline_ms', deadline_ms, 'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from,
   'penstock_latest_us', whole(latest_us), 'penstock_start_within_ms', start_within_ms)
 -- Lua limits the number of arguments of a call together with the number of the script's locals.
 redis.call('HSET', job_key,
   'penstock_poll_grace_ms', poll_grace_ms, 'penstock_admitted_ms', now_ms,
-  'penstock_eta_ms', request.eta_ms and math.floor(now_ms + request.eta_ms) or '', 'penstock_attempts', 0,
+  'penstock_eta_ms', verdict.eta_ms and math.floor(now_ms + verdict.eta_ms) or '', 'penstock_attempts', 0,
   'penstock_claim', '', 'penstock_worker', '', 'penstock_cancel', '',
   'penstock_key_id', key_max_waiting > 0 and key_id or '',
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
-generated_weight.keep_weight(job_key, request.generated_weight_milli)
-redis.call('HSET', job_key, 'penstock_bytes', whole(request.bytes), 'penstock_fixed_bytes', whole(request.fixed_bytes))
+generated_weight.keep_weight(job_key, seen.generated_weight_milli)
+redis.call('HSET', job_key, 'penstock_bytes', whole(asked.bytes), 'penstock_fixed_bytes', whole(asked.fixed_bytes))
 if priority ~= 0 then
   redis.call('HSET', job_key, 'penstock_priority', priority)
 end
 if candidates > 1 then
   redis.call('HSET', job_key, 'penstock_candidates', candidates)
 end
-if request.prediction then
-  redis.call('HSET', job_key, 'penstock_predicted', request.prediction)
+if verdict.prediction then
+  redis.call('HSET', job_key, 'penstock_predicted', verdict.prediction)
 end
-spending.hold_amount(request, id)
-budget.reserve_tokens(request, id)
+spending.hold_amount(asked, seen, tenant, id)
+budget.reserve_tokens(asked, seen, id)
 if callback_url ~= '' then
   redis.call('HSET', job_key, 'penstock_callback_url', callback_url)
 end
-if request.is_private then
+if seen.is_private then
   redis.call('HSET', job_key, 'penstock_private', 1)
 end
 if routing then
-  routes.keep_route(routing, request, why, id)
+  routes.keep_route(routing, asked, why, id)
 end
-if request.degradation_on and degrade == 1 then
+if seen.degradation_on and degrade == 1 then
   -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
   -- fits must not get a long one.
-  redis.call('HSET', job_key, 'penstock_degrade', request.shortened and request.tier or 0)
+  redis.call('HSET', job_key, 'penstock_degrade', verdict.shortened and verdict.tier or 0)
 end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)
 local rank = waiting.enlist({ id = id, tenant = tenant, slug = slug, queue = queue, prompt_tokens = prompt_tokens,
-  max_tokens = max_tokens, cost_mwt = request.cost_mwt, key_id = key_max_waiting > 0 and key_id or '',
+  max_tokens = max_tokens, cost_mwt = seen.cost_mwt, key_id = key_max_waiting > 0 and key_id or '',
   wanted_ms = job_record.wanted_until(deadline_ms, now_ms, start_within_ms), latest_us = latest_us,
   priority = priority })
 if poll_grace_ms > 0 then
@@ -259,19 +255,19 @@ if supersede_digest ~= '' then
   redis.call('SET', supersede, id, 'PX', ends_in_ms)
 end
 index.index_job(tenant, id, ends_in_ms + ttl_s * 1000)
-tenant_bytes.keep_offered(tenant, request.bytes, ends_in_ms + ttl_s * 1000)
+tenant_bytes.keep_offered(tenant, asked.bytes, ends_in_ms + ttl_s * 1000)
 redis.call('ZADD', k_tenants, now_ms, tenant)
 redis.call('HSETNX', k_tenant .. tenant, 'first_ms', now_ms)
-if request.next_rpm_ms then
-  redis.call('HSET', k_tenant .. tenant, 'rpm_ms', math.floor(request.next_rpm_ms))
+if verdict.rates.rpm_ms then
+  redis.call('HSET', k_tenant .. tenant, 'rpm_ms', math.floor(verdict.rates.rpm_ms))
 end
-if request.next_tpm_ms then
-  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(math.min(request.next_tpm_ms, now_ms
-    + verdict.MAX_DEBT_MS)))
+if verdict.rates.tpm_ms then
+  redis.call('HSET', k_tenant .. tenant, 'tpm_ms', math.floor(math.min(verdict.rates.tpm_ms, now_ms
+    + facts.MAX_DEBT_MS)))
 end
-if request.key and (request.key.next_rpm_ms or request.key.next_tpm_ms) then
-  local rpm_ms = math.floor(request.key.next_rpm_ms or 0)
-  local tpm_ms = math.floor(math.min(request.key.next_tpm_ms or 0, now_ms + verdict.MAX_DEBT_MS))
+if verdict.key_rates and next(verdict.key_rates) then
+  local rpm_ms = math.floor(verdict.key_rates.rpm_ms or 0)
+  local tpm_ms = math.floor(math.min(verdict.key_rates.tpm_ms or 0, now_ms + facts.MAX_DEBT_MS))
   redis.call('HSET', k_key_rates .. key_id, 'rpm_ms', rpm_ms, 'tpm_ms', tpm_ms)
   redis.call('PEXPIRE', k_key_rates .. key_id, math.max(rpm_ms, tpm_ms) - now_ms + 60000)
 end
@@ -282,9 +278,9 @@ if not redis.call('HGET', k_tenant .. tenant, 'policy') then
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
 doorbell.ring(slug, tenant)
-hint.book_taken(request, attempt)
+hint.book_taken(asked, seen, verdict, attempt)
 stats.count('admitted')
 stats.count('admitted|' .. label)
-return { 'admitted', id, 0, rank + 1, request.inflight + 1, now_ms, job_record.tokens_before(queue, rank), model,
-  prompt_tokens, max_tokens, deadline_in_ms, request.eta_ms and math.floor(now_ms + request.eta_ms) or '', why or '',
-  request.is_private and 1 or 0 }
+return { 'admitted', id, 0, rank + 1, seen.inflight + 1, now_ms, job_record.tokens_before(queue, rank), model,
+  prompt_tokens, max_tokens, deadline_in_ms, verdict.eta_ms and math.floor(now_ms + verdict.eta_ms) or '', why or '',
+  seen.is_private and 1 or 0 }

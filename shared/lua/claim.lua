@@ -139,9 +139,8 @@ end
 
 -- Pauses the job of an entry.
 local function take_slot(victim)
-  preempt.note_slot(contest, victim.job.tenant, victim.job.group, -1, 0)
+  preempt.note_victim(contest, victim)
   running.pause(victim.job)
-  victim.is_paused = true
   report.paused_jobs = report.paused_jobs + 1
   cells, free = cells + heads.cells_for(victim.job), free + 1
   answer.pause[#answer.pause + 1] = victim.job.id

@@ -21,31 +21,27 @@ if not job or job.state ~= 'running' or token == '' or job.claim ~= token or job
   return { 'stays' }
 end
 
--- Returns the figures of a later pool if it takes the job, or nil. The job was admitted before, so the bounds on queued
--- work do not refuse it.
-local function figures_of(pool, is_private)
+-- Returns the terms of a later pool, with the job's weight and cost there, if it takes the job, or nil. The job was
+-- admitted before, so the bounds on queued work do not refuse it.
+local function terms_of(pool, is_private)
   local fields = read_fields(k_books .. pool.slug, { 'policy_local', 'policy_prompt_price_micro',
     'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'drained_ms' })
-  local figures = { slug = pool.slug, tenant = job.tenant, prompt_tokens = pool.prompt_tokens,
-    max_tokens = pool.max_tokens, prompt_price = settings.integer_setting(fields.policy_prompt_price_micro, 0, 0,
-    spending.MAX_AMOUNT), answer_price = settings.integer_setting(fields.policy_answer_price_micro, 0, 0,
-    spending.MAX_AMOUNT), day_cap = fields.policy_day_cap_micro
-    and settings.integer_setting(fields.policy_day_cap_micro, 0, 0, spending.MAX_AMOUNT) or nil,
-    weight_milli = generated_weight.weight_of_pool(settings.read_settings('generated_weight'),
+  local terms = { weight_milli = generated_weight.weight_of_pool(settings.read_settings('generated_weight'),
     fields.generated_weight_milli) }
-  local is_dear = number(pool.max_price_micro, nil, 0) and spending.most_of(figures) > pool.max_price_micro
-  if is_private and fields.policy_local ~= '1' or is_dear or spending.check_budget(figures)
+  spending.add_terms(terms, fields)
+  local is_dear = number(pool.max_price_micro, nil, 0) and spending.most_of(pool, terms) > pool.max_price_micro
+  if is_private and fields.policy_local ~= '1' or is_dear or spending.check_budget(pool, terms)
     or not budget.may_use(job, pool.prompt_tokens, pool.max_tokens)
     or redis.call('ZCOUNT', k_pool .. pool.slug, now_ms - LIVE_MS, '+inf') == 0
     or now_ms - number(fields.drained_ms, -LIVE_MS, 0, now_ms) < LIVE_MS then
     return nil
   end
-  figures.cost_mwt = math.floor(1000 * pool.prompt_tokens
-    + figures.weight_milli * lengths.usual_length(job.tenant, pool.slug, pool.max_tokens))
-  return figures
+  terms.cost_mwt = math.floor(1000 * pool.prompt_tokens
+    + terms.weight_milli * lengths.usual_length(job.tenant, pool.slug, pool.max_tokens))
+  return terms
 end
 
--- Returns the first later pool that takes the job, and its figures.
+-- Returns the first later pool that takes the job, and its terms.
 local function next_pool()
   local fields = read_fields(k_rq_job .. id, { 'penstock_later_pools', 'penstock_private' })
   local is_valid, later = pcall(cjson.decode, fields.penstock_later_pools or '[]')
@@ -54,14 +50,14 @@ local function next_pool()
   for _, pool in ipairs(is_valid and type(later) == 'table' and later or {}) do
     local is_whole = type(pool) == 'table' and type(pool.slug) == 'string' and type(pool.model) == 'string'
       and number(pool.prompt_tokens, nil, 0) and number(pool.max_tokens, nil, 1)
-    local figures = is_whole and figures_of(pool, is_private)
-    if figures then
-      return pool, figures, is_private
+    local terms = is_whole and terms_of(pool, is_private)
+    if terms then
+      return pool, terms, is_private
     end
   end
 end
 
-local pool, figures, is_private = next_pool()
+local pool, terms, is_private = next_pool()
 if not pool then
   return { 'stays' }
 end
@@ -104,19 +100,19 @@ redis.call('HSET', k_rq_job .. id, 'penstock_state', 'queued', 'penstock_claim',
   'penstock_charged_mwt', 0, 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms, 'penstock_eta_ms', '',
   'penstock_start_within_ms', 0, 'penstock_slug', pool.slug, 'penstock_model', pool.model,
   'penstock_prompt_tokens', pool.prompt_tokens, 'penstock_max_tokens', pool.max_tokens,
-  'penstock_cost_mwt', figures.cost_mwt, 'penstock_routed', 'escalated',
+  'penstock_cost_mwt', terms.cost_mwt, 'penstock_routed', 'escalated',
   'status', 'queued', 'origin', queue, 'worker_name', '', 'started_at', '')
 -- A tenant that has become private since the admission is so for the rest of the job, too.
 if is_private then
   redis.call('HSET', k_rq_job .. id, 'penstock_private', 1)
 end
-generated_weight.keep_weight(k_rq_job .. id, figures.weight_milli)
-spending.hold_amount(figures, id)
+generated_weight.keep_weight(k_rq_job .. id, terms.weight_milli)
+spending.hold_amount(pool, terms, job.tenant, id)
 budget.reserve_anew(job, pool.prompt_tokens, pool.max_tokens)
 stream.add_requeued(k_events .. id)
 redis.call('PEXPIRE', k_events .. id, math.max(60000, job.deadline_ms - now_ms + 60000))
 waiting.enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,
-  max_tokens = pool.max_tokens, cost_mwt = figures.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
+  max_tokens = pool.max_tokens, cost_mwt = terms.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
   latest_us = job.latest_us, priority = job.priority })
 redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_settings('result_ttl_s'), queue)
 doorbell.ring(pool.slug, job.tenant)

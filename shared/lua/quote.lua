@@ -31,7 +31,7 @@
 --   appointment nor earlier attempts into account, and has no per-request spread.
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 6
--- USES clock verdict tier tenant_bytes return_room routes spending
+-- USES clock facts checks tier tenant_bytes return_room routes spending
 -- RARELY shorten check_room choose_pool fits_after_queued
 
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
@@ -39,48 +39,46 @@ if routing and redis.call('HGET', k_routes, routing.name) ~= routing.text then
   return { 'rerouted' }
 end
 
--- Returns the request as it is in a pool that the door has described.
-local function make_request(pool)
-  local request = { tenant = tenant, slug = pool.slug, prompt_tokens = pool.prompt_tokens, max_tokens = pool.max_tokens,
-    candidates = candidates, cost_mwt = -1, priority = priority, is_batch = priority < 0, is_private = private == 1,
-    deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, degrade = degrade,
-    start_named = start_named == 1, longest_in_ms = longest_in_ms,
-    key = verdict.key_bounds(key_id, key_rpm, key_tpm, key_max_waiting), place = pool.place }
-  request.bytes = tenant_bytes.record_bytes(metadata_bytes, 0, 0) + request_bytes + pool.answer_bytes
-  return request
+-- Returns the request as it is in a pool that the door has described, which is this step of the route.
+local function request_in(pool, step)
+  return checks.open_request({ step = step, tenant = tenant, slug = pool.slug, priority = priority,
+    is_batch = priority < 0, prompt_tokens = pool.prompt_tokens, max_tokens = pool.max_tokens, candidates = candidates,
+    cost_mwt = -1, deadline_in_ms = deadline_in_ms, start_within_ms = start_within_ms, start_named = start_named == 1,
+    longest_in_ms = longest_in_ms, degrade = degrade, is_private = private == 1,
+    key = facts.asked_key(key_id, key_rpm, key_tpm, key_max_waiting),
+    bytes = tenant_bytes.record_bytes(metadata_bytes, 0, 0) + request_bytes + pool.answer_bytes })
 end
 -- Runs the checks of admission without its writes.
 local function run_checks(request)
-  verdict.look(request)
-  return_room.look_at_room(request)
-  if request.has_tier then
-    local pool_fields = read_fields(k_books .. request.slug, { 'tier', 'tier_look_ms' })
-    request.tier = tier.tier_in_force(pool_fields.tier, pool_fields.tier_look_ms, request.main_mwt)
+  local asked, seen, verdict = request.asked, facts.look(request.asked), request.verdict
+  request.seen = seen
+  return_room.look_at_room(asked, seen)
+  if seen.has_tier then
+    local pool_fields = read_fields(k_books .. asked.slug, { 'tier', 'tier_look_ms' })
+    verdict.tier = tier.tier_in_force(pool_fields.tier, pool_fields.tier_look_ms, seen.main_mwt)
   end
-  return verdict.first_refusal(request)
+  return checks.first_refusal(asked, seen, verdict)
 end
 
 local request, why, refusal
 if routing then
-  for place, pool in ipairs(routing.pools) do
-    pool.place = place
-  end
-  request, why, refusal = routes.choose_pool(routing, id, make_request, run_checks)
+  request, why, refusal = routes.choose_pool(routing, id, request_in, run_checks)
 else
-  request = make_request({ slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
-    answer_bytes = answer_bytes, place = 0 })
+  request = request_in({ slug = slug, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
+    answer_bytes = answer_bytes }, 0)
   refusal = run_checks(request)
 end
+local asked, seen, verdict = request.asked, request.seen, request.verdict
 local eta_ms, early_ms, late_ms = -1, -1, -1
-if request.eta_ms then
-  eta_ms, early_ms, late_ms = math.floor(request.eta_ms), math.floor(request.early_ms), math.floor(request.late_ms)
+if verdict.eta_ms then
+  eta_ms, early_ms, late_ms = math.floor(verdict.eta_ms), math.floor(verdict.early_ms), math.floor(verdict.late_ms)
 end
 if not refusal then
-  return { 'quoted', request.cost_mwt, spending.most_of(request), eta_ms, early_ms, late_ms, request.place, why or '',
+  return { 'quoted', seen.cost_mwt, spending.most_of(asked, seen), eta_ms, early_ms, late_ms, asked.step, why or '',
     '' }
 end
 local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
-return { 'quoted', request.cost_mwt, spending.most_of(request), eta_ms, early_ms, late_ms, request.place, '', reason,
-  limit, value, max, request.inflight, request.max_inflight, request.hint_ms or math.floor(math.max(50, math.min(60000,
-  base_ms))), infeasible or 0, math.floor(request.compute_ms), (request.hint_ms or base_ms > 60000) and 1 or 0, 0, 0,
-  request.resets_ms or 0 }
+local hint_ms = verdict.hint_ms or math.floor(math.max(50, math.min(60000, base_ms)))
+return { 'quoted', seen.cost_mwt, spending.most_of(asked, seen), eta_ms, early_ms, late_ms, asked.step, '', reason,
+  limit, value, max, seen.inflight, seen.max_inflight, hint_ms, infeasible or 0, math.floor(verdict.compute_ms),
+  (verdict.hint_ms or base_ms > 60000) and 1 or 0, 0, 0, verdict.resets_ms or 0 }

@@ -60,10 +60,10 @@ for i = 1, #stored_parts, 2 do
     repaired()
     part = nil
   end
-  for j = 1, part and #fleet.SUMS or 0 do
-    sums_of(part[1])[j] = sums_of(part[1])[j] + part[j + 1]
+  for _, sum in ipairs(part and fleet.SUMS or {}) do
+    sums_of(part.slug)[sum] = sums_of(part.slug)[sum] + part[sum]
   end
-  live_slots = live_slots + (part and part[2] or 0)
+  live_slots = live_slots + (part and part.slots or 0)
 end
 
 -- A pool without live workers may have sums too, if its worker's part was removed by another program.
@@ -71,9 +71,9 @@ for _, model in ipairs(redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms -
   sums_of(slug.slug_of(model))
 end
 for slug, true_sums in pairs(sums) do
-  local held = redis.call('HMGET', k_books .. slug, unpack(fleet.SUMS))
-  for i = 1, #fleet.SUMS do
-    if number(held[i] or '0') ~= true_sums[i] then
+  local held = read_fields(k_books .. slug, fleet.SUMS)
+  for _, sum in ipairs(fleet.SUMS) do
+    if number(held[sum] or '0') ~= true_sums[sum] then
       fleet.write_sums(slug, true_sums)
       repaired()
       break
@@ -83,7 +83,7 @@ end
 local live_places = 0
 for slug, true_sums in pairs(sums) do
   local places = number(redis.call('HGET', k_books .. slug, 'places'), 0, 0, live_places.MAX_PLACES)
-  if true_sums[1] > 0 then
+  if true_sums.slots > 0 then
     live_places = live_places + places
   elseif places > 0 then
     redis.call('HSET', k_books .. slug, 'places', 0)

@@ -51,8 +51,8 @@ def bounds_of(settings: QueueSettings, policy: TenantPolicy | None, overview: Ov
     weight in the policy, the weight is 1.
 
     If PENSTOCK_MAX_QUEUE_SIZE is `auto`, the bound on queued jobs is computed from the number of slots of live workers.
-    shared/lua/lib/admission/verdict.lua has the same formula. If PENSTOCK_MAX_QUEUE_TOKENS is `auto`, the bound on
-    tokens is None: shared/lua/lib/admission/tenant_work.lua then bounds the expected work.
+    If PENSTOCK_MAX_QUEUE_TOKENS is `auto`, the bound on tokens is None. shared/lua/lib/admission/facts.lua has the same
+    formula, and then bounds the expected work.
     """
     policy = policy or TenantPolicy()
     max_jobs = max(16, 2 * overview.slots) if settings.max_queue_size == AUTO else settings.max_queue_size

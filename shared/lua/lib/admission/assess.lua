@@ -1,62 +1,63 @@
 -- assess: runs the checks of admission for a request in one pool.
 -- KEYS rq_job
--- USES verdict tier tenant_bytes return_room reservation budget
+-- USES facts checks tier tenant_bytes return_room reservation budget
 
 -- Subtracts the superseded job from the figures of the request, so that a tenant whose queue is full can still replace
 -- a job.
-local function leave_out(request, superseded)
-  request.inflight, request.waiting = request.inflight - 1, request.waiting - 1
-  request.replaced_slug = superseded.slug
-  request.waiting_tokens = request.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
-  if request.group then
-    request.group.waiting = request.group.waiting - 1
-    request.group.waiting_tokens = request.group.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+local function leave_out(asked, seen, superseded)
+  seen.inflight, seen.waiting = seen.inflight - 1, seen.waiting - 1
+  seen.replaced_slug = superseded.slug
+  seen.waiting_tokens = seen.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
+  if seen.group then
+    seen.group.waiting = seen.group.waiting - 1
+    seen.group.waiting_tokens = seen.group.waiting_tokens - superseded.prompt_tokens - superseded.max_tokens
   end
-  if request.key and superseded.key_id == request.key.id then
-    request.key.waiting = request.key.waiting - 1
+  if seen.key and superseded.key_id == seen.key.id then
+    seen.key.waiting = seen.key.waiting - 1
   end
-  budget.leave_out_hold(request, superseded)
+  budget.leave_out_hold(seen, superseded)
   -- Only the record of the superseded job stays.
   local bytes = read_fields(k_rq_job .. superseded.id, { 'penstock_bytes', 'penstock_fixed_bytes' })
-  request.live_bytes = math.max(0, request.live_bytes - tenant_bytes.kept_number(bytes.penstock_bytes))
-  request.ended_bytes = request.ended_bytes + tenant_bytes.kept_number(bytes.penstock_fixed_bytes)
-  if superseded.slug == request.slug then
-    request.pool_inflight = request.pool_inflight - 1
-    request.main_mwt = request.main_mwt - (superseded.priority >= 0 and superseded.cost_mwt or 0)
+  seen.live_bytes = math.max(0, seen.live_bytes - tenant_bytes.kept_number(bytes.penstock_bytes))
+  seen.ended_bytes = seen.ended_bytes + tenant_bytes.kept_number(bytes.penstock_fixed_bytes)
+  if superseded.slug == asked.slug then
+    seen.pool_inflight = seen.pool_inflight - 1
+    seen.main_mwt = seen.main_mwt - (superseded.priority >= 0 and superseded.cost_mwt or 0)
   end
-  if superseded.slug == request.slug and (request.is_batch or superseded.priority >= 0) then
-    request.waiting_here, request.tenant_mwt = request.waiting_here - 1, request.tenant_mwt - superseded.cost_mwt
-    request.pool_mwt = request.pool_mwt - superseded.cost_mwt
-    if request.member then
-      request.member.waiting_here = request.member.waiting_here - 1
-      request.member.tenant_mwt = request.member.tenant_mwt - superseded.cost_mwt
+  if superseded.slug == asked.slug and (asked.is_batch or superseded.priority >= 0) then
+    seen.waiting_here, seen.tenant_mwt = seen.waiting_here - 1, seen.tenant_mwt - superseded.cost_mwt
+    seen.pool_mwt = seen.pool_mwt - superseded.cost_mwt
+    if seen.member then
+      seen.member.waiting_here = seen.member.waiting_here - 1
+      seen.member.tenant_mwt = seen.member.tenant_mwt - superseded.cost_mwt
     end
-    request.replaced_mwt = superseded.cost_mwt
+    seen.replaced_mwt = superseded.cost_mwt
   end
 end
 
 -- Looks at the request's pool and runs the checks. `superseded` is the tenant's job that the request replaces, or nil.
 -- `ticket_id` and `ticket_ms` name the reservation of the client's return ticket, and `return_id` that of a request
--- that the client repeats ('' for none). Returns nil or the refusal, as verdict.first_refusal does.
+-- that the client repeats ('' for none). Returns nil or the refusal, as checks.first_refusal does.
 local function refusal_in_pool(request, superseded, ticket_id, ticket_ms, return_id)
-  verdict.look(request)
-  if request.has_tier then
-    request.tier = tier.move_tier(request)
-  elseif request.degradation_on then
-    tier.end_unchecked_tier(request.slug)
+  local asked, seen, verdict = request.asked, facts.look(request.asked), request.verdict
+  request.seen = seen
+  if seen.has_tier then
+    verdict.tier = tier.move_tier(asked, seen)
+  elseif seen.degradation_on then
+    tier.end_unchecked_tier(asked.slug)
   end
   if superseded and superseded.state == 'queued' then
-    leave_out(request, superseded)
+    leave_out(asked, seen, superseded)
   end
   if ticket_id ~= '' then
-    reservation.find_reservation(request, ticket_id, ticket_ms)
+    reservation.find_reservation(asked, seen, ticket_id, ticket_ms)
   end
   -- A client may repeat a request with the ticket that is in its body, and was used up by the request before.
-  if not request.reservation and return_id ~= '' then
-    reservation.find_reservation(request, return_id, 0)
+  if not seen.reservation and return_id ~= '' then
+    reservation.find_reservation(asked, seen, return_id, 0)
   end
-  return_room.look_at_room(request)
-  local refusal = verdict.first_refusal(request)
-  return_room.note_room(request)
+  return_room.look_at_room(asked, seen)
+  local refusal = checks.first_refusal(asked, seen, verdict)
+  return_room.note_room(asked, seen)
   return refusal
 end

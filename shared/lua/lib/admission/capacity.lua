@@ -30,21 +30,21 @@ local function queued_in(slug, set)
 end
 
 -- Whether each job that is queued before the request's job, and then this, can have a free slot and KV cells.
-local function fits_after_queued(request)
-  local slug = request.slug
+local function fits_after_queued(asked, seen)
+  local slug = asked.slug
   local jobs, tokens = queued_in(slug, k_active .. slug)
-  if request.is_batch then
+  if asked.is_batch then
     local _, batch_tokens = queued_in(slug, k_batch .. slug)
-    jobs, tokens = request.pool_inflight - request.running, tokens + batch_tokens
-  elseif request.replaced_mwt then
+    jobs, tokens = seen.pool_inflight - seen.running, tokens + batch_tokens
+  elseif seen.replaced_mwt then
     jobs = jobs - 1
   end
-  return request.running + jobs < request.slots
-    and request.running_tokens + tokens + request.prompt_tokens + request.max_tokens <= cells_of_pool(slug)
+  return seen.running + jobs < seen.slots
+    and seen.running_tokens + tokens + asked.prompt_tokens + asked.max_tokens <= cells_of_pool(slug)
 end
 
 -- Whether the request's job gets a free slot at once. If nothing is queued before it, only the slot counts: a job that
 -- is too large for the free cells is then the first that gets some.
-local function fits_at_once(request)
-  return request.running < request.slots and (request.owners_before == 0 or fits_after_queued(request))
+local function fits_at_once(asked, seen)
+  return seen.running < seen.slots and (seen.owners_before == 0 or fits_after_queued(asked, seen))
 end

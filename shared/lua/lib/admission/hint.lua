@@ -14,21 +14,21 @@ local MAX_ASKED = 1024
 local TRIM_ONE_IN = 16
 
 -- Returns the name of the request's appointment. That of a tenant's batch jobs is apart from that of its other jobs.
-local function appointment_of(request)
-  return request.is_batch and request.unit .. '|batch' or request.unit
+local function appointment_of(asked, seen)
+  return asked.is_batch and seen.unit .. '|batch' or seen.unit
 end
 
 -- Postpones the tenant's appointment by the time that the tenant's share of the pool needs for one job, and returns the
 -- new appointment. The appointment is the predicted time at which the share has done all the work that the tenant has
 -- offered, both admitted and refused. It is at most HINT_MAX_MS later than the predicted time at which the share has
 -- done the tenant's queued work.
-local function advance_appointment(request, key, appointment_ms)
-  local latest_ms = now_ms + work_time.share_ms(request, request.tenant_mwt) + HINT_MAX_MS
+local function advance_appointment(asked, seen, verdict, key, appointment_ms)
+  local latest_ms = now_ms + work_time.share_ms(seen, seen.tenant_mwt) + HINT_MAX_MS
   -- A job that supersedes an older job adds only the difference between their costs.
-  local added_mwt = request.cost_mwt - (request.replaced_mwt or 0)
-  local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + work_time.share_ms(request, added_mwt))
-  redis.call('ZADD', key, string.format('%.0f', next_ms), appointment_of(request))
-  request.booked_ms = math.max(0, next_ms - math.max(appointment_ms, now_ms))
+  local added_mwt = seen.cost_mwt - (seen.replaced_mwt or 0)
+  local next_ms = math.min(latest_ms, math.max(appointment_ms, now_ms) + work_time.share_ms(seen, added_mwt))
+  redis.call('ZADD', key, string.format('%.0f', next_ms), appointment_of(asked, seen))
+  verdict.booked_ms = math.max(0, next_ms - math.max(appointment_ms, now_ms))
   return next_ms
 end
 
@@ -39,10 +39,10 @@ end
 local NOT_EXPECTED_PART = 0.75
 
 -- Lets a refused request postpone the appointment by less, because its client is not expected.
-local function book_less(request)
-  if request.booked_ms then
-    local by_ms = (1 - NOT_EXPECTED_PART) * request.booked_ms
-    redis.call('ZINCRBY', k_appointments .. request.slug, string.format('%.0f', -by_ms), appointment_of(request))
+local function book_less(asked, seen, verdict)
+  if verdict.booked_ms then
+    local by_ms = (1 - NOT_EXPECTED_PART) * verdict.booked_ms
+    redis.call('ZINCRBY', k_appointments .. asked.slug, string.format('%.0f', -by_ms), appointment_of(asked, seen))
   end
 end
 
@@ -50,28 +50,28 @@ end
 -- new job that is refused postpones the appointment, so a tenant that keeps offering more than its share gets longer
 -- and longer hints. The appointment is not before there is room for another job. A retry postpones the appointment only
 -- if the appointment has passed.
-local function ms_to_appointment(request, attempt, request_id)
-  local key = k_appointments .. request.slug
-  local appointment_ms = number(redis.call('ZSCORE', key, appointment_of(request)), 0)
+local function ms_to_appointment(asked, seen, verdict, attempt, request_id)
+  local key = k_appointments .. asked.slug
+  local appointment_ms = number(redis.call('ZSCORE', key, appointment_of(asked, seen)), 0)
   local is_repeat = redis.call('ZADD', k_asked, now_ms, request_id) == 0
-  request.is_proxys_repeat = is_repeat and attempt == 0
-  if not request.has_rates then
+  seen.is_proxys_repeat = is_repeat and attempt == 0
+  if not seen.has_rates then
     return math.max(0, appointment_ms - now_ms)
   end
-  local drained_ms = now_ms + work_time.share_ms(request, request.tenant_mwt)
+  local drained_ms = now_ms + work_time.share_ms(seen, seen.tenant_mwt)
   if not is_repeat and not (attempt > 0 and appointment_ms > now_ms) then
-    appointment_ms = advance_appointment(request, key, math.max(appointment_ms, drained_ms
-      + return_room.ms_to_room(request)))
+    appointment_ms = advance_appointment(asked, seen, verdict, key, math.max(appointment_ms, drained_ms
+      + return_room.ms_to_room(asked, seen, verdict)))
   end
   return math.max(0, appointment_ms - drained_ms)
 end
 
 -- Postpones the appointment for an admitted job, unless the request is a retry: the appointment was already postponed
 -- when the request was refused.
-local function book_taken(request, attempt)
-  if attempt == 0 and request.has_rates then
-    local key = k_appointments .. request.slug
-    advance_appointment(request, key, number(redis.call('ZSCORE', key, appointment_of(request)), 0))
+local function book_taken(asked, seen, verdict, attempt)
+  if attempt == 0 and seen.has_rates then
+    local key = k_appointments .. asked.slug
+    advance_appointment(asked, seen, verdict, key, number(redis.call('ZSCORE', key, appointment_of(asked, seen)), 0))
     if now_us % TRIM_ONE_IN == 0 then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', now_ms)
     end
@@ -88,9 +88,9 @@ end
 
 -- Whether a client that comes back after `hint_ms` can have its answer by the times that it named. The door asks
 -- clients not to retry by the same rule (web/api/deadline.py).
-local function is_in_time(request, hint_ms)
-  return not (request.deadline_named and hint_ms + math.max(0, math.floor(request.compute_ms)) > request.deadline_in_ms)
-    and not (request.start_named and hint_ms > request.start_within_ms)
+local function is_in_time(asked, verdict, hint_ms)
+  return not (asked.deadline_named and hint_ms + math.max(0, math.floor(verdict.compute_ms)) > verdict.deadline_in_ms)
+    and not (asked.start_named and hint_ms > verdict.start_within_ms)
 end
 
 -- Returns the hint for a wait, in ms, and whether the wait is as long as the longest hint or longer: appointments are
@@ -109,27 +109,27 @@ end
 -- Returns how long the client of a refused request has to wait, in ms. It doubles with each attempt, at most three
 -- times. A client that came back when it was expected goes before those that are expected later, so it does not wait
 -- for the appointment. One that came back too early keeps its place.
-local function wait_for(request, reason, base_ms, infeasible, attempt, request_id)
-  if request.is_early and depends_on_load(reason, infeasible) then
-    return math.max(base_ms, request.reservation.retry_ms - now_ms)
+local function wait_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, request_id)
+  if seen.is_early and depends_on_load(reason, infeasible) then
+    return math.max(base_ms, seen.reservation.retry_ms - now_ms)
   end
-  local has_appointment = depends_on_load(reason, infeasible) and not request.is_due
-  local wait_ms = has_appointment and ms_to_appointment(request, attempt, request_id) or 0
+  local has_appointment = depends_on_load(reason, infeasible) and not seen.is_due
+  local wait_ms = has_appointment and ms_to_appointment(asked, seen, verdict, attempt, request_id) or 0
   return math.max(base_ms, wait_ms) * 2 ^ math.max(0, math.min(attempt, 3))
 end
 
 -- Returns the retry hint in ms, and whether the wait is longer than the longest hint. The hint is at least base_ms,
 -- unless that is more than HINT_MAX_MS. Some checks set it.
-local function hint_for(request, reason, base_ms, infeasible, attempt, request_id)
-  if request.hint_ms then
-    return request.hint_ms, true
+local function hint_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, request_id)
+  if verdict.hint_ms then
+    return verdict.hint_ms, true
   end
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
-  local wait_ms = wait_for(request, reason, base_ms, infeasible, attempt, request_id)
+  local wait_ms = wait_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, request_id)
   if digest % TRIM_ONE_IN == 0 then
     redis.call('ZREMRANGEBYRANK', k_asked, 0, -MAX_ASKED - 1)
-    redis.call('ZREMRANGEBYSCORE', k_appointments .. request.slug, '-inf', now_ms)
+    redis.call('ZREMRANGEBYSCORE', k_appointments .. asked.slug, '-inf', now_ms)
   end
   -- The hint of a client that came back too early was spread before.
-  return spread_hint(wait_ms, base_ms, request.is_early and 0 or digest / 65536)
+  return spread_hint(wait_ms, base_ms, seen.is_early and 0 or digest / 65536)
 end

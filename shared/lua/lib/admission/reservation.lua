@@ -40,41 +40,41 @@ end
 
 -- Returns the first reservations of the request's tenant, at most `most`, in the order of their times. With `from_ms`
 -- and `before_ms`, returns only those whose hints end between these times.
-local function reservations_of(request, most, from_ms, before_ms)
-  return redis.call('ZRANGEBYLEX', k_reservations .. request.slug,
-    '[' .. request.tenant .. '|' .. (from_ms and whole(from_ms) or ''),
-    '(' .. request.tenant .. (before_ms and '|' .. whole(before_ms) or '}'), 'LIMIT', 0, most)
+local function reservations_of(asked, most, from_ms, before_ms)
+  return redis.call('ZRANGEBYLEX', k_reservations .. asked.slug,
+    '[' .. asked.tenant .. '|' .. (from_ms and whole(from_ms) or ''),
+    '(' .. asked.tenant .. (before_ms and '|' .. whole(before_ms) or '}'), 'LIMIT', 0, most)
 end
 
 -- Finds the reservation of a request that its client sends again, and notes whether the client is due or early. A
 -- return ticket names the time of its reservation. Without one (`retry_ms` is 0), of several requests with the same
 -- body, the one that was expected first is taken to be the one that returns. A reservation is good for the same request
 -- only.
-local function find_reservation(request, id, retry_ms)
+local function find_reservation(asked, seen, id, retry_ms)
   local best
-  for _, member in ipairs(reservations_of(request, MAX_RESERVED)) do
+  for _, member in ipairs(reservations_of(asked, MAX_RESERVED)) do
     local found = string.find(member, '|' .. id .. '|', 1, true) and read_reservation(member)
     if found and found.id == id and (retry_ms == 0 or retry_ms == found.retry_ms)
-      and (not best or best.end_ms < now_ms) and request.max_tokens == found.max_tokens
-      and request.prompt_tokens <= LONGER_PART * found.prompt_tokens + LONGER_TOKENS then
+      and (not best or best.end_ms < now_ms) and asked.max_tokens == found.max_tokens
+      and asked.prompt_tokens <= LONGER_PART * found.prompt_tokens + LONGER_TOKENS then
       best = found
     end
   end
-  request.reservation = best
-  request.is_early = best and now_ms < best.retry_ms
-  request.is_due = best and not request.is_early and now_ms <= best.end_ms
+  seen.reservation = best
+  seen.is_early = best and now_ms < best.retry_ms
+  seen.is_due = best and not seen.is_early and now_ms <= best.end_ms
 end
 
 -- Returns the sum of the jobs of the tenant's other clients that are due, now or within the time in which a tenant's
 -- queue drains (PENSTOCK_MAX_WAIT_MS): how many they are, their tokens and their costs. The sum is empty if the client
 -- itself is due.
-local function sum_due(request)
-  if request.due then
-    return request.due
+local function sum_due(asked, seen)
+  if seen.due then
+    return seen.due
   end
-  local due, own = { jobs = 0, tokens = 0, cost_mwt = 0 }, request.reservation and request.reservation.member
-  local soon_ms = now_ms + math.min(MAX_LEAD_MS, request.max_wait_ms)
-  local members = request.is_due and {} or reservations_of(request, MAX_RESERVED, now_ms - LONGEST_WINDOW_MS, soon_ms)
+  local due, own = { jobs = 0, tokens = 0, cost_mwt = 0 }, seen.reservation and seen.reservation.member
+  local soon_ms = now_ms + math.min(MAX_LEAD_MS, seen.max_wait_ms)
+  local members = seen.is_due and {} or reservations_of(asked, MAX_RESERVED, now_ms - LONGEST_WINDOW_MS, soon_ms)
   for i = 1, #members do
     local end_ms, cost_mwt, prompt, max = string.match(members[i], DUE_PATTERN)
     if number(end_ms, nil, now_ms, now_ms + LATEST_END_MS) and members[i] ~= own then
@@ -82,18 +82,18 @@ local function sum_due(request)
       due.tokens = due.tokens + number(prompt, 0) + number(max, 0)
     end
   end
-  request.due = due
+  seen.due = due
   return due
 end
 
 -- Ends the reservation of a request that came back. If this is its first return, counts how accurate its hint was:
 -- `early` and `late` for a return outside the window, otherwise the verdict, `admitted` or `refused`.
-local function end_reservation(request, decision)
-  local found = request.reservation
-  redis.call('ZREM', k_reservations .. request.slug, found.member)
+local function end_reservation(asked, seen, decision)
+  local found = seen.reservation
+  redis.call('ZREM', k_reservations .. asked.slug, found.member)
   if not found.is_judged then
-    local result = request.is_early and 'early' or request.is_due and decision or 'late'
-    count('hint_returns|' .. stats.label_of(request.tenant) .. '|' .. result)
+    local result = seen.is_early and 'early' or seen.is_due and decision or 'late'
+    count('hint_returns|' .. stats.label_of(asked.tenant) .. '|' .. result)
   end
 end
 
@@ -109,11 +109,11 @@ end
 
 -- Makes room for another reservation of the tenant: removes those of the first that are over, or else one whose window
 -- has passed. Returns false if the tenant or the pool has as many as it may have.
-local function has_room_for_reservation(request, key)
-  local most = math.min(MAX_RESERVED, request.max_waiting)
-  local count = redis.call('ZLEXCOUNT', key, '[' .. request.tenant .. '|', '(' .. request.tenant .. '}')
+local function has_room_for_reservation(asked, seen, key)
+  local most = math.min(MAX_RESERVED, seen.max_waiting)
+  local count = redis.call('ZLEXCOUNT', key, '[' .. asked.tenant .. '|', '(' .. asked.tenant .. '}')
   if count >= most then
-    for _, member in ipairs(reservations_of(request, PASSED_AT_ONCE)) do
+    for _, member in ipairs(reservations_of(asked, PASSED_AT_ONCE)) do
       local found = read_reservation(member)
       if not found or count >= most and found.end_ms < now_ms then
         count = count - redis.call('ZREM', key, member)
@@ -126,28 +126,28 @@ end
 -- Keeps that the client of a refused request was told to send it again after `hint_ms`. Returns the end of the hint and
 -- the length of the window, in ms, or 0 and 0 if there is no room for the reservation. If a proxy repeats a request,
 -- the new reservation replaces that of the first attempt, whose answer the client does not see.
-local function reserve(request, id, hint_ms)
-  local key, is_judged = k_reservations .. request.slug, request.reservation and (request.is_early or request.is_due)
-  if request.is_proxys_repeat then
-    find_reservation(request, id, 0)
-    if not request.reservation then
+local function reserve(asked, seen, id, hint_ms)
+  local key, is_judged = k_reservations .. asked.slug, seen.reservation and (seen.is_early or seen.is_due)
+  if seen.is_proxys_repeat then
+    find_reservation(asked, seen, id, 0)
+    if not seen.reservation then
       return 0, 0
     end
-    redis.call('ZREM', key, request.reservation.member)
-    is_judged = request.reservation.is_judged
+    redis.call('ZREM', key, seen.reservation.member)
+    is_judged = seen.reservation.is_judged
   end
   if now_us % LOOK_ONE_IN == 0 then
     forget_reservations(key)
   end
-  if not has_room_for_reservation(request, key) then
+  if not has_room_for_reservation(asked, seen, key) then
     return 0, 0
   end
   local retry_ms, window_ms = now_ms + hint_ms, math.floor(math.max(WINDOW_MIN_MS, WINDOW_PART * hint_ms))
   for later_ms = 0, MAX_RESERVED do
     -- The reservation of an equal request that was refused in the same millisecond is another member.
-    if redis.call('ZADD', key, 0, table.concat({ request.tenant, whole(retry_ms), id,
-      whole(retry_ms + window_ms + later_ms), whole(math.max(0, request.cost_mwt)), whole(request.prompt_tokens),
-      whole(request.max_tokens), is_judged and 1 or 0 }, '|')) == 1 then
+    if redis.call('ZADD', key, 0, table.concat({ asked.tenant, whole(retry_ms), id,
+      whole(retry_ms + window_ms + later_ms), whole(math.max(0, seen.cost_mwt)), whole(asked.prompt_tokens),
+      whole(asked.max_tokens), is_judged and 1 or 0 }, '|')) == 1 then
       break
     end
   end

@@ -20,72 +20,72 @@ local NOTE_EVERY_MS, NOTE_PART = 250, 0.98
 
 -- Returns the factor alpha of Choudhury and Hahne's dynamic threshold: the work that a tenant may have queued, as a
 -- multiple of its share of the free backlog.
-local function alpha_of(request)
-  return request.tier > 0 and ALPHA_UNDER_PRESSURE or ALPHA
+local function alpha_of(verdict)
+  return verdict.tier > 0 and ALPHA_UNDER_PRESSURE or ALPHA
 end
 
--- Adds to `request` the smallest threshold of the recent past: the free backlog of the pool for each thousandth of a
+-- Adds to `seen` the smallest threshold of the recent past: the free backlog of the pool for each thousandth of a
 -- weight, in mwt, and the tenant's part of it.
-local function look_at_room(request)
-  if request.has_rates then
-    local stored = read_fields(k_room .. request.slug, { 'room_mwt', 'room_ms' })
-    local room = math.max(0, request.max_backlog_mwt - request.pool_mwt) / request.total_weight_milli
+local function look_at_room(asked, seen)
+  if seen.has_rates then
+    local stored = read_fields(k_room .. asked.slug, { 'room_mwt', 'room_ms' })
+    local room = math.max(0, seen.max_backlog_mwt - seen.pool_mwt) / seen.total_weight_milli
     local stored_room, stored_ms = number(stored.room_mwt, room, 0), number(stored.room_ms, 0, 0, now_ms)
-    request.room = room - math.max(0, room - stored_room) * math.exp((stored_ms - now_ms) / FORGET_MS)
-    request.room_changed = request.room < NOTE_PART * stored_room or now_ms - stored_ms > NOTE_EVERY_MS
-    request.room_mwt = request.room * request.weight_milli
+    seen.room = room - math.max(0, room - stored_room) * math.exp((stored_ms - now_ms) / FORGET_MS)
+    seen.room_changed = seen.room < NOTE_PART * stored_room or now_ms - stored_ms > NOTE_EVERY_MS
+    seen.room_mwt = seen.room * seen.weight_milli
   end
 end
 
-local function note_room(request)
-  if request.room_changed and not request.is_batch then
-    redis.call('HSET', k_room .. request.slug, 'room_mwt', string.format('%.3f', request.room), 'room_ms', now_ms)
+local function note_room(asked, seen)
+  if seen.room_changed and not asked.is_batch then
+    redis.call('HSET', k_room .. asked.slug, 'room_mwt', string.format('%.3f', seen.room), 'room_ms', now_ms)
   end
 end
 
 -- Whether a new request may be admitted although clients are due: if a slot may be free, or the tenant has nothing
 -- queued in the pool, because these are never kept empty; or if the request replaces a job that takes as much.
-local function needs_no_room(request)
-  return request.idle or request.pool_inflight < request.slots or request.waiting_here == 0
-    or request.replaced_mwt and request.cost_mwt <= request.replaced_mwt
+local function needs_no_room(seen, verdict)
+  return verdict.idle or seen.pool_inflight < seen.slots or seen.waiting_here == 0
+    or seen.replaced_mwt and seen.cost_mwt <= seen.replaced_mwt
 end
 
 -- Checks that the job of a new request leaves room for the tenant's clients that are due: in its list, in its tokens
 -- and in its share. Of each, at most a part is kept for them. Nothing is kept from other tenants, and no place of the
 -- bound on inflight jobs is kept.
-local function check_room(request)
-  local due = not needs_no_room(request) and reservation.sum_due(request)
+local function check_room(asked, seen, verdict)
+  local due = not needs_no_room(seen, verdict) and reservation.sum_due(asked, seen)
   if not due or due.jobs == 0 then
     return nil
   end
-  local jobs = request.waiting + math.min(due.jobs, math.floor(DUE_PART * request.max_waiting))
-  if jobs >= request.max_waiting then
-    return { 'tenant_queue_full', 'tenant_waiting_and_due_jobs', jobs, request.max_waiting,
-      work_time.drain_ms(request, request.mean_mwt, true) }
+  local jobs = seen.waiting + math.min(due.jobs, math.floor(DUE_PART * seen.max_waiting))
+  if jobs >= seen.max_waiting then
+    return { 'tenant_queue_full', 'tenant_waiting_and_due_jobs', jobs, seen.max_waiting,
+      work_time.drain_ms(seen, seen.mean_mwt, true) }
   end
-  local most_tokens = request.max_waiting_tokens
-  local tokens = most_tokens and request.waiting_tokens + math.min(due.tokens, DUE_PART * most_tokens)
-  if most_tokens and tokens + request.prompt_tokens + request.max_tokens > most_tokens then
+  local most_tokens = seen.max_waiting_tokens
+  local tokens = most_tokens and seen.waiting_tokens + math.min(due.tokens, DUE_PART * most_tokens)
+  if most_tokens and tokens + asked.prompt_tokens + asked.max_tokens > most_tokens then
     return { 'tenant_tokens_full', 'tenant_waiting_and_due_tokens', math.floor(tokens), most_tokens,
-      work_time.drain_ms(request, request.cost_mwt, true) }
+      work_time.drain_ms(seen, seen.cost_mwt, true) }
   end
-  local reason, whole_mwt, part = 'tenant_tokens_full', request.max_work_mwt, 1
-  if request.has_rates and request.full_admission then
-    reason, whole_mwt, part = 'tenant_share_full', alpha_of(request) * request.room_mwt, NEWCOMERS_PART
+  local reason, whole_mwt, part = 'tenant_tokens_full', seen.max_work_mwt, 1
+  if seen.has_rates and seen.full_admission then
+    reason, whole_mwt, part = 'tenant_share_full', alpha_of(verdict) * seen.room_mwt, NEWCOMERS_PART
   end
-  local work_mwt = whole_mwt and request.tenant_mwt + math.min(due.cost_mwt, DUE_PART * whole_mwt)
-  if whole_mwt and work_mwt + request.cost_mwt > part * whole_mwt then
+  local work_mwt = whole_mwt and seen.tenant_mwt + math.min(due.cost_mwt, DUE_PART * whole_mwt)
+  if whole_mwt and work_mwt + seen.cost_mwt > part * whole_mwt then
     return { reason, 'tenant_waiting_work', math.floor(work_mwt / 1000), math.floor(part * whole_mwt / 1000),
-      work_time.drain_ms(request, request.tenant_mwt + due.cost_mwt + request.cost_mwt - part * whole_mwt, true) }
+      work_time.drain_ms(seen, seen.tenant_mwt + due.cost_mwt + seen.cost_mwt - part * whole_mwt, true) }
   end
 end
 
 -- Returns the ms until the tenant's share has done so much that another job fits into the part of the threshold at
 -- which hints aim, also beside the jobs of clients that are due. Without full admission there is no threshold.
-local function ms_to_room(request)
-  if not request.full_admission then
+local function ms_to_room(asked, seen, verdict)
+  if not seen.full_admission then
     return 0
   end
-  local queued_mwt = request.tenant_mwt + reservation.sum_due(request).cost_mwt
-  return work_time.share_ms(request, math.max(0, queued_mwt - AIM_PART * alpha_of(request) * request.room_mwt))
+  local queued_mwt = seen.tenant_mwt + reservation.sum_due(asked, seen).cost_mwt
+  return work_time.share_ms(seen, math.max(0, queued_mwt - AIM_PART * alpha_of(verdict) * seen.room_mwt))
 end

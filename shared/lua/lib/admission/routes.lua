@@ -1,6 +1,6 @@
 -- routes: chooses the pool of a request that names a route, among the route's pools in their order.
 -- KEYS rq_job
--- USES clock spending stats verdict
+-- USES clock spending stats facts
 -- A route is a JSON object whose field `pools` is a list of steps, each with the name of a pool and the conditions
 -- under which the pool takes a request (shared/jobs/route.py). For a request that names a route, the door passes
 -- another object: the `name` and the stored `text` of the route; the `features` that the request uses; whether it
@@ -66,13 +66,13 @@ local function check_step(step, pool, features, id)
 end
 
 -- Returns the refusal by a step whose conditions on the price and the predicted end in its pool are not met, or nil.
-local function check_prospects(step, request)
-  if step.max_price_micro and spending.most_of(request) > step.max_price_micro then
-    return unsuitable('price', spending.most_of(request), step.max_price_micro)
+local function check_prospects(step, asked, seen, verdict)
+  if step.max_price_micro and spending.most_of(asked, seen) > step.max_price_micro then
+    return unsuitable('price', spending.most_of(asked, seen), step.max_price_micro)
   end
-  local latest_ms = step.end_within and step.end_within / WHOLE_SHARE * request.deadline_in_ms
-  if latest_ms and request.eta_ms and request.eta_ms > latest_ms then
-    return unsuitable('deadline', request.eta_ms, latest_ms, ASK_AGAIN_MS)
+  local latest_ms = step.end_within and step.end_within / WHOLE_SHARE * verdict.deadline_in_ms
+  if latest_ms and verdict.eta_ms and verdict.eta_ms > latest_ms then
+    return unsuitable('deadline', verdict.eta_ms, latest_ms, ASK_AGAIN_MS)
   end
 end
 
@@ -91,18 +91,17 @@ local function is_sooner(refusal, than)
 end
 
 -- Returns the request as it is in the first pool that takes it, and the reason. Otherwise returns the request as it is
--- in the pool whose refusal is the most hopeful, nil, and that refusal. `make_request` returns the request in a pool
--- that the door has described, and `run_checks` assesses it.
-local function choose_pool(routing, id, make_request, run_checks)
+-- in the pool whose refusal is the most hopeful, nil, and that refusal. `request_in` returns the request in a pool that
+-- the door has described, which is a step with this number, and `run_checks` assesses it.
+local function choose_pool(routing, id, request_in, run_checks)
   local steps, best, best_refusal, passed = cjson.decode(routing.text).pools, nil, nil, nil
   for i, step in ipairs(steps) do
     local pool = routing.pools[i]
-    local request, refusal = make_request(pool), check_step(step, pool, routing.features, id)
+    local request, refusal = request_in(pool, i), check_step(step, pool, routing.features, id)
     if not refusal then
-      refusal = run_checks(request) or check_prospects(step, request)
+      refusal = run_checks(request) or check_prospects(step, request.asked, request.seen, request.verdict)
     end
     if not refusal then
-      request.step = i
       return request, passed or step.share and 'canary' or 'first'
     end
     -- That a request is not part of a share is no reason: it is meant for another pool.
@@ -111,23 +110,20 @@ local function choose_pool(routing, id, make_request, run_checks)
       best, best_refusal = request, refusal
     end
   end
-  if not best.inflight then
-    verdict.look(best)
-  end
-  best.compute_ms = best.compute_ms or -1
+  best.seen = best.seen or facts.look(best.asked)
   return best, nil, best_refusal
 end
 
 -- Stores how a job was routed. The steps after its pool whose conditions it meets are kept if it may escalate.
-local function keep_route(routing, request, why, id)
-  redis.call('HSET', k_rq_job .. id, 'origin', request.tenant .. '.' .. request.slug, 'penstock_route', routing.name,
+local function keep_route(routing, asked, why, id)
+  redis.call('HSET', k_rq_job .. id, 'origin', asked.tenant .. '.' .. asked.slug, 'penstock_route', routing.name,
     'penstock_routed', why)
-  stats.count('routed|' .. routing.name .. '|' .. request.model .. '|' .. why)
+  stats.count('routed|' .. routing.name .. '|' .. asked.model .. '|' .. why)
   if not routing.escalates then
     return
   end
   local steps, later = cjson.decode(routing.text).pools, {}
-  for i = request.step + 1, #steps do
+  for i = asked.step + 1, #steps do
     if not check_step(steps[i], routing.pools[i], routing.features, id) then
       routing.pools[i].max_price_micro = steps[i].max_price_micro
       later[#later + 1] = routing.pools[i]

@@ -10,16 +10,16 @@ local MAX_ROWS_READ = 64
 -- Whether the request's job can get a slot that another job has: preemption is on, a live worker of the pool can pause
 -- its jobs, and slots do not become free so often that nobody's job is paused. A batch job gets slots that nobody else
 -- wants.
-local function is_contested(request)
-  return not request.is_batch and pausing.pool_may_pause(request.slug) and not turnover.was_often(request.slug)
+local function is_contested(asked)
+  return not asked.is_batch and pausing.pool_may_pause(asked.slug) and not turnover.was_often(asked.slug)
 end
 
 -- Returns the holders but the request's tenant and its group. If the pool has too many, returns none, and their number.
-local function read_holders(request)
-  local key, rows, holders = k_rows .. request.slug, {}, {}
+local function read_holders(asked, seen)
+  local key, rows, holders = k_rows .. asked.slug, {}, {}
   local entries = redis.call('HLEN', key)
   if entries > MAX_ROWS_READ then
-    return holders, math.min(entries, request.slots)
+    return holders, math.min(entries, seen.slots)
   end
   local stored = redis.call('HGETALL', key)
   for i = 1, #stored, 2 do
@@ -29,11 +29,11 @@ local function read_holders(request)
     end
   end
   for owner, slots in pairs(rows) do
-    if slots > 0 and owner ~= request.unit and owner ~= request.tenant then
-      local own = read_fields(k_tenant .. owner, { 'policy_weight_milli', 's|' .. request.slug, 'g|' .. request.slug })
+    if slots > 0 and owner ~= seen.unit and owner ~= asked.tenant then
+      local own = read_fields(k_tenant .. owner, { 'policy_weight_milli', 's|' .. asked.slug, 'g|' .. asked.slug })
       holders[#holders + 1] = { name = owner, rows = slots,
-        weight_milli = pool_record.weight_in(own.policy_weight_milli), service = number(own['s|' .. request.slug], 0,
-        service.MIN_SERVICE_MWT), group = service.set_of(owner, own['g|' .. request.slug]) }
+        weight_milli = pool_record.weight_in(own.policy_weight_milli), service = number(own['s|' .. asked.slug], 0,
+        service.MIN_SERVICE_MWT), group = service.set_of(owner, own['g|' .. asked.slug]) }
     end
   end
   return holders, 0
@@ -43,9 +43,9 @@ end
 -- whose weights are in `total_milli` together with the owner's; and the `idlers`, which have slots but want no more.
 -- `lead` is how far the owner's service is above that of every other holder. Of `unseen` holders, only the number is
 -- known: each counts with the weight 1.
-local function open_level(request, owner, group, weight_milli, total_milli, holders, unseen)
-  local slug, set = request.slug, priority.set_key(request.slug, group, false)
-  local score, is_member = turns.score_of(request, owner, group)
+local function open_level(asked, owner, group, weight_milli, total_milli, holders, unseen)
+  local slug, set = asked.slug, priority.set_key(asked.slug, group, false)
+  local score, is_member = turns.score_of(asked, owner, group)
   local level = { weight_milli = weight_milli, sum_milli = total_milli, idlers = {}, lead = 0,
     owners = redis.call('ZCARD', set) + (is_member and 0 or 1),
     ahead = redis.call('ZCOUNT', set, '-inf', '(' .. whole(score)) }
@@ -93,53 +93,52 @@ end
 
 -- Returns the ms until the others of a level, which compute in `slots` of the pool's slots, have caught up with its
 -- owner: an owner that leads by more than a part of a quantum gets no slot of theirs.
-local function lead_ms_of(request, level, slots, quantum_ms)
-  local unit_mwt = request.counts_turns and request.mean_mwt / 1000 or 1
-  local pool_slots = math.max(1, request.slots)
-  local lead_mwt = request.counts_turns and 1000
-    or preempt.lead_part_of(pool_slots, false) * quantum_ms * request.mu / pool_slots
+local function lead_ms_of(seen, level, slots, quantum_ms)
+  local unit_mwt = seen.counts_turns and seen.mean_mwt / 1000 or 1
+  local pool_slots = math.max(1, seen.slots)
+  local lead_mwt = seen.counts_turns and 1000
+    or preempt.lead_part_of(pool_slots, false) * quantum_ms * seen.mu / pool_slots
   local excess = math.max(0, level.lead - lead_mwt * 1000 / level.weight_milli)
   return excess * (level.sum_milli - level.weight_milli) / 1000 * unit_mwt * pool_slots
-    / (request.mu * math.max(1, math.min(slots, pool_slots)))
+    / (seen.mu * math.max(1, math.min(slots, pool_slots)))
 end
 
 -- Returns the cost of a mean job of the tenant, by the lengths of its answers. Its running jobs may be longer than the
 -- request allows.
-local function usual_cost_mwt(request)
-  return 1000 * request.prompt_tokens
-    + request.generated_weight_milli * lengths.usual_length(request.tenant, request.slug, MAX_NUMBER)
+local function usual_cost_mwt(asked, seen)
+  return 1000 * asked.prompt_tokens
+    + seen.generated_weight_milli * lengths.usual_length(asked.tenant, asked.slug, MAX_NUMBER)
 end
 
 -- Adds `slot_view` to the request: the slots of the pool, as they matter for its tenant.
-local function look_at_slots(request)
-  local own, slots, holders, unseen = request.member or request, request.slots, read_holders(request)
-  local fairness, quantum_ms = settings.read_settings('fairness', 'quantum_ms')
-  request.counts_turns = fairness == 'turns'
-  local pool = open_level(request, request.unit, '', request.weight_milli, request.total_weight_milli, holders,
+local function look_at_slots(asked, seen, verdict)
+  local own, slots, holders, unseen = seen.member or seen, seen.slots, read_holders(asked, seen)
+  local quantum_ms = settings.read_settings('quantum_ms')
+  local pool = open_level(asked, seen.unit, '', seen.weight_milli, seen.total_weight_milli, holders,
     unseen)
   local share = share_of(pool, slots)
-  local first, lead_ms = whole_slots(share, pool.owners, slots), lead_ms_of(request, pool, slots, quantum_ms)
+  local first, lead_ms = whole_slots(share, pool.owners, slots), lead_ms_of(seen, pool, slots, quantum_ms)
   local ahead = pool.ahead
-  if request.member then
-    local set = priority.set_key(request.slug, request.unit, false)
-    local members = redis.call('ZCARD', set) + (redis.call('ZSCORE', set, request.tenant) and 0 or 1)
+  if seen.member then
+    local set = priority.set_key(asked.slug, seen.unit, false)
+    local members = redis.call('ZCARD', set) + (redis.call('ZSCORE', set, asked.tenant) and 0 or 1)
     local group_slots = math.max(1, first)
-    local level = open_level(request, request.tenant, request.unit, own.weight_milli, own.weight_milli * members,
+    local level = open_level(asked, asked.tenant, seen.unit, own.weight_milli, own.weight_milli * members,
       holders, 0)
     local part = share_of(level, group_slots)
     first = first > 0 and whole_slots(part, level.owners, group_slots) or 0
     share, ahead = math.min(1, share) * part, ahead + level.ahead
-    lead_ms = lead_ms + lead_ms_of(request, level, group_slots, quantum_ms)
+    lead_ms = lead_ms + lead_ms_of(seen, level, group_slots, quantum_ms)
   end
-  local slug, tenant = request.slug, request.tenant
+  local slug, tenant = asked.slug, asked.tenant
   local paused = math.max(0, slots_in_use.rows_of(slug, 'p', tenant) - slots_in_use.rows_of(slug, 'pb', tenant))
   local jobs = math.max(0, slots_in_use.rows_of(slug, 'c', tenant) - slots_in_use.rows_of(slug, 'cb', tenant)) + paused
   local all_paused = number(redis.call('HGET', k_books .. slug, 'paused'), 0, 0)
-  local others_mwt = math.max(0, request.pool_mwt - own.tenant_mwt)
-    + math.max(0, request.running - jobs) * request.mean_mwt
-  request.slot_view = { slots = slots, share = share, first = first, ahead = ahead, owners = pool.owners, jobs = jobs,
-    mu = request.mu, quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / request.mu),
-    mean_mwt = request.mean_mwt, others_mwt = others_mwt, running_mwt = jobs * usual_cost_mwt(request),
+  local others_mwt = math.max(0, seen.pool_mwt - own.tenant_mwt)
+    + math.max(0, seen.running - jobs) * seen.mean_mwt
+  verdict.slot_view = { slots = slots, share = share, first = first, ahead = ahead, owners = pool.owners, jobs = jobs,
+    mu = seen.mu, quantum_ms = quantum_ms, lead_ms = math.min(lead_ms, others_mwt / seen.mu),
+    mean_mwt = seen.mean_mwt, others_mwt = others_mwt, running_mwt = jobs * usual_cost_mwt(asked, seen),
     queued_mwt = own.tenant_mwt / math.max(1, own.waiting_here),
     is_crowded = all_paused >= preempt.most_paused(slug, slots, slots) and paused == 0 }
 end

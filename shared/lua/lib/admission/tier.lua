@@ -49,10 +49,10 @@ local function note_wait(slug, waited_ms)
 end
 
 -- Computes the pressure, changes the tier by at most one, and returns the tier.
-local function move_tier(request)
-  local pool_fields = read_fields(k_books .. request.slug, { 'tier', 'tier_look_ms', 'tier_above_ms', 'tier_below_ms',
+local function move_tier(asked, seen)
+  local pool_fields = read_fields(k_books .. asked.slug, { 'tier', 'tier_look_ms', 'tier_above_ms', 'tier_below_ms',
     'wait_from_ms', 'wait_least_ms' })
-  local tier = tier_in_force(pool_fields.tier, pool_fields.tier_look_ms, request.main_mwt)
+  local tier = tier_in_force(pool_fields.tier, pool_fields.tier_look_ms, seen.main_mwt)
   local checked_ms = number(pool_fields.tier_look_ms, 0, 0, now_ms)
   if now_ms - checked_ms < TIER_CHECK_MS then
     return tier
@@ -61,9 +61,9 @@ local function move_tier(request)
   -- admitted in between, so the queued work only fell.
   local above_since_ms = now_ms - checked_ms <= TIER_DOWN_MS and number(pool_fields.tier_above_ms, 0, 0, now_ms) or 0
   local below_since_ms = number(pool_fields.tier_below_ms, 0, 0, now_ms)
-  local pressure = request.main_mwt / request.max_backlog_mwt
+  local pressure = seen.main_mwt / seen.max_backlog_mwt
   if now_ms - number(pool_fields.wait_from_ms, 0, 0, now_ms) < 2 * WAIT_WINDOW_MS then
-    pressure = math.max(pressure, number(pool_fields.wait_least_ms, 0) / request.max_wait_ms)
+    pressure = math.max(pressure, number(pool_fields.wait_least_ms, 0) / seen.max_wait_ms)
   end
   above_since_ms = pressure > (TIER_THRESHOLDS[tier + 1] or math.huge)
     and (above_since_ms > 0 and above_since_ms or now_ms) or 0
@@ -74,7 +74,7 @@ local function move_tier(request)
   elseif below_since_ms > 0 and now_ms - below_since_ms >= TIER_DOWN_MS then
     tier, below_since_ms = tier - 1, now_ms
   end
-  redis.call('HSET', k_books .. request.slug, 'tier', tier, 'tier_look_ms', now_ms, 'tier_above_ms', above_since_ms,
+  redis.call('HSET', k_books .. asked.slug, 'tier', tier, 'tier_look_ms', now_ms, 'tier_above_ms', above_since_ms,
     'tier_below_ms', below_since_ms)
   return tier
 end

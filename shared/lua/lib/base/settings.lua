@@ -50,6 +50,15 @@ local function checked_setting(name, stored)
   return stored
 end
 
+-- Returns these settings by their names.
+local function read_table(names)
+  local values = read_fields(k_config, names)
+  for i = 1, #names do
+    values[names[i]] = checked_setting(names[i], values[names[i]])
+  end
+  return values
+end
+
 -- Returns the values of the named settings.
 local function read_settings(...)
   local values = redis.call('HMGET', k_config, ...)

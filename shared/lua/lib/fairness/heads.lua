@@ -3,7 +3,8 @@
 -- KEEPS 1 2 5
 -- USES clock settings job_record waiting turns priority pool_record lengths tier fastest_worker finish forget
 -- USES slots_in_use stats deferral company
--- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker.
+-- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker. During
+-- the claim, only its last fields change, from `is_batch` on; lib/pools/company.lua adds `company` and sets is_apart.
 
 -- A job that needs more KV cells than are free is skipped this many times. After that, a slot is kept free for the job.
 local MAX_SKIPS = 8

@@ -1,9 +1,13 @@
 -- preempt: chooses the running job of a worker that gives its slot to another tenant.
 -- KEYS active batch tenant books
 -- USES clock pool_record service priority slots_in_use generated_weight
--- docs/fairness.md explains the rules. The functions share a table `contest`, which describes the jobs of a worker
--- whose slots may change hands. Each of its `entries` is a job that computes: `job`, `row_ms` (the time since it got
--- its slot) and `left_ms` (how long the rest of its answer is expected to take).
+-- docs/fairness.md explains the rules. The functions share a table `contest`, which `open_contest` makes: the jobs of a
+-- worker whose slots may change hands. Its constants are slug, quantum_ms, frees_slots, counts_turns, lead_mwt,
+-- first_lead_mwt and young_mwt. These fields change when slots change hands, and only this file writes them:
+--   entries: the jobs that compute. Those of the worker's report have job, row_ms (the time since the job got its
+--     slot), left_ms (how long the rest of its answer is expected to take) and generated_tokens; added are rank, sides
+--     (the contenders for which the job counts) and is_paused
+--   owners: the contenders by name · limits: see limits_of · longest_ms, has_batch: of all entries
 
 -- A job keeps its slot for this part of a quantum before one of a tenant with fewer slots than its share takes it.
 local EARLY_PART = 0.25
@@ -68,6 +72,12 @@ local function note_slot(contest, tenant, group, rows, row_ms)
   for _, one in ipairs(contenders(contest, tenant, group)) do
     one.rows, one.young = one.rows + rows, one.young + young_mwt / one.weight
   end
+end
+
+-- Notes that the job of an entry loses its slot.
+local function note_victim(contest, victim)
+  note_slot(contest, victim.job.tenant, victim.job.group, -1, 0)
+  victim.is_paused = true
 end
 
 -- Notes that a job gets a slot now.

@@ -77,14 +77,14 @@ end
 
 -- Returns an owner's score in its active set, or the one with which it would enter the set; and whether it is in the
 -- set.
-local function score_of(request, owner, group)
-  local score = number(redis.call('ZSCORE', priority.set_key(request.slug, group, request.is_batch), owner))
+local function score_of(asked, owner, group)
+  local score = number(redis.call('ZSCORE', priority.set_key(asked.slug, group, asked.is_batch), owner))
   if score then
     return score, true
   end
-  local own = read_fields(k_tenant .. owner, { 's|' .. request.slug, 'policy', 'first_ms', 'g|' .. request.slug })
-  return entry_service(request.slug, service.group_in(own['g|' .. request.slug]), group, number(own['s|'
-    .. request.slug], 0, service.MIN_SERVICE_MWT), own.policy, own.first_ms)
+  local own = read_fields(k_tenant .. owner, { 's|' .. asked.slug, 'policy', 'first_ms', 'g|' .. asked.slug })
+  return entry_service(asked.slug, service.group_in(own['g|' .. asked.slug]), group, number(own['s|'
+    .. asked.slug], 0, service.MIN_SERVICE_MWT), own.policy, own.first_ms)
 end
 
 -- Stores the set that an owner belongs to. A set from which no job was leased yet has a virtual time too, so that an

@@ -108,7 +108,7 @@ end
 -- Returns nil if `bytes` more may be stored in a home. Otherwise returns whose bytes are exhausted, `tenant` or `all`;
 -- how many there are; and how many there may be.
 local function exhausted_by(home, tenant, bytes)
-  -- A tenant may take this part of the store's memory (as in lib/admission/verdict.lua), or of the bytes of all files
+  -- A tenant may take this part of the store's memory (as in lib/admission/facts.lua), or of the bytes of all files
   -- in a folder.
   local TENANT_PART = 4
   local most_of_all = most_in_home(home)

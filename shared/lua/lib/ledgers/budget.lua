@@ -47,48 +47,27 @@ local function period_ends_ms(period)
   return ends_ms
 end
 
--- Returns the tokens used if `needed` further tokens would exceed the budget, else nil.
-local function is_exceeded(budget, period, needed)
-  local used, most = budget[period] + budget.reserved, budget.most[period]
-  if most and needed > 0 and used + needed > most then
-    return used
-  end
-end
-
-local function budget_refusal(request, budget, period, value)
-  local owner = budget.owner == request.tenant and 'tenant' or 'group'
-  return { 'budget_exhausted', owner .. '_tokens_per_' .. period, math.floor(value), math.floor(budget.most[period]),
-    BUDGET_HINT_MS }
-end
-
--- Refuses a job that could use more than a whole budget. The refusal has the tokens that the job could use, and no time
--- at which the budget begins anew: the job would not fit then either.
-local function check_whole_budgets(request)
-  for _, period in ipairs({ 'month', 'day' }) do
-    for _, budget in ipairs(request.budgets) do
-      local needed = weighted_tokens(budget, request.prompt_tokens, request.max_tokens)
-      if budget.most[period] and needed > budget.most[period] then
-        request.hint_ms = BUDGET_HINT_MS
-        return budget_refusal(request, budget, period, needed)
-      end
-    end
-  end
+-- Whether `needed` further tokens would exceed the budget `most` (nil without a budget) if `used` tokens are used.
+local function is_exceeded(most, used, needed)
+  return most and needed > 0 and used + needed > most
 end
 
 -- Checks that the tenant's tokens stay within its budgets with this job, and those of its group within the group's. If
--- several are exhausted, the refusal names one that begins anew last.
-local function check_token_budgets(request)
-  local too_large = check_whole_budgets(request)
-  if too_large then
-    return too_large
-  end
-  for _, period in ipairs({ 'month', 'day' }) do
-    for _, budget in ipairs(request.budgets) do
-      local needed = weighted_tokens(budget, request.prompt_tokens, request.max_tokens)
-      local used = is_exceeded(budget, period, needed)
-      if used then
-        request.hint_ms, request.resets_ms = BUDGET_HINT_MS, period_ends_ms(period)
-        return budget_refusal(request, budget, period, used)
+-- several are exhausted, the refusal names one that begins anew last. It first refuses a job that could use more than a
+-- whole budget: that refusal has the tokens that the job could use, and no time at which the budget begins anew,
+-- because the job would not fit then either.
+local function check_token_budgets(asked, seen, verdict)
+  for _, of_all in ipairs({ true, false }) do
+    for _, period in ipairs({ 'month', 'day' }) do
+      for _, budget in ipairs(seen.budgets) do
+        local needed, most = weighted_tokens(budget, asked.prompt_tokens, asked.max_tokens), budget.most[period]
+        local used = budget[period] + budget.reserved
+        if is_exceeded(most, of_all and 0 or used, needed) then
+          verdict.hint_ms, verdict.resets_ms = BUDGET_HINT_MS, not of_all and period_ends_ms(period) or nil
+          local owner = budget.owner == asked.tenant and 'tenant' or 'group'
+          return { 'budget_exhausted', owner .. '_tokens_per_' .. period, math.floor(of_all and needed or used),
+            math.floor(most), BUDGET_HINT_MS }
+        end
       end
     end
   end
@@ -128,10 +107,10 @@ local function keep_holds(id, holds)
 end
 
 -- Reserves for an admitted job the most that it can use.
-local function reserve_tokens(request, id)
+local function reserve_tokens(asked, seen, id)
   local holds = {}
-  for i, budget in ipairs(request.budgets) do
-    local reserved = weighted_tokens(budget, request.prompt_tokens, request.max_tokens)
+  for i, budget in ipairs(seen.budgets) do
+    local reserved = weighted_tokens(budget, asked.prompt_tokens, asked.max_tokens)
     add_to_budget(budget.owner, 0, reserved)
     holds[i] = { owner = budget.owner, prompt_milli = budget.prompt_milli, answer_milli = budget.answer_milli,
       reserved = reserved }
@@ -158,8 +137,10 @@ local function may_use(job, prompt_tokens, max_tokens)
     local budget = open_budget(hold.owner, read_fields(k_tenant .. hold.owner, { 'budget', 'policy_tokens_per_day',
       'policy_tokens_per_month' }))
     budget.reserved = budget.reserved - hold.reserved
-    if needed > hold.reserved and (is_exceeded(budget, 'day', needed) or is_exceeded(budget, 'month', needed)) then
-      return false
+    for _, period in ipairs({ 'day', 'month' }) do
+      if needed > hold.reserved and is_exceeded(budget.most[period], budget[period] + budget.reserved, needed) then
+        return false
+      end
     end
   end
   return true
@@ -179,9 +160,9 @@ local function reserve_anew(job, prompt_tokens, max_tokens)
 end
 
 -- Subtracts the reservations of the superseded job from the counts of the request.
-local function leave_out_hold(request, superseded)
+local function leave_out_hold(seen, superseded)
   for _, hold in ipairs(holds_of(superseded)) do
-    for _, budget in ipairs(request.budgets) do
+    for _, budget in ipairs(seen.budgets) do
       if budget.owner == hold.owner then
         budget.reserved = math.max(0, budget.reserved - hold.reserved)
       end

@@ -1,6 +1,6 @@
 -- spending: counts the costs of jobs in pools with a price, by day, and checks the pools' caps for a day.
 -- KEYS spent rq_job
--- USES clock usage
+-- USES clock settings usage
 -- Amounts are integers in millionths of the operator's currency, prices are amounts for 1,000 tokens. Days are those of
 -- UTC by the store's clock. A day's hash has the field `<slug>` for each pool with a price, and `<slug>|<tenant>` for
 -- each of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, the
@@ -17,18 +17,25 @@ local function amount_of(prompt_price, answer_price, prompt_tokens, answer_token
   return math.ceil((prompt_price * prompt_tokens + answer_price * answer_tokens) / 1000)
 end
 
+-- Adds the prices and the cap in a pool's record to `seen`. A cap that another program has spoiled allows nothing.
+local function add_terms(seen, fields)
+  seen.prompt_price = settings.integer_setting(fields.policy_prompt_price_micro, 0, 0, MAX_AMOUNT)
+  seen.answer_price = settings.integer_setting(fields.policy_answer_price_micro, 0, 0, MAX_AMOUNT)
+  seen.day_cap = fields.policy_day_cap_micro and settings.integer_setting(fields.policy_day_cap_micro, 0, 0, MAX_AMOUNT)
+end
+
 -- Returns the most that the request can cost in its pool.
-local function most_of(request)
-  return amount_of(request.prompt_price, request.answer_price, request.prompt_tokens, request.max_tokens)
+local function most_of(asked, seen)
+  return amount_of(seen.prompt_price, seen.answer_price, asked.prompt_tokens, asked.max_tokens)
 end
 
 -- Checks that the pool's jobs of the current day, this job included, cost no more than the pool's cap.
-local function check_budget(request)
-  if request.day_cap then
-    local most = most_of(request)
-    local spent = number(redis.call('HGET', k_spent .. usage.today(), request.slug), 0, 0, MAX_AMOUNT)
-    if most > 0 and spent + most > request.day_cap then
-      return { 'budget_exhausted', 'spent_today', math.floor(spent), math.floor(request.day_cap),
+local function check_budget(asked, seen)
+  if seen.day_cap then
+    local most = most_of(asked, seen)
+    local spent = number(redis.call('HGET', k_spent .. usage.today(), asked.slug), 0, 0, MAX_AMOUNT)
+    if most > 0 and spent + most > seen.day_cap then
+      return { 'budget_exhausted', 'spent_today', math.floor(spent), math.floor(seen.day_cap),
         DAY_MS - now_ms % DAY_MS }
     end
   end
@@ -44,12 +51,12 @@ local function spend(day, slug, tenant, amount)
 end
 
 -- Counts an admitted job as the most that it can cost, and stores the day, this amount and the prices in its record.
-local function hold_amount(request, id)
-  if request.prompt_price > 0 or request.answer_price > 0 then
-    local most = most_of(request)
-    spend(usage.today(), request.slug, request.tenant, most)
+local function hold_amount(asked, seen, tenant, id)
+  if seen.prompt_price > 0 or seen.answer_price > 0 then
+    local most = most_of(asked, seen)
+    spend(usage.today(), asked.slug, tenant, most)
     redis.call('HSET', k_rq_job .. id, 'penstock_price', table.concat({ usage.today(), whole(most),
-      whole(request.prompt_price), whole(request.answer_price) }, ' '))
+      whole(seen.prompt_price), whole(seen.answer_price) }, ' '))
   end
 end
 

@@ -20,10 +20,11 @@ local RATE_MAX = 1e10
 local MOST_FIT = 1000
 -- At most this many workers are removed by one call.
 local MAX_RETIRED = 64
+-- The sums of a pool, which are fields of its record and, together with `slug` and `fit_milli`, those of a part.
 local SUMS = { 'slots', 'rated', 'mu_milli', 'prefill_milli', 'tpot_ns', 'weights', 'prompt_times', 'output_times',
   'generated_milli', 'fit_weights', 'fits' }
--- The number of values of a part that are stored, with the model, before the generated tokens per second and the fit.
-local STORED = 6
+-- The numbers of a part that are stored, in this order after the slug; the others follow from them.
+local STORED = { 'slots', 'rated', 'mu_milli', 'prefill_milli', 'tpot_ns', 'generated_milli', 'fit_milli' }
 -- A weighted time is counted at most as this, which thousands of workers can add up.
 local WEIGHTED_MAX = 1e12
 
@@ -35,74 +36,71 @@ end
 
 -- Adds to a part its weight, which is its weighted tokens per second, and the values multiplied by the weight: its
 -- times in µs for a prompt token and for an output token, and its fit in thousandths; 0 if it has none.
-local function add_weights(part, generated_milli, fit_milli)
-  local weight = part[3] > 0 and math.max(1, math.floor(part[4] / 1000 + 0.5)) or 0
-  part[7] = weight
-  part[8] = part[5] > 0 and math.floor(math.min(WEIGHTED_MAX, weight * 1e9 / part[5]) + 0.5) or 0
-  part[9] = math.floor(math.min(WEIGHTED_MAX, weight * part[6] / 1000) + 0.5)
-  part[10], part[11] = generated_milli, fit_milli > 0 and weight or 0
-  part[12], part.fit_milli = math.min(WEIGHTED_MAX, weight * fit_milli), fit_milli
+local function add_weights(part)
+  local weight = part.rated > 0 and math.max(1, math.floor(part.mu_milli / 1000 + 0.5)) or 0
+  part.weights, part.fit_weights = weight, part.fit_milli > 0 and weight or 0
+  part.prompt_times = part.prefill_milli > 0 and math.floor(math.min(WEIGHTED_MAX, weight * 1e9 / part.prefill_milli)
+    + 0.5) or 0
+  part.output_times = math.floor(math.min(WEIGHTED_MAX, weight * part.tpot_ns / 1000) + 0.5)
+  part.fits = math.min(WEIGHTED_MAX, weight * part.fit_milli)
   return part
 end
 
 -- Returns the part of a worker: its slots and, if it reports all three rates, `rated` 1, the rates and the fit.
 local function part_from(slug, slots, rates)
+  local part = { slug = slug, slots = math.max(0, slots), rated = 0, mu_milli = 0, prefill_milli = 0, tpot_ns = 0,
+    generated_milli = 0, fit_milli = 0 }
   local mu_milli, prefill_milli = rate_in_units(rates.mu_wtps, 1000), rate_in_units(rates.prefill_tps, 1000)
   local tpot_ns = rate_in_units(math.min(number(rates.tpot_ms, 0), RATE_MAX / 1000), 1000000)
-  if mu_milli == 0 or prefill_milli == 0 or tpot_ns == 0 then
-    return add_weights({ slug, math.max(0, slots), 0, 0, 0, 0 }, 0, 0)
+  if mu_milli > 0 and prefill_milli > 0 and tpot_ns > 0 then
+    part.rated, part.mu_milli, part.prefill_milli, part.tpot_ns = 1, mu_milli, prefill_milli, tpot_ns
+    part.generated_milli = math.min(mu_milli, rate_in_units(rates.generated_tps, 1000))
+    part.fit_milli = rate_in_units(math.min(number(rates.fit_generated_weight, 0), MOST_FIT), 1000)
   end
-  return add_weights({ slug, math.max(0, slots), 1, mu_milli, prefill_milli, tpot_ns },
-    math.min(mu_milli, rate_in_units(rates.generated_tps, 1000)),
-    rate_in_units(math.min(number(rates.fit_generated_weight, 0), MOST_FIT), 1000))
+  return add_weights(part)
 end
 
 local function no_sums()
   local sums = {}
-  for i = 1, #SUMS do
-    sums[i] = 0
+  for _, name in ipairs(SUMS) do
+    sums[name] = 0
   end
   return sums
 end
 
 -- Converts a part to the text that is stored, and back. `parse_part` returns nil for text that is not a part. The text
--- of an earlier version ends after the rates.
+-- of a worker of an earlier version ends after the rates.
 local function format_part(part)
-  local words = { part[1] }
-  for i = 2, STORED do
-    words[i] = whole(part[i])
+  local words = { part.slug }
+  for i, name in ipairs(STORED) do
+    words[i + 1] = whole(part[name])
   end
-  words[STORED + 1], words[STORED + 2] = whole(part[10]), whole(part.fit_milli)
   return table.concat(words, ' ')
 end
 local function parse_part(text)
-  local words = text and { string.match(text, '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) ?(%d*)$') } or {}
-  local part = { words[1] }
-  for i = 2, STORED do
-    part[i] = number(words[i], 0)
+  local slug, numbers = string.match(text or '', '^(%S+)( %d+ %d+ %d+ %d+ %d+ ?%d* ?%d*)$')
+  local part, next_number = { slug = slug }, string.gmatch(numbers or '', '%d+')
+  for _, name in ipairs(STORED) do
+    part[name] = number(next_number(), 0)
   end
-  return part[1] and add_weights(part, number(words[STORED + 1], 0), number(words[STORED + 2], 0)) or nil
+  return slug and add_weights(part) or nil
 end
 
 -- Writes a pool's sums, and the rates that admission reads: the sum of the weighted tokens per second, and the weighted
 -- means of the other rates. `reported_ms` is the time of the heartbeat that changed the sums, or nil.
 local function write_sums(slug, sums, reported_ms)
   local key, fields = k_books .. slug, {}
-  for i = 1, #SUMS do
-    fields[2 * i - 1], fields[2 * i] = SUMS[i], whole(sums[i])
+  for i, name in ipairs(SUMS) do
+    fields[2 * i - 1], fields[2 * i] = name, whole(sums[name])
   end
   redis.call('HSET', key, unpack(fields))
-  local rated, weights = sums[2], sums[6]
-  if rated > 0 then
-    local prefill_tps, tpot_ms
-    if weights > 0 and sums[7] > 0 and sums[8] > 0 then
-      prefill_tps, tpot_ms = 1e6 * weights / sums[7], sums[8] / weights / 1000
-    else
-      -- These sums are those of a version that had no weights.
-      prefill_tps, tpot_ms = sums[4] / 1000 / rated, sums[5] / 1000000 / rated
-    end
-    redis.call('HSET', key, 'mu_wtps', generated_weight.mu_with_weight(slug, sums[3], sums[9]) / 1000, 'prefill_tps',
-      prefill_tps, 'tpot_ms', tpot_ms)
+  if sums.rated > 0 then
+    -- Rates beyond all measure have weighted times of 0; their plain means are used.
+    local has_times = sums.weights > 0 and sums.prompt_times > 0 and sums.output_times > 0
+    redis.call('HSET', key,
+      'mu_wtps', generated_weight.mu_with_weight(slug, sums.mu_milli, sums.generated_milli) / 1000,
+      'prefill_tps', has_times and 1e6 * sums.weights / sums.prompt_times or sums.prefill_milli / 1000 / sums.rated,
+      'tpot_ms', has_times and sums.output_times / sums.weights / 1000 or sums.tpot_ns / 1000000 / sums.rated)
     if reported_ms then
       redis.call('HSET', key, 'rates_ms', reported_ms)
     end
@@ -111,19 +109,19 @@ end
 
 -- Adds `after` to the sums of its pool and subtracts `before`, which must be of the same pool. Either may be nil.
 local function change_sums(before, after, reported_ms)
-  local slug = (before or after)[1]
-  local sums, added_slots = redis.call('HMGET', k_books .. slug, unpack(SUMS)), 0
-  for i = 1, #SUMS do
-    local by = (after and after[i + 1] or 0) - (before and before[i + 1] or 0)
-    sums[i] = math.max(0, number(sums[i], 0) + by)
-    added_slots = i == 1 and by or added_slots
+  local slug = (before or after).slug
+  local sums, added_slots = read_fields(k_books .. slug, SUMS), (after and after.slots or 0)
+    - (before and before.slots or 0)
+  for _, name in ipairs(SUMS) do
+    sums[name] = math.max(0, number(sums[name], 0) + (after and after[name] or 0) - (before and before[name] or 0))
   end
   if reported_ms then
-    generated_weight.follow_fit(slug, sums[10] > 0 and sums[11] / sums[10] or nil)
+    generated_weight.follow_fit(slug, sums.fit_weights > 0 and sums.fits / sums.fit_weights or nil)
   end
   write_sums(slug, sums, reported_ms)
-  if reported_ms or sums[1] == 0 then
-    live_places.update_places(slug, sums[1], generated_weight.mu_with_weight(slug, sums[3], sums[9]))
+  if reported_ms or sums.slots == 0 then
+    live_places.update_places(slug, sums.slots, generated_weight.mu_with_weight(slug, sums.mu_milli,
+      sums.generated_milli))
   end
   if added_slots ~= 0 then
     local live_slots = number(redis.call('HGET', k_config, 'live_slots'), 0)
@@ -159,8 +157,8 @@ local function retire_silent(now_ms)
   end
   for i = 1, #silent do
     local part, beat_ms = parse_part(stored_part(silent[i])), redis.call('ZSCORE', k_live, silent[i])
-    if part and redis.call('HEXISTS', k_crashes .. part[1], silent[i]) == 0 then
-      crashes.note_crash(part[1], silent[i], number(beat_ms, now_ms, 0, now_ms), crashes.SILENT)
+    if part and redis.call('HEXISTS', k_crashes .. part.slug, silent[i]) == 0 then
+      crashes.note_crash(part.slug, silent[i], number(beat_ms, now_ms, 0, now_ms), crashes.SILENT)
     end
     discount(silent[i])
   end
@@ -175,14 +173,13 @@ local function count_worker(name, slug, slots, now_ms)
   local before, text = parse_part(stored), format_part(after)
   crashes.forget_crash(slug, name)
   if not before and redis.call('EXISTS', k_counted) == 0 then
-    -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part, or of a
-    -- version that did not store parts.
+    -- No worker is counted, so both sums are 0. Other figures are those of a store that was emptied in part.
     redis.call('HSET', k_config, 'live_slots', 0, 'live_places', 0)
     redis.call('HSET', k_books .. slug, 'places', 0)
     write_sums(slug, no_sums())
   end
-  if before and before[1] ~= slug then
-    redis.call('ZREM', k_pool .. before[1], name)
+  if before and before.slug ~= slug then
+    redis.call('ZREM', k_pool .. before.slug, name)
     change_sums(before, nil)
     before = nil
   end
