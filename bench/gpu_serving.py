@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,16 @@ def _beside_requests(port: int, prompts: Prompts) -> list[float]:
     texts = [[prompts.text(16) for _ in range(2 * _TIMED)] for _ in range(_FLOOD)]
 
     def send(own: list[str]) -> None:
-        while own and not stop.is_set():
-            engine_http.run(port, [own.pop()], 1, _FLOOD_ANSWER)
+        connection = HTTPConnection("127.0.0.1", port, timeout=600)
+        try:
+            while own and not stop.is_set():
+                engine_http.post_completion(connection, own.pop(), _FLOOD_ANSWER).read()
+        except (HTTPException, OSError):
+            # The server ends while requests are open.
+            if not stop.is_set():
+                raise
+        finally:
+            connection.close()
 
     threads = [threading.Thread(target=send, args=(own,), daemon=True) for own in texts]
     for thread in threads:
