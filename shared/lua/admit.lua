@@ -214,30 +214,24 @@ redis.call('HSET', job_key,
   'penstock_metadata', metadata, 'penstock_form', form, 'penstock_offer', offer)
 generated_weight.keep_weight(job_key, seen.generated_weight_milli)
 redis.call('HSET', job_key, 'penstock_bytes', whole(asked.bytes), 'penstock_fixed_bytes', whole(asked.fixed_bytes))
-if priority ~= 0 then
-  redis.call('HSET', job_key, 'penstock_priority', priority)
+-- Stores a field that most jobs lack.
+local function keep_if(is_needed, field, value)
+  if is_needed then
+    redis.call('HSET', job_key, field, value)
+  end
 end
-if candidates > 1 then
-  redis.call('HSET', job_key, 'penstock_candidates', candidates)
-end
-if verdict.prediction then
-  redis.call('HSET', job_key, 'penstock_predicted', verdict.prediction)
-end
+keep_if(priority ~= 0, 'penstock_priority', priority)
+keep_if(candidates > 1, 'penstock_candidates', candidates)
+keep_if(verdict.prediction, 'penstock_predicted', verdict.prediction)
+keep_if(callback_url ~= '', 'penstock_callback_url', callback_url)
+keep_if(seen.is_private, 'penstock_private', 1)
+-- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
+-- fits must not get a long one.
+keep_if(seen.degradation_on and degrade == 1, 'penstock_degrade', verdict.shortened and verdict.tier or 0)
 spending.hold_amount(asked, seen, tenant, id)
 budget.reserve_tokens(asked, seen, id)
-if callback_url ~= '' then
-  redis.call('HSET', job_key, 'penstock_callback_url', callback_url)
-end
-if seen.is_private then
-  redis.call('HSET', job_key, 'penstock_private', 1)
-end
 if routing then
   routes.keep_route(routing, asked, why, id)
-end
-if seen.degradation_on and degrade == 1 then
-  -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
-  -- fits must not get a long one.
-  redis.call('HSET', job_key, 'penstock_degrade', verdict.shortened and verdict.tier or 0)
 end
 redis.call('SET', k_payload .. id, payload)
 redis.call('ZADD', k_inflight, now_ms, id)

@@ -36,10 +36,6 @@ local function tell(told)
   return { 'claimed', told.started, told.resume, told.pause, told.lost, told.ask_in_ms }
 end
 
-local function is_held(job, token)
-  return job and job.state == 'running' and job.worker == worker and job.claim == token
-end
-
 -- Returns the jobs of a stored list that still run on this worker and are paused, or are not.
 local function still_running(stored, is_paused)
   local ids = {}
@@ -54,15 +50,15 @@ end
 
 if worker_fields.claim_id == claim_id then
   for id in string.gmatch(worker_fields.claim_ids or '', '%S+') do
-    local job = job_record.read_job(id)
-    if is_held(job, claim_id) then
+    local job = job_record.read_held(id, claim_id, worker)
+    if job then
       answer.started[#answer.started + 1] = lease.description_of(job, fingerprint)
     end
   end
   answer.resume = still_running(worker_fields.claim_resume, false)
   answer.pause = still_running(worker_fields.claim_pause, true)
   for i = held, #ARGV, 5 do
-    if not is_held(job_record.read_job(ARGV[i]), ARGV[i + 1]) then
+    if not job_record.read_held(ARGV[i], ARGV[i + 1], worker) then
       answer.lost[#answer.lost + 1] = ARGV[i]
     end
   end

@@ -63,20 +63,10 @@ if not pool then
 end
 
 -- The run counts in the job's first pool, as if the job had ended there.
-local computed = prompt_tokens - cached_tokens + completion_tokens
-local label = stats.label_of(job.tenant)
 if counted_claims.count_claim_once(id, token) then
-  stats.count('tokens|' .. label .. '|' .. job.model .. '|prompt', prompt_tokens + again_tokens)
-  if cached_tokens > 0 then
-    stats.count('tokens|' .. label .. '|' .. job.model .. '|cached', cached_tokens)
-  end
-  stats.count('tokens|' .. label .. '|' .. job.model .. '|completion', completion_tokens)
-  stats.count('served|' .. label .. '|' .. job.model,
-    math.floor(generated_weight.cost_of(id, prompt_tokens - cached_tokens, completion_tokens) / 1000 + 0.5))
-  stats.count('wasted|' .. label .. '|escalated', computed)
-  if again_tokens > 0 then
-    stats.count('wasted|' .. label .. '|retried', again_tokens)
-  end
+  counted_claims.count_tokens(job, prompt_tokens, cached_tokens, completion_tokens, again_tokens)
+  stats.count('wasted|' .. stats.label_of(job.tenant) .. '|escalated',
+    prompt_tokens - cached_tokens + completion_tokens)
 end
 local cost_mwt = generated_weight.cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
 if settings.read_settings('fairness') ~= 'turns' then

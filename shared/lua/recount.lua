@@ -17,6 +17,8 @@ local MAX_EXAMINED = 1024
 local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 'penstock_max_tokens',
   'penstock_cost_mwt', 'penstock_slug', 'penstock_claim', 'status', 'penstock_bytes', 'penstock_group',
   'penstock_paused_since_ms', 'penstock_priority' }
+-- The fields of a pool's record that sum up fields of its tenants' records.
+local POOL_SUMS = { n = 'waiting', b = 'waiting_mwt', bb = 'batch_mwt' }
 local true_live_bytes = 0
 local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0, paused = 0 }
 local is_complete, repairs = true, 0
@@ -208,17 +210,9 @@ if is_complete then
       repairs = repairs + 1
       -- The pool's sum is the sum over its tenants. If the tenant's record was deleted, the pool's sum still contains
       -- the tenant's part, so the pool's sum is not changed.
-      local pool = string.match(name, '^b|(.+)$')
-      if pool and held then
-        pool_record.book(pool, 'waiting_mwt', value - (before or 0))
-      end
-      local pool_of_batch = string.match(name, '^bb|(.+)$')
-      if pool_of_batch and held then
-        pool_record.book(pool_of_batch, 'batch_mwt', value - (before or 0))
-      end
-      local pool_of_number = string.match(name, '^n|(.+)$')
-      if pool_of_number and held then
-        pool_record.book(pool_of_number, 'waiting', value - (before or 0))
+      local kind, pool = string.match(name, '^(%l+)|(.+)$')
+      if held and POOL_SUMS[kind] then
+        pool_record.book(pool, POOL_SUMS[kind], value - (before or 0))
       end
     end
   end

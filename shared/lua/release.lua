@@ -12,8 +12,8 @@
 -- `refusal` is not '' if the server behind the worker has refused the job: the job's result if it is never accepted.
 local released = 0
 for i = held, #ARGV, 4 do
-  local job = job_record.read_job(ARGV[i])
-  if job and job.state == 'running' and job.claim == ARGV[i + 1] and job.worker == worker then
+  local job = job_record.read_held(ARGV[i], ARGV[i + 1], worker)
+  if job then
     local is_refused_too_often = deferral.defer(job, number(ARGV[i + 2], 0, 0), ARGV[i + 3])
     if lapse.end_lease(job, counts == 1, now_ms, is_refused_too_often) == 'requeued' then
       released = released + 1

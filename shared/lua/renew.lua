@@ -123,9 +123,9 @@ end
 local lost, canceled, computing = {}, {}, {}
 local charges_all = pausing.worker_may_pause(worker)
 for i = held, #ARGV, 4 do
-  local id, token = ARGV[i], ARGV[i + 1]
-  local job = job_record.read_job(id)
-  if job and job.state == 'running' and job.claim == token and job.worker == worker then
+  local id = ARGV[i]
+  local job = job_record.read_held(id, ARGV[i + 1], worker)
+  if job then
     redis.call('ZADD', k_leases, now_ms + lease_ms, id)
     redis.call('HSET', k_rq_job .. id, 'last_heartbeat', rq.iso(now_ms))
     if charges_tokens then

@@ -35,20 +35,11 @@ local label = stats.label_of(job.tenant)
 local label_and_model = label .. '|' .. job.model
 -- Counts the tokens of this attempt, and returns how many it computed for the first time. If the tokens of an attempt
 -- were kept, it counts only the others: the attempt that continues the answer counts the kept ones.
-local function count_tokens(kept)
+local function count_unkept(kept)
   local prompt, cached = kept > 0 and 0 or prompt_tokens, kept > 0 and 0 or cached_tokens
   local completion = math.max(0, completion_tokens - kept)
-  stats.count('tokens|' .. label_and_model .. '|prompt', prompt + again_tokens)
-  if cached > 0 then
-    stats.count('tokens|' .. label_and_model .. '|cached', cached)
-  end
-  stats.count('tokens|' .. label_and_model .. '|completion', completion)
-  stats.count('served|' .. label_and_model, math.floor(generated_weight.cost_of(id, prompt - cached, completion) / 1000
-    + 0.5))
+  counted_claims.count_tokens(job, prompt, cached, completion, again_tokens)
   spending.spend_tokens(job, prompt, completion)
-  if again_tokens > 0 then
-    stats.count('wasted|' .. label .. '|retried', again_tokens)
-  end
   return prompt - cached + completion
 end
 if outcome == '' or token == '' or job.claim ~= token then
@@ -57,7 +48,7 @@ if outcome == '' or token == '' or job.claim ~= token then
     local ended_by_own_claim = job.claim == token and job.state ~= 'running' and job.state ~= 'queued'
       and job.state ~= 'succeeded'
     local kept_claim = redis.call('HGET', k_rq_job .. id, 'penstock_kept_claim')
-    local computed = count_tokens(kept_claim == token and job.kept_tokens or 0)
+    local computed = count_unkept(kept_claim == token and job.kept_tokens or 0)
     if computed > 0 then
       stats.count('wasted|' .. label .. '|'
         .. (ended_by_own_claim and (job.cancel == 'abandoned' and 'abandoned' or job.state) or 'retried'), computed)
@@ -86,7 +77,7 @@ if fairness ~= 'turns' then
   service.charge(job, cost_mwt)
 end
 
-local computed = count_tokens(0)
+local computed = count_unkept(0)
 if ending.outcome ~= 'succeeded' and computed > 0 then
   stats.count('wasted|' .. label .. '|' .. (ending.code == 'abandoned' and 'abandoned' or ending.outcome), computed)
 end

@@ -51,9 +51,9 @@ DEFECTS = (
             ("shared/lua/settle.lua", "token == '' or job.claim ~= token then", "token == '' then"),
             ("shared/lua/append.lua", "held.penstock_claim ~= ARGV[i + 1]", "false"),
             (
-                "shared/lua/renew.lua",
-                "job.state == 'running' and job.claim == token and job.worker == worker",
-                "job.state == 'running'",
+                "shared/lua/lib/jobs/job_record.lua",
+                "job.state == 'running' and job.claim == token and job.worker == worker and",
+                "job.state == 'running' and",
             ),
         ),
     ),

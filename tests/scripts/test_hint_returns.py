@@ -175,7 +175,7 @@ def test_clients_that_did_not_come_back_make_room_for_others(full, settings, clo
     clock.pass_ms(6_000, beating="w1")
     refused(full, body("late", cost_mwt=1_000))
     assert reserved(full) == 5
-    late = body("late").body_digest[:16].encode()
+    late = body("late").request.body_digest[:16].encode()
     assert any(late in member for member in full.client.zrange(keys.reservations(MODEL), 0, -1))
 
 

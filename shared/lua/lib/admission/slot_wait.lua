@@ -131,8 +131,8 @@ local function look_at_slots(asked, seen, verdict)
     lead_ms = lead_ms + lead_ms_of(seen, level, group_slots, quantum_ms)
   end
   local slug, tenant = asked.slug, asked.tenant
-  local paused = math.max(0, slots_in_use.rows_of(slug, 'p', tenant) - slots_in_use.rows_of(slug, 'pb', tenant))
-  local jobs = math.max(0, slots_in_use.rows_of(slug, 'c', tenant) - slots_in_use.rows_of(slug, 'cb', tenant)) + paused
+  local paused = slots_in_use.main_rows_of(slug, 'p', tenant)
+  local jobs = slots_in_use.main_rows_of(slug, 'c', tenant) + paused
   local all_paused = number(redis.call('HGET', k_books .. slug, 'paused'), 0, 0)
   local others_mwt = math.max(0, seen.pool_mwt - own.tenant_mwt)
     + math.max(0, seen.running - jobs) * seen.mean_mwt

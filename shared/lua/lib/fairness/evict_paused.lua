@@ -18,12 +18,9 @@ end
 -- Whether a paused job may make room for a tenant: one that has no job that runs in the pool. Its batch jobs do not
 -- count. `own` are the rates of the worker.
 local function may_get_room(contest, tenant, is_batch, own, fingerprint)
-  local function jobs_of(kind)
-    return slots_in_use.rows_of(contest.slug, kind, tenant) - (is_batch and 0 or slots_in_use.rows_of(contest.slug,
-      kind .. 'b', tenant))
-  end
-  return not contest.counts_turns and fingerprint ~= '' and own.prefill_tps > 0 and jobs_of('c') <= 0
-    and jobs_of('p') <= 0
+  local rows_of = is_batch and slots_in_use.rows_of or slots_in_use.main_rows_of
+  return not contest.counts_turns and fingerprint ~= '' and own.prefill_tps > 0
+    and rows_of(contest.slug, 'c', tenant) == 0 and rows_of(contest.slug, 'p', tenant) == 0
 end
 
 -- Returns the paused job that makes room for a tenant in its turn in a group ('' for none), or nil. A job that has been

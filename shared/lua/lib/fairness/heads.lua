@@ -1,7 +1,7 @@
 -- heads: says what a claim does with the job at the head of a tenant's queue.
 -- KEYS order tenant books rq_job
 -- KEEPS 1 2 5
--- USES clock settings job_record waiting turns priority pool_record lengths tier fastest_worker finish forget
+-- USES clock settings job_record waiting turns priority pool_record lengths tier fastest_worker finish drop forget
 -- USES slots_in_use stats deferral company
 -- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker. During
 -- the claim, only its last fields change, from `is_batch` on; lib/pools/company.lua adds `company` and sets is_apart.
@@ -144,8 +144,7 @@ local function decide(view, job, group, cells, has_slot)
   end
   if job.is_private and not view.is_local then
     -- An operator has removed the pool's mark since the job was admitted.
-    finish.end_job(job, { outcome = 'canceled', code = 'not_local', stage = 'queue', finish_reason = 'canceled',
-      result = '', rq_return = '' }, now_ms)
+    drop.cancel_job(job, 'not_local', now_ms)
     return 'gone'
   end
   if is_infeasible(view, job, group) then

@@ -7,6 +7,11 @@ local function rows_of(slug, kind, owner)
   return number(redis.call('HGET', k_rows .. slug, kind .. '|' .. owner), 0, 0)
 end
 
+-- Returns the number of an owner's jobs of a kind that are not batch jobs.
+local function main_rows_of(slug, kind, owner)
+  return math.max(0, rows_of(slug, kind, owner) - rows_of(slug, kind .. 'b', owner))
+end
+
 local function count_row(slug, kind, owner, by)
   local field, rows = kind .. '|' .. owner, rows_of(slug, kind, owner) + by
   if rows > 0 then

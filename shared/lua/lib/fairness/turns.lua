@@ -3,16 +3,12 @@
 -- KEEPS 3 7
 -- USES clock settings pool_record priority service pausing
 
--- Adds to the sums of an owner's queued jobs, in all pools and in one. Returns the group in whose set the owner is.
-local function add_sums(owner, slug, jobs, tokens, mwt)
-  local key = k_tenant .. owner
-  local sums = read_fields(key, { 'waiting', 'waiting_tokens', 'waiting_mwt', 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
-    'g|' .. slug })
-  redis.call('HSET', key, 'waiting', whole(number(sums.waiting, 0) + jobs),
-    'waiting_tokens', whole(number(sums.waiting_tokens, 0) + tokens), 'waiting_mwt', whole(number(sums.waiting_mwt, 0)
-    + mwt), 'n|' .. slug, whole(number(sums['n|' .. slug], 0) + jobs), 't|' .. slug, whole(number(sums['t|' .. slug],
-    0) + tokens), 'b|' .. slug, whole(number(sums['b|' .. slug], 0) + mwt))
-  return service.group_in(sums['g|' .. slug])
+-- The sums of some queued jobs are a table: `jobs`, their `tokens` and cost (`mwt`), and of the batch jobs among them
+-- `batch_jobs` and `batch_mwt`. Returns those that an owner's record has for a pool.
+local function sums_in(own, slug)
+  return { jobs = number(own['n|' .. slug], 0), tokens = number(own['t|' .. slug], 0),
+    mwt = number(own['b|' .. slug], 0), batch_jobs = number(own['bn|' .. slug], 0),
+    batch_mwt = number(own['bb|' .. slug], 0) }
 end
 
 -- Adds to the part of an owner's sums in a pool that is due to batch jobs.
@@ -20,6 +16,29 @@ local function add_batch_sums(owner, slug, jobs, mwt)
   if jobs ~= 0 or mwt ~= 0 then
     redis.call('HINCRBY', k_tenant .. owner, 'bn|' .. slug, whole(0 + jobs))
     redis.call('HINCRBY', k_tenant .. owner, 'bb|' .. slug, whole(0 + mwt))
+  end
+end
+
+-- Adds sums to those of an owner, in all pools and in one, or (`times` is -1) subtracts them. Returns the group in
+-- whose set the owner is.
+local function add_sums(owner, slug, sums, times)
+  local key, jobs, tokens, mwt = k_tenant .. owner, times * sums.jobs, times * sums.tokens, times * sums.mwt
+  local own = read_fields(key, { 'waiting', 'waiting_tokens', 'waiting_mwt', 'n|' .. slug, 't|' .. slug, 'b|' .. slug,
+    'g|' .. slug })
+  redis.call('HSET', key, 'waiting', whole(number(own.waiting, 0) + jobs),
+    'waiting_tokens', whole(number(own.waiting_tokens, 0) + tokens),
+    'waiting_mwt', whole(number(own.waiting_mwt, 0) + mwt), 'n|' .. slug, whole(number(own['n|' .. slug], 0) + jobs),
+    't|' .. slug, whole(number(own['t|' .. slug], 0) + tokens), 'b|' .. slug, whole(number(own['b|' .. slug], 0) + mwt))
+  add_batch_sums(owner, slug, times * sums.batch_jobs, times * sums.batch_mwt)
+  return service.group_in(own['g|' .. slug])
+end
+
+-- Adds sums to those of a pool, or subtracts them.
+local function add_pool_sums(slug, sums, times)
+  pool_record.book(slug, 'waiting', 0 + times * sums.jobs)
+  pool_record.book(slug, 'waiting_mwt', 0 + times * sums.mwt)
+  if sums.batch_mwt ~= 0 then
+    pool_record.book(slug, 'batch_mwt', times * sums.batch_mwt)
   end
 end
 
@@ -161,17 +180,12 @@ local function activate(owner, slug, is_batch, without_credit)
 end
 
 -- Removes from a pool's sums the rest in the sums of an owner that leaves its set: jobs without a record, whose costs
--- were unknown when they were removed. `own` has the owner's sums: jobs, tokens, their cost, batch jobs, their cost.
-local function clear_rest(slug, group, own)
-  local jobs, tokens, mwt = number(own['n|' .. slug], 0), number(own['t|' .. slug], 0), number(own['b|' .. slug], 0)
-  local batch_jobs, batch_mwt = number(own['bn|' .. slug], 0), number(own['bb|' .. slug], 0)
-  if jobs ~= 0 or mwt ~= 0 or batch_mwt ~= 0 then
-    pool_record.book(slug, 'waiting', 0 - jobs)
-    pool_record.book(slug, 'waiting_mwt', 0 - mwt)
-    pool_record.book(slug, 'batch_mwt', 0 - batch_mwt)
+-- were unknown when they were removed.
+local function clear_rest(slug, group, rest)
+  if rest.jobs ~= 0 or rest.mwt ~= 0 or rest.batch_mwt ~= 0 then
+    add_pool_sums(slug, rest, -1)
     if group ~= '' then
-      add_sums(group, slug, -jobs, -tokens, -mwt)
-      add_batch_sums(group, slug, -batch_jobs, -batch_mwt)
+      add_sums(group, slug, rest, -1)
     end
   end
 end
@@ -198,7 +212,7 @@ local function deactivate(owner, slug)
       add_weight(slug, was_batch, 0 - number(own['w|' .. slug], 0))
     end
     if not service.is_group(owner) then
-      clear_rest(slug, group, own)
+      clear_rest(slug, group, sums_in(own, slug))
     end
   end
   if group ~= '' then
@@ -221,16 +235,14 @@ local function regroup(tenant, slug, group)
   local before, is_batch = service.group_in(own['g|' .. slug]), priority.has_only_batch(tenant, slug) or false
   local service = service.service_in(tenant, slug, before, own['s|' .. slug])
   service = service - service.virtual_time_of(slug, before, service) + service.virtual_time_of(slug, group)
-  local jobs, tokens, mwt = number(own['n|' .. slug], 0), number(own['t|' .. slug], 0), number(own['b|' .. slug], 0)
-  local batch_jobs, batch_mwt = number(own['bn|' .. slug], 0), number(own['bb|' .. slug], 0)
+  local sums = sums_in(own, slug)
   join(tenant, slug, group)
   redis.call('HSET', key, 's|' .. slug, whole(service))
   redis.call('ZADD', priority.set_key(slug, group, is_batch), whole(service), tenant)
   if group == '' then
     add_weight(slug, is_batch, number(own['w|' .. slug], 0))
   else
-    add_sums(group, slug, jobs, tokens, mwt)
-    add_batch_sums(group, slug, batch_jobs, batch_mwt)
+    add_sums(group, slug, sums, 1)
     if not activate(group, slug, is_batch) and not is_batch then
       change_set(group, slug, false)
     end
@@ -240,8 +252,7 @@ local function regroup(tenant, slug, group)
   if before == '' then
     add_weight(slug, was_batch, 0 - number(own['w|' .. slug], 0))
   else
-    add_sums(before, slug, -jobs, -tokens, -mwt)
-    add_batch_sums(before, slug, -batch_jobs, -batch_mwt)
+    add_sums(before, slug, sums, -1)
     deactivate(before, slug)
   end
 end

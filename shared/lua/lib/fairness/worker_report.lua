@@ -16,6 +16,14 @@ local function left_ms_of(job, generated_tokens, tpot_ms)
   return math.max(0, left_tokens) * tpot_ms
 end
 
+-- Sorts entries by a time of their jobs and, if it is the same, by id.
+local function sort_by(entries, time)
+  table.sort(entries, function(one, other)
+    local first_ms, second_ms = one.job[time], other.job[time]
+    return first_ms < second_ms or first_ms == second_ms and one.job.id < other.job.id
+  end)
+end
+
 -- Reads the report, which begins at `first` in ARGV and has five values for each job: id, claim token, tokens, CPU
 -- tokens, and ms since the job got its slot or -1 if it is paused. Returns the ids of the jobs that the worker has
 -- lost; those that compute (`jobs`), and of these the ones that are not canceled as a contest takes them (`entries`);
@@ -24,8 +32,8 @@ end
 local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
   local report = { lost = {}, jobs = {}, entries = {}, paused = {}, paused_jobs = 0 }
   for i = first, #ARGV, 5 do
-    local job, row_ms = job_record.read_job(ARGV[i]), number(ARGV[i + 4], -1)
-    if not (job and job.state == 'running' and job.claim == ARGV[i + 1] and job.worker == worker) then
+    local job, row_ms = job_record.read_held(ARGV[i], ARGV[i + 1], worker), number(ARGV[i + 4], -1)
+    if not job then
       report.lost[#report.lost + 1] = ARGV[i]
     else
       local generated_tokens = number(ARGV[i + 2], 0)
@@ -54,10 +62,7 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
     end
   end
   for _, entries in pairs(report.paused) do
-    table.sort(entries, function(one, other)
-      local first_ms, second_ms = one.job.paused_since_ms, other.job.paused_since_ms
-      return first_ms < second_ms or first_ms == second_ms and one.job.id < other.job.id
-    end)
+    sort_by(entries, 'paused_since_ms')
   end
   return report
 end
@@ -126,9 +131,6 @@ local function urgent_ones(report, quantum_ms)
       end
     end
   end
-  table.sort(urgent, function(one, other)
-    local first_ms, second_ms = one.job.deadline_ms, other.job.deadline_ms
-    return first_ms < second_ms or first_ms == second_ms and one.job.id < other.job.id
-  end)
+  sort_by(urgent, 'deadline_ms')
   return urgent
 end

@@ -1,5 +1,5 @@
 -- file_bytes: counts the bytes of files and batches by when they expire, and says whether further ones may be stored.
--- KEYS kept tenant file_bytes
+-- KEYS tenant file_bytes
 -- USES clock index tenant_bytes settings
 
 -- Files are kept in one of two homes, the store or a folder. The contents in the store count among the bytes of its
@@ -46,37 +46,13 @@ local function sum_of_periods(key)
   return sum
 end
 
--- Counts bytes of the store among those of a tenant's jobs, in the period that ends at `end_s`.
-local function count_bytes(tenant, end_s, bytes)
-  local field = whole(end_s)
-  local ended, next_s, in_period = tenant_bytes.open_kept(tenant, 'ended', 'next_s', field)
-  local first_s = math.min(next_s > 0 and next_s or end_s, end_s)
-  redis.call('HSET', k_kept .. tenant, 'ended', whole(ended + bytes), 'next_s', whole(first_s),
-    field, whole(in_period + bytes))
-  index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
-end
-
--- Takes bytes back that count_bytes has counted, unless their period has passed or another program has changed it.
-local function uncount_bytes(tenant, end_s, bytes)
-  if end_s * 1000 <= now_ms then
-    return
-  end
-  local field = whole(end_s)
-  local ended, in_period = tenant_bytes.open_kept(tenant, 'ended', field)
-  local freed = math.min(bytes, ended, in_period)
-  if freed > 0 then
-    redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
-    index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
-  end
-end
-
 -- Counts bytes of a file or a batch in the period that ends at `end_s`.
 local function count_file_bytes(home, tenant, end_s, bytes)
   add_to_period(k_file_bytes .. home, end_s, bytes)
   if home == FOLDER then
     add_to_period(k_file_bytes .. home .. '.' .. tenant, end_s, bytes)
   else
-    count_bytes(tenant, end_s, bytes)
+    tenant_bytes.count_bytes(tenant, end_s, bytes)
   end
 end
 
@@ -89,7 +65,7 @@ local function uncount_file_bytes(home, tenant, end_s, bytes)
   if home == FOLDER then
     add_to_period(k_file_bytes .. home .. '.' .. tenant, end_s, -bytes)
   else
-    uncount_bytes(tenant, end_s, bytes)
+    tenant_bytes.uncount_bytes(tenant, end_s, bytes)
   end
 end
 

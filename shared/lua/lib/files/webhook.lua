@@ -1,6 +1,6 @@
 -- webhook: keeps the webhooks that the doors have to deliver, until delivery or for a day (docs/webhooks.md).
 -- KEYS webhook webhooks webhook_due webhook_turns
--- USES clock file_bytes
+-- USES clock file_bytes tenant_bytes
 
 -- How long an end is told again and again, and for how much longer its record is kept. A tenant's webhooks to a
 -- receiver that never answers can take many hours for one try each, and the last try must find its record.
@@ -47,7 +47,7 @@ local function drop_webhook(tenant, id)
   redis.call('ZREM', k_webhooks, id)
   redis.call('ZREM', k_webhook_due .. tenant, id)
   if saved.bytes and saved.kept_s then
-    file_bytes.uncount_bytes(tenant, number(saved.kept_s, 0, 0), number(saved.bytes, 0, 0))
+    tenant_bytes.uncount_bytes(tenant, number(saved.kept_s, 0, 0), number(saved.bytes, 0, 0))
   end
 end
 
@@ -68,5 +68,5 @@ local function tell_end(tenant, id, kind, url, record, result)
   redis.call('PEXPIRE', key, TOLD_FOR_MS + MARGIN_MS)
   redis.call('ZADD', k_webhooks, now_ms, id)
   make_due(tenant, id, now_ms)
-  file_bytes.count_bytes(tenant, kept_s, bytes)
+  tenant_bytes.count_bytes(tenant, kept_s, bytes)
 end

@@ -40,8 +40,7 @@ end
 
 -- Returns how a job ends that was refused: failed, with the reason of the server.
 local function refused_ending(refusal)
-  return { outcome = 'failed', code = 'upstream_busy', stage = 'queue', finish_reason = '', result = refusal,
-    rq_return = '' }
+  return { outcome = 'failed', code = 'upstream_busy', stage = 'queue', finish_reason = '', result = refusal }
 end
 
 -- Returns the result of a job that waits after a refusal, if it is not accepted in time; or nil.
@@ -52,6 +51,6 @@ end
 -- Returns how a queued job ends whose time is over, or is too short (`code`).
 local function late_ending(job, code)
   local refusal = refusal_of(job)
-  return refusal and refused_ending(refusal) or { outcome = 'expired', code = code, stage = 'queue', finish_reason = '',
-    result = '', rq_return = '' }
+  return refusal and refused_ending(refusal)
+    or { outcome = 'expired', code = code, stage = 'queue', finish_reason = '' }
 end

@@ -5,8 +5,7 @@
 
 local function cancel_job(job, code, now_ms)
   if job.state == 'queued' then
-    finish.end_job(job, { outcome = 'canceled', code = code, stage = 'queue', finish_reason = 'canceled', result = '',
-      rq_return = '' }, now_ms)
+    finish.end_job(job, { outcome = 'canceled', code = code, stage = 'queue', finish_reason = 'canceled' }, now_ms)
   elseif job.state == 'running' and job.cancel == '' then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_cancel', code)
     redis.call('LPUSH', k_bell .. job.worker, job.id)

@@ -17,10 +17,10 @@ local function keep_request(id, ttl_s)
   return type(length) == 'number' and length or 0
 end
 
--- Ends the job. `ending` has the fields outcome, code, stage, finish_reason, result (JSON or '') and rq_return (base64
--- of JSON, or ''). If clients are told tokens, it also has their numbers: prompt, cached and completion.
+-- Ends the job. `ending` has the fields outcome, code, stage and finish_reason; result (JSON) and rq_return (base64 of
+-- JSON), if there are any; and, if clients are told tokens, their numbers: prompt, cached and completion.
 local function end_job(job, ending, now_ms)
-  local id, ttl_s = job.id, settings.read_settings('result_ttl_s')
+  local id, result, ttl_s = job.id, ending.result or '', settings.read_settings('result_ttl_s')
   if job.state == 'running' then
     redis.call('ZREM', k_leases, id)
     rq.rq_stop(job.queue, id, job.claim)
@@ -43,19 +43,19 @@ local function end_job(job, ending, now_ms)
   local entries = redis.pcall('XLEN', k_events .. id)
   entries = type(entries) == 'number' and entries or 0
   -- A stream with more than one entry also contains the text of the result.
-  local bytes, kept_s = tenant_bytes.keep_ended(job.tenant, id, #ending.result + request_bytes, entries > 1
-    and #ending.result or 0, entries, ttl_s, EVENTS_TTL_S)
+  local bytes, kept_s = tenant_bytes.keep_ended(job.tenant, id, #result + request_bytes, entries > 1
+    and #result or 0, entries, ttl_s, EVENTS_TTL_S)
   redis.call('HSET', k_rq_job .. id, 'penstock_state', ending.outcome, 'penstock_code', ending.code,
     'penstock_stage', ending.stage, 'penstock_finish_reason', ending.finish_reason, 'penstock_ended_ms', now_ms,
     'status', RQ_STATUS[ending.outcome], 'ended_at', rq.iso(now_ms), 'penstock_bytes', whole(bytes),
     'penstock_kept_s', whole(kept_s))
   redis.call('EXPIRE', k_rq_job .. id, ttl_s)
-  if ending.result ~= '' then
-    redis.call('SET', k_result .. id, ending.result, 'EX', ttl_s)
+  if result ~= '' then
+    redis.call('SET', k_result .. id, result, 'EX', ttl_s)
   end
 
   local entry = { 'type', ending.outcome == 'succeeded' and 1 or 2, 'worker_name', job.worker }
-  if ending.rq_return ~= '' then
+  if (ending.rq_return or '') ~= '' then
     entry[#entry + 1] = 'return_value'
     entry[#entry + 1] = ending.rq_return
   end
@@ -89,6 +89,6 @@ local function end_job(job, ending, now_ms)
   budget.settle_tokens(job, ending.prompt or 0, ending.completion or 0)
   if asked.penstock_callback_url then
     webhook.tell_end(job.tenant, id, 'job', asked.penstock_callback_url, redis.call('HGETALL', k_rq_job .. id),
-      ending.result)
+      result)
   end
 end

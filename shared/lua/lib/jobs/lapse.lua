@@ -7,8 +7,7 @@
 -- it is late, it expires; otherwise, if it was on its last attempt, it fails; otherwise it is requeued. A job that a
 -- server has refused fails instead of expiring, and also if `is_refused_too_often`.
 local function end_lease(job, counts_as_attempt, now_ms, is_refused_too_often)
-  local ending = { outcome = 'canceled', code = job.cancel, stage = 'decode', finish_reason = 'canceled', result = '',
-    rq_return = '' }
+  local ending = { outcome = 'canceled', code = job.cancel, stage = 'decode', finish_reason = 'canceled' }
   local refusal = deferral.refusal_of(job)
   if job.cancel == '' and refusal and (is_refused_too_often or job.deadline_ms <= now_ms) then
     ending = deferral.refused_ending(refusal)

@@ -141,13 +141,31 @@ local function recount_ended(tenant)
   return repairs
 end
 
+-- Counts bytes of the store among those of a tenant's jobs, in the period that ends at `end_s`.
+local function count_bytes(tenant, end_s, bytes)
+  local field = whole(end_s)
+  local ended, next_s, in_period = open_kept(tenant, 'ended', 'next_s', field)
+  local first_s = math.min(next_s > 0 and next_s or end_s, end_s)
+  redis.call('HSET', k_kept .. tenant, 'ended', whole(ended + bytes), 'next_s', whole(first_s),
+    field, whole(in_period + bytes))
+  index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
+end
+
+-- Takes bytes back that count_bytes has counted, unless their period has passed or another program has changed it.
+local function uncount_bytes(tenant, end_s, bytes)
+  if end_s * 1000 <= now_ms then
+    return
+  end
+  local field = whole(end_s)
+  local ended, in_period = open_kept(tenant, 'ended', field)
+  local freed = math.min(bytes, ended, in_period)
+  if freed > 0 then
+    redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
+    index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
+  end
+end
+
 -- Subtracts the bytes of a result that was erased before it expired.
 local function keep_erased(tenant, id, bytes)
-  local field = redis.call('HGET', k_rq_job .. id, 'penstock_kept_s')
-  if field and kept_number(field) * 1000 > now_ms and bytes > 0 then
-    local ended, in_period = open_kept(tenant, 'ended', field)
-    local freed = math.min(bytes, ended, in_period)
-    redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
-    index.keep_key(k_kept .. tenant, 1000 * kept_number(field) - now_ms)
-  end
+  uncount_bytes(tenant, kept_number(redis.call('HGET', k_rq_job .. id, 'penstock_kept_s')), bytes)
 end

@@ -3,23 +3,16 @@
 -- KEEPS 1 3 7 8
 -- USES clock rq pool_record turns service priority tenant_bytes
 
--- Adds a queued job to the sums of its tenant, of the tenant's group and of its pool (`jobs` is 1), or subtracts it
--- (`jobs` is -1). The tenant must be in its active set.
-local function tally(job, jobs)
-  local tokens = job.prompt_tokens + job.max_tokens
-  local group = turns.add_sums(job.tenant, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+-- Adds a queued job to the sums of its tenant, of the tenant's group and of its pool (`times` is 1), or subtracts it
+-- (`times` is -1). The tenant must be in its active set.
+local function tally(job, times)
+  local sums = { jobs = 1, tokens = job.prompt_tokens + job.max_tokens, mwt = job.cost_mwt,
+    batch_jobs = job.priority < 0 and 1 or 0, batch_mwt = job.priority < 0 and job.cost_mwt or 0 }
+  local group = turns.add_sums(job.tenant, job.slug, sums, times)
   if group ~= '' then
-    turns.add_sums(group, job.slug, jobs, jobs * tokens, jobs * job.cost_mwt)
+    turns.add_sums(group, job.slug, sums, times)
   end
-  if job.priority < 0 then
-    turns.add_batch_sums(job.tenant, job.slug, jobs, jobs * job.cost_mwt)
-    if group ~= '' then
-      turns.add_batch_sums(group, job.slug, jobs, jobs * job.cost_mwt)
-    end
-    pool_record.book(job.slug, 'batch_mwt', 0 + jobs * job.cost_mwt)
-  end
-  pool_record.book(job.slug, 'waiting_mwt', 0 + jobs * job.cost_mwt)
-  pool_record.book(job.slug, 'waiting', jobs)
+  turns.add_pool_sums(job.slug, sums, times)
 end
 
 -- How long the set of a key's queued jobs is kept. The longest deadline that a request can name is 24 hours.

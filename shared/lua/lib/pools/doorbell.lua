@@ -27,8 +27,7 @@ local function wake_full_workers(slug, tenant)
   end
   local pool = read_fields(k_books .. slug, { 'running', 'paused', 'slots' })
   local computing = number(pool.running, 0, 0) - number(pool.paused, 0, 0)
-  local own = slots_in_use.rows_of(slug, 'c', tenant) - slots_in_use.rows_of(slug, 'cb', tenant)
-  if computing < number(pool.slots, 0, 0) or own >= computing then
+  if computing < number(pool.slots, 0, 0) or slots_in_use.main_rows_of(slug, 'c', tenant) >= computing then
     return
   end
   local woken, live = 0, { '+inf', now_ms - LIVE_MS, 'LIMIT', 0, MAX_LOOKED_AT }
