@@ -65,7 +65,7 @@ quick: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of single parts and of 
 	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) tests/unit tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
-coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run all tests and print which lines of shared, web and workers they do not run
+coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of `make test` and print which lines of shared, web and workers they do not run
 	@$(BIN)/coverage erase
 	-$(BIN)/coverage run $(RUN_TESTS) $(PYTEST)
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import redis
@@ -52,6 +53,7 @@ class AdminAction:
     origin: str
 
 
+@cache
 def local_actor() -> Actor:
     """Return the user of the operating system that runs this process."""
     try:

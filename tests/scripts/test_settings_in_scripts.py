@@ -28,7 +28,11 @@ def test_a_number_has_the_default_and_the_range_of_its_setting(name):
 
 def test_every_numeric_setting_that_a_script_reads_has_a_range():
     text = "".join(path.read_text() for path in LUA.rglob("*.lua"))
-    read = {name for call in re.findall(r"read_settings\(([^)]*)\)", text) for name in re.findall(r"'(\w+)'", call)}
+    read = {
+        name
+        for call in re.findall(r"read_(?:settings|table)\(([^)]*)\)", text)
+        for name in re.findall(r"'(\w+)'", call)
+    }
     numeric = {name for name in read if name in SETTINGS and SETTINGS[name].bounds}
     assert numeric <= set(bounds())
     assert numeric

@@ -130,7 +130,7 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
                 except library.ResponseError as error:
                     reply = error
                 if sys.stdout.isatty():
-                    output.write_data(format_bare(reply).decode(errors="replace"))
+                    output.write_data(format_bare(reply).decode(errors="replace").replace("\r\n", "\n"))
                 else:
                     output.write_bytes(format_bare(reply) + b"\n")
                 if words[0].upper() not in _STREAMING_COMMANDS or isinstance(reply, library.ResponseError):

@@ -19,7 +19,7 @@ def test_patterns_are_unique_and_begin_with_penstock_and_the_key_s_name_or_with_
     for name, key in keys.TABLE.items():
         assert key.prefix.startswith("rq:" if name.startswith("rq_") else f"penstock:{name}")
         assert key.prefix.endswith(":") == (key.part != "")
-        assert key.pattern == f"{key.prefix}<{key.part}>{key.suffix}" if key.part else key.prefix
+        assert key.pattern == (f"{key.prefix}<{key.part}>{key.suffix}" if key.part else key.prefix)
 
 
 @pytest.mark.parametrize("name", ["a", "blue", "A-b_9", "x" * 64])

@@ -75,7 +75,7 @@ def _log_sum(logits: Logits) -> float:
     for begin in range(0, len(logits), _PART):
         part = logits[begin : begin + _PART]
         weights = np.subtract(part, largest, out=room[: len(part)])
-        total += float(np.exp(weights, out=weights).sum())
+        total += float(np.exp(weights, out=weights).sum(dtype=np.float64))
     return float(largest) + math.log(total)
 
 

@@ -1,6 +1,6 @@
 -- settings: reads system-wide settings; one that is missing or outside its range counts as its default.
 -- KEYS config
--- The defaults and ranges are those of shared/settings/queue_rows.py; tests/scripts/test_settings_in_scripts.py
+-- The defaults and ranges are those of shared/settings/; tests/scripts/test_settings_in_scripts.py
 -- compares them. A stored `auto` is returned as nil.
 local function integer_setting(stored, default, low, high)
   local value = number(stored, default, low, high)
