@@ -67,13 +67,15 @@ INLINED void maxima_of(const float *x, const int block, int blocks, float *maxim
         const float *p = x + (long)b * block;
         float m[LANES];
         for (int j = 0; j < LANES; j++) m[j] = -INFINITY;
-        /* If all passes are written out, the compiler keeps the lanes in registers. */
+        /* With loops of known length, the compiler keeps the lanes in registers. */
 #pragma GCC unroll 8
         for (int i = 0; i < block; i += LANES)
             for (int j = 0; j < LANES; j++) m[j] = p[i + j] > m[j] ? p[i + j] : m[j];
-        for (int half = LANES / 2; half; half /= 2)
-            for (int j = 0; j < half; j++) m[j] = m[j + half] > m[j] ? m[j + half] : m[j];
-        maxima[b] = m[0];
+        for (int j = 0; j < 16; j++) m[j] = m[j + 16] > m[j] ? m[j + 16] : m[j];
+        for (int j = 0; j < 8; j++) m[j] = m[j + 8] > m[j] ? m[j + 8] : m[j];
+        for (int j = 0; j < 4; j++) m[j] = m[j + 4] > m[j] ? m[j + 4] : m[j];
+        float even = m[2] > m[0] ? m[2] : m[0], odd = m[3] > m[1] ? m[3] : m[1];
+        maxima[b] = odd > even ? odd : even;
     }
 }
 
