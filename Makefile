@@ -60,9 +60,9 @@ test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests but those
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
 
 quick: export PYTHONDONTWRITEBYTECODE =
-quick: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of single parts and of scripts, and properties with few examples, in at most four minutes
+quick: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
 	@$(BIN)/python -m compileall -q shared web workers tests
-	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) tests/unit tests/scripts tests/properties $(PYTEST)
+	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough' tests/unit tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
 coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of `make test` and print which lines of shared, web and workers they do not run

@@ -13,6 +13,8 @@ from tests.support.examples import examples
 from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
 from tests.support.model_claim import HeldJob
 
+pytestmark = pytest.mark.thorough
+
 
 class ContendMachine(StoreMachine):
     """Workers report what they run, and pause and resume jobs as they are told, or otherwise."""

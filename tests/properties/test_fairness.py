@@ -13,6 +13,8 @@ from bench.sim.scenarios import drawn, flood, floods_of_long_answers, named
 from shared.audit.invariants import find_breaches
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.thorough
+
 #: Few enough examples for CI; `python -m bench.fairness` runs a thousand.
 FEW_EXAMPLES = settings(
     max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -8,6 +8,8 @@ from bench.sim.fairness import Scenario
 from bench.sim.scenarios import QUIET_TOKENS, flood, loud_and_quiet
 from tests.properties.test_fairness import run_checked
 
+pytestmark = pytest.mark.thorough
+
 SECONDS = 30.0
 
 

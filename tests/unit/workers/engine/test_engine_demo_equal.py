@@ -12,6 +12,8 @@ from tools.demo_model.stories import a_story
 from workers.demo import demo_model_path
 from workers.engine.llama.backend import load_backend
 
+pytestmark = pytest.mark.thorough
+
 _DICE = random.Random(5)
 #: Text, finish reason and number of answer tokens.
 Answer = tuple[str, str, int]

@@ -20,6 +20,8 @@ from workers.engine.llama.backend import LlamaBackend
 from workers.engine.llama.calibration import calibrate
 from workers.engine.sampling import Sampling
 
+pytestmark = pytest.mark.thorough
+
 #: A cache that is shared, so that several sequences are drafted beside each other.
 shared_cache = pytest.mark.parametrize("backend", [("shared", 4096)], indirect=True, ids=["shared"])
 _LENGTH = 300

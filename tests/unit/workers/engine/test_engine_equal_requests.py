@@ -18,6 +18,8 @@ from workers.engine.llama.backend import load_backend
 from workers.engine.llama.load import ModelShape, is_quantized
 from workers.engine.sizing import Sizes
 
+pytestmark = pytest.mark.thorough
+
 #: The last two prompts have more tokens than llama.cpp computes one by one.
 PROMPTS = [
     "Once upon a time, a small fox",

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from tests.support.driven import Driven
 from workers.engine.events import JobSpec
 
+pytestmark = pytest.mark.thorough
+
 _SYLLABLES = [a + b for a in "bdfghklmnprstvz" for b in "aeiou"]
 
 

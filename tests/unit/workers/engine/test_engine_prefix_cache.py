@@ -21,6 +21,8 @@ from workers.engine.prefix_cache import (
 )
 from workers.engine.slot_cells import Slots
 
+pytestmark = pytest.mark.thorough
+
 SYSTEM = "You are a keeper of gates and answer in one short line, whatever anybody asks of you. "
 
 #: In nats. A difference that rounding can cause. The two likeliest tokens of a random model are usually 0.5 apart.

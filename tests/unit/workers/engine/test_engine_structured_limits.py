@@ -21,6 +21,8 @@ from workers.engine.structured.constraint import Constraint
 from workers.engine.structured.matcher import GrammarSlow, GrammarStuck, MaskShape, Matcher
 from workers.engine.structured.probe import Probes
 
+pytestmark = pytest.mark.thorough
+
 one_backend = pytest.mark.parametrize("backend", [("split", 16384)], indirect=True, ids=["split"])
 
 BYTES = TokenTable([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), frozenset({256}))

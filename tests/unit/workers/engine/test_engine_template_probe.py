@@ -18,6 +18,8 @@ from workers.engine.chat.tool_formats import (
 )
 from workers.engine.events import JobRejected
 
+pytestmark = pytest.mark.thorough
+
 ASKED = {"role": "user", "content": "Is it warm?"}
 WEATHER = a_tool("get_weather", city={"type": "string"})
 #: A template that refuses what those of Gemma 2 and of Mistral 7B refuse.

@@ -33,6 +33,8 @@ from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
 from workers.engine.structured.constraint import schema_text
 
+pytestmark = pytest.mark.thorough
+
 WEATHER = a_tool("get_weather", city={"type": "string", "maxLength": 6}, unit={"enum": ["C", "F"]})
 TIME = a_tool("get_weather_at", hour={"type": "integer", "minimum": 0, "maximum": 23})
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in (WEATHER, TIME)}

@@ -10,6 +10,8 @@ import pytest
 from tests.support.driven import Driven
 from workers.engine.events import Ended
 
+pytestmark = pytest.mark.thorough
+
 _SYLLABLES = [a + b for a in "bdfghklmnprstvz" for b in "aeiou"]
 JOBS = 200
 #: More prompts than are used, because ambiguous ones are left out.
