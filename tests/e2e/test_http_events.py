@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from shared.jobs.job import ClaimRef
+from shared.clock import RealClock
+from shared.errors import StoreUnavailable
+from shared.jobs.job import ClaimRef, JobView
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import heartbeat, view_of
 from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
-from web.jobs.event_stream import READER_CHECK_INTERVAL_S
+from web.jobs import event_stream
+from web.jobs.event_stream import READER_CHECK_INTERVAL_S, JobEnded, TextDelta, follow_job
 from web.openapi import response_models
+from web.runtime.context import DoorContext, make_door_context
 
 
 @dataclass
@@ -224,3 +228,26 @@ def test_a_job_is_no_longer_followed_after_its_stream_ended(client: FlaskClient,
     run_job(store, "a")
     read_all(client, job["id"])
     assert event_hub.followed == 0
+
+
+@pytest.mark.parametrize("away", [True, False], ids=["the store is away", "the store answers again"])
+def test_a_stream_whose_end_cannot_be_read_yet_follows_the_job_until_its_client_disconnects(
+    client: FlaskClient, store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    context = make_door_context(settings, store, RealClock())
+    queued = view_of(store, admitted_job(submit(client))["id"])
+    run_job(store, "all words")
+    reads = iter([StoreUnavailable("gone")] * 3)
+    refresh = event_stream.refresh_job
+
+    def read(context: DoorContext, view: JobView) -> JobView:
+        for error in [StoreUnavailable("gone")] if away else reads:
+            raise error
+        return refresh(context, view)
+
+    monkeypatch.setattr(event_stream, "refresh_job", read)
+    checks = iter([False] * 6)
+    items = list(follow_job(context, queued, stop=lambda: next(checks, True)))
+    assert any(isinstance(item, TextDelta) and item.text == "all words" for item in items)
+    assert any(isinstance(item, JobEnded) and item.event_id for item in items) == (not away)
+    assert context.event_hub.followed == 0

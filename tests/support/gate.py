@@ -155,6 +155,8 @@ def served(
     finally:
         serving.client.close()
         assert serving.ended()
+        # A job that is still followed would make the hub read the store, and log its absence, during later tests.
+        wait_for(lambda: not context.event_hub.followed, "the gate to stop following its jobs")
 
 
 def a_gate(stage: Stage, **environ: str) -> tuple[Process, int]:
