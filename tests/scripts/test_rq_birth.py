@@ -8,12 +8,12 @@ import redis
 from redis.exceptions import NoPermissionError
 from rq import Worker
 from rq.serializers import JSONSerializer
-from structlog.testing import capture_logs
 
 from shared.errors import StoreUnavailable
 from shared.log import LimitedEvent
 from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
+from tests.support.logs import logs_of_this_thread
 from workers import rqworker
 from workers.rqworker import RqWorker
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.rq
 def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict]]:
     """The logged lines. Each test begins with an event that has not been logged before."""
     monkeypatch.setattr(rqworker, "_UNREGISTERED", LimitedEvent("rq.unregistered", interval_s=60.0), raising=False)
-    with capture_logs() as entries:
+    with logs_of_this_thread() as entries:
         yield entries
 
 

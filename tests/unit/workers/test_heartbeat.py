@@ -1,10 +1,10 @@
 """Tests of the step times in a heartbeat, which a worker reports if its sequences share each step."""
 
 import pytest
-from structlog.testing import capture_logs
 
 from shared.clock import ManualClock
 from tests.support.lockstep import CALL_MS, ROW_MS, TOKEN_MS, Lockstep, lockstep_engine
+from tests.support.logs import logs_of_this_thread
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.heartbeat import Heartbeat
 from workers.duties.throughput import Throughput
@@ -52,7 +52,7 @@ def test_a_heartbeat_without_rates_is_sent_all_the_same_because_it_renews_leases
     clock = ManualClock()
     engine = Engine(SimBackend(slots=2, cells=100, n_ctx=100, clock=clock), EngineSettings(), print, clock)
     heartbeat = Heartbeat("w1", ["m"], engine, ClaimedJobs(), Unmeasurable(engine, 4, clock), lambda: 0)
-    with capture_logs() as logs:
+    with logs_of_this_thread() as logs:
         report = heartbeat.report()
     assert (report.slots, "mu_wtps" in report.facts) == (2, False)
     assert [entry["event"] for entry in logs] == ["heartbeat.unmeasured"]

@@ -1,7 +1,6 @@
 """Tests of LlamaLog, which reads buffer sizes and the causes of errors from the log lines of llama.cpp."""
 
-from structlog.testing import capture_logs
-
+from tests.support.logs import logs_of_this_thread
 from workers.engine.llama.log import LlamaLog
 
 _LINES = [
@@ -58,7 +57,7 @@ def test_without_an_error_the_warnings_are_reported_instead():
 
 def logged(log: LlamaLog, *lines: str) -> list[str]:
     """Return the errors that are logged at once when llama.cpp reports these lines."""
-    with capture_logs() as events:
+    with logs_of_this_thread() as events:
         for line in lines:
             log.add_line(4, line)
     return [event["error"] for event in events]
@@ -73,7 +72,7 @@ def test_errors_of_a_loaded_model_are_logged_at_once_and_repeats_are_not():
         "in f at x.cu:1",
     ]
     assert len(logged(log, "x" * 5_000)[0]) == 1_000
-    with capture_logs() as events:
+    with logs_of_this_thread() as events:
         log.add_line(3, "only a warning")
     assert events == []
     log.clear()
