@@ -22,19 +22,19 @@ from web.api.request_schema import SubmitBody
 from web.gate.requests import BadFrame, read_request
 from web.http.api_errors import ApiError, error_response, field_errors, invalid_value
 from web.http.json_body import parse_json
-from web.openai.chat_schema import CompletionBody
+from web.openai.chat_messages import MAX_TOOLS
+from web.openai.chat_schema import ChatBody, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
 from web.openai.rerank_schema import RerankBody
-from web.openai.responses_tools import ResponsesWithTools
-from web.openai.tools_schema import MAX_TOOLS, ChatWithTools
+from web.openai.responses_schema import ResponsesBody
 
 AIM_MS = 20
 SIZE = 1_048_576
 ROUTES: dict[str, type[Body]] = {
     "/v1/jobs": SubmitBody,
-    "/v1/chat/completions": ChatWithTools,
+    "/v1/chat/completions": ChatBody,
     "/v1/completions": CompletionBody,
-    "/v1/responses": ResponsesWithTools,
+    "/v1/responses": ResponsesBody,
     "/v1/messages": MessagesBody,
     "/v1/embeddings": EmbeddingsBody,
     "/v1/rerank": RerankBody,

@@ -4,11 +4,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from web.anthropic.fields import invalid, read_fields, read_text
+from web.anthropic.fields import read_fields, read_text
 from web.api.request_schema import MAX_MESSAGES
-from web.http.api_errors import FieldError, invalid_value
+from web.http.api_errors import invalid, invalid_field
 from web.openai.accepted_fields import shown, unsupported
-from web.openai.tools_schema import MAX_TOOLS
+from web.openai.chat_messages import MAX_TOOLS
 
 #: The longest id and name of a call, as on the chat route.
 _MAX_ID, _MAX_NAME = 256, 64
@@ -79,7 +79,7 @@ def read_conversation(value: Any) -> Conversation:
                 turns.append(turn)
     if len(turns) > MAX_MESSAGES:
         message = f"messages has {len(turns)} messages and results of tools; at most {MAX_MESSAGES} are allowed"
-        raise invalid_value([FieldError("messages", message)])
+        raise invalid_field("messages", message)
     return Conversation([turn.message() for turn in turns], attachment)
 
 
@@ -120,7 +120,7 @@ def _read_assistant(blocks: list[Any], where: str) -> _Turn:
             raise unsupported(f"{place}.type", f"type={shown(kind)!r} in a message of the assistant")
     if len(turn.calls) > MAX_TOOLS:
         message = f"{where} has {len(turn.calls)} calls of tools; at most {MAX_TOOLS} are allowed"
-        raise invalid_value([FieldError(where, message)])
+        raise invalid_field(where, message)
     turn.texts.append("".join(texts))
     return turn
 

@@ -3,13 +3,8 @@
 from typing import Any
 
 from web.api.ignored import note_ignored
-from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.http.api_errors import invalid
 from web.openai.accepted_fields import shown, unsupported
-
-
-def invalid(param: str, value: Any, expected: str) -> ApiError:
-    """Return the error for a value that is not what was expected."""
-    return invalid_value([FieldError(param, f"{param}={quoted(value)} is not {expected}")])
 
 
 def read_fields(

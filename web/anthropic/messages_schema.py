@@ -3,36 +3,21 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from web.anthropic.blocks import Conversation, read_conversation, read_system
-from web.anthropic.fields import invalid
 from web.anthropic.openapi_models import InputMessages, InputSystem, InputTool
 from web.anthropic.server_state import check_context_management, check_thread
 from web.anthropic.tools import MessageToolChoice, check_tool_schemas, read_message_tools
-from web.api.body import Body, NulFreeText
+from web.api.body import Body, NulFreeText, validated
 from web.api.body_sizes import MAX_FIELDS, check_sizes
-from web.api.escalation import Escalate
 from web.api.ignored import NotesIgnored, ignored_as, note_ignored
-from web.api.request_schema import (
-    DEGRADE,
-    ESCALATE,
-    MAX_MESSAGES,
-    MAX_MS,
-    MAX_STOPS,
-    MAX_TOKENS,
-    PRIVATE,
-    Priority,
-    ReturnTicket,
-    Stops,
-    SupersedeKey,
-)
+from web.api.request_schema import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, AnswerFields, Stops
 from web.api.response_format import check_keywords
-from web.http.api_errors import field_errors, invalid_value
-from web.openai.accepted_fields import shown, unsupported
+from web.http.api_errors import invalid
+from web.openai.accepted_fields import present, shown, unsupported
+from web.openai.chat_schema import ChatBody
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
-from web.openai.nested_nulls import present
-from web.openai.tools_schema import ChatWithTools
 
 _SIZES = {
     "messages": MAX_MESSAGES,
@@ -63,25 +48,7 @@ _CHECKED: dict[str, Callable[[Any], None]] = {
     "thread": check_thread,
 }
 #: The fields that a chat has too, with the same names.
-_OF_CHATS = frozenset(
-    {
-        "deadline_ms",
-        "degrade",
-        "escalate",
-        "max_tokens",
-        "model",
-        "priority",
-        "private",
-        "return_ticket",
-        "seed",
-        "start_within_ms",
-        "stream",
-        "supersede_key",
-        "temperature",
-        "top_k",
-        "top_p",
-    }
-)
+_OF_CHATS = {*AnswerFields.model_fields, "max_tokens", "seed", "stream", "temperature", "top_k", "top_p"}
 #: The efforts that the chat route does not know by the same name.
 _EFFORTS = {"max": "xhigh"}
 
@@ -162,7 +129,7 @@ class CountTokensBody(NotesIgnored, Body):
         self._choice()
         return self
 
-    def own_chat(self) -> ChatWithTools:
+    def own_chat(self) -> ChatBody:
         """Return the body as a chat that our own engine answers. Raises ApiError."""
         if self.messages.attachment:
             raise unsupported(self.messages.attachment, "the model reads text only, no images and documents")
@@ -173,10 +140,7 @@ class CountTokensBody(NotesIgnored, Body):
         if self.thinking is not None:
             # The variable that turns reasoning on and off in the templates of several families.
             chat["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
-        try:
-            return ChatWithTools.model_validate(chat)
-        except ValidationError as error:
-            raise invalid_value(field_errors(error)) from None
+        return validated(ChatBody, chat)
 
     def forwarded_chat(self) -> ForwardedBody:
         """Return the body as a chat that is passed on to an upstream. Raises ApiError.
@@ -194,14 +158,14 @@ class CountTokensBody(NotesIgnored, Body):
         return self.tool_choice.chat_fields(self.tools) if self.tool_choice is not None else {}
 
     def _chat(self) -> dict[str, Any]:
-        chat = self.model_dump(include=set(_OF_CHATS), exclude_unset=True, by_alias=True)
+        chat = self.model_dump(include=_OF_CHATS, exclude_unset=True, by_alias=True)
         system = [{"role": "system", "content": self.system}] if self.system else []
         chat["messages"] = [*system, *self.messages.messages]
         chat |= {"tools": self.tools} | self._choice() if self.tools else {}
         return chat | (self.output_config.chat_fields() if self.output_config is not None else {})
 
 
-class MessagesBody(CountTokensBody):
+class MessagesBody(CountTokensBody, AnswerFields):
     """The body of `POST /v1/messages`."""
 
     max_tokens: int = Field(ge=1, le=MAX_TOKENS)
@@ -211,14 +175,6 @@ class MessagesBody(CountTokensBody):
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=1_000_000, description="0: no limit")
     seed: int | None = Field(None, ge=-(2**64 - 1), le=2**64 - 1)
-    deadline_ms: int | None = Field(None, ge=1, description="the deadline in ms from now")
-    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
-    supersede_key: SupersedeKey | None = None
-    return_ticket: ReturnTicket | None = None
-    priority: Priority = 0
-    degrade: bool = Field(default=True, description=DEGRADE)
-    private: bool = Field(default=False, description=PRIVATE)
-    escalate: Escalate | None = Field(None, description=ESCALATE)
 
     @model_validator(mode="after")
     def _require_a_question(self) -> "MessagesBody":

@@ -5,8 +5,8 @@ Here, a request has its whole conversation, and nothing is removed from it. So o
 
 from typing import Any
 
-from web.anthropic.fields import invalid, read_fields
-from web.http.api_errors import ApiError, quoted
+from web.anthropic.fields import read_fields
+from web.http.api_errors import ApiError, invalid, quoted
 from web.openai.accepted_fields import shown, unsupported
 
 _THINKING = "clear_thinking_20251015"

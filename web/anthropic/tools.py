@@ -3,15 +3,14 @@
 import re
 from typing import Any, Literal
 
-from web.anthropic.fields import invalid, read_fields, read_text
+from web.anthropic.fields import read_fields, read_text
 from web.api.body import Body
 from web.api.ignored import note_ignored
 from web.api.response_format import check_keywords
+from web.http.api_errors import invalid
 from web.openai.accepted_fields import shown, unsupported
-from web.openai.tools_schema import read_tools
+from web.openai.tools_schema import NAME, read_tools
 
-#: The names that tools may have on the chat route.
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 _KNOWN = frozenset({"allowed_callers", "defer_loading", "description", "input_schema", "name", "strict", "type"})
 _IGNORED = frozenset({"cache_control", "eager_input_streaming"})
 #: The types of tools that Anthropic's servers run, with the date of their version. They are left out.
@@ -67,7 +66,7 @@ def _tool(tool: Any, where: str) -> list[dict[str, Any]]:
         if neutral in fields and fields[neutral] != accepted:
             raise unsupported(f"{where}.{neutral}", f"only {accepted!r} is accepted")
     name, schema, strict = fields.get("name"), fields.get("input_schema"), fields.get("strict")
-    if not isinstance(name, str) or not _NAME.match(name):
+    if not isinstance(name, str) or not NAME.match(name):
         raise invalid(f"{where}.name", name, "a name of 1 to 64 letters, digits, _ and -")
     if not isinstance(schema, dict):
         raise invalid(f"{where}.input_schema", schema, "an object")

@@ -1,8 +1,12 @@
 """The base class of all request bodies, and the texts that they may contain; pure functions."""
 
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from web.http.api_errors import field_errors, invalid_value
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def reject_nul(text: str) -> str:
@@ -28,3 +32,11 @@ class Body(BaseModel):
     """Base class of all request bodies: unknown fields are errors, and values are not converted between types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def validated(kind: type[Model], value: Any) -> Model:
+    """Return a body of this class. Raises ApiError, which names the invalid fields."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise invalid_value(field_errors(error)) from None

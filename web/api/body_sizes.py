@@ -7,7 +7,7 @@ pydantic validates every item of a list that is too long, and builds an error fo
 from collections.abc import Mapping
 from typing import Any
 
-from web.http.api_errors import FieldError, invalid_value
+from web.http.api_errors import invalid_field
 
 #: How many fields a body, a message or an object of options may have. The API has no object with half as many.
 MAX_FIELDS = 64
@@ -34,4 +34,4 @@ def _check_length(name: str, value: Any, limit: int) -> None:
     if isinstance(value, dict | list) and len(value) > limit:
         kind = "fields" if isinstance(value, dict) else "items"
         message = f"{name or 'the body'} has {len(value)} {kind}; at most {limit} are allowed"
-        raise invalid_value([FieldError(name, message)])
+        raise invalid_field(name, message)

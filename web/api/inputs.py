@@ -1,9 +1,14 @@
 """Read an input that may be a text, several texts, a list of token ids or several such lists; pure functions."""
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from web.api.request_schema import MAX_TOKEN_ID
 from web.http.api_errors import quoted
+
+#: The schema of a list of token ids.
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]], Field(min_length=1)]
 
 
 def read_inputs(value: Any, name: str, most: int) -> list[str | list[int]]:

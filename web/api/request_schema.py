@@ -13,7 +13,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 
@@ -22,7 +21,7 @@ from web.api.body_sizes import MAX_FIELDS, check_sizes
 from web.api.candidates import CandidateCount, Pick
 from web.api.escalation import Escalate
 from web.api.response_format import JobResponseFormat, ResponseFormat
-from web.http.api_errors import ApiError, FieldError, field_errors, quoted
+from web.http.api_errors import quoted
 from web.http.callback_url import CallbackUrl
 
 #: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
@@ -92,19 +91,6 @@ Metadata = Annotated[
     ),
     AfterValidator(_check_metadata),
 ]
-#: The description of the field `degrade` on every route.
-DEGRADE = (
-    "false: never shorten the answer, even if the job is then refused or expires; has an effect only if the system "
-    "and the tenant allow shortened answers"
-)
-#: The description of the field `private` on every route.
-PRIVATE = "true: the prompt may be sent only to pools that the operator has marked as local, or the request is refused"
-#: The description of the field `escalate` on every route.
-ESCALATE = "if the answer fails one of these checks, the job runs once more in a later pool of the route"
-#: A bool or a float is not a priority: bodies are validated strictly.
-Priority = Annotated[int, Field(ge=-1, le=1, description="jobs with a higher one start first; -1 is batch work")]
-SupersedeKey = Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)]
-#: A text of any length: a ticket that is not valid for the request is not an error.
 ReturnTicket = Annotated[str, Field(description="the return_ticket of the refusal of this request")]
 Biases = Annotated[
     dict[str, Annotated[float, Field(json_schema_extra={"minimum": -100, "maximum": 100})]],
@@ -159,45 +145,43 @@ class Sampling(Body):
         return fields | {"seed": secrets.randbelow(_SEEDS) if self.seed is None else self.seed, "asked": asked}
 
 
-class JobFields(Body):
-    """The fields of `POST /v1/jobs` that are not sampling fields."""
+class QueueFields(Body):
+    """The fields of a request on every route: its model, and how long and in which place it may wait."""
 
-    prompt: Prompt | None = None
-    messages: Messages | None = Field(
-        None, description="a chat, formatted with the model's own template; send either messages or prompt"
-    )
-    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
-    response_format: JobResponseFormat | None = None
-    logprobs: int | None = Field(
-        None,
-        ge=0,
-        le=MAX_LOGPROBS,
-        description="return the log probability of each token, and this many of its most likely alternatives",
-    )
     deadline_ms: int | None = Field(
-        None, ge=1, description="the deadline in ms from now; the maximum is PENSTOCK_MAX_DEADLINE_MS"
+        None,
+        ge=1,
+        description="the deadline in ms from now; the maximum is PENSTOCK_MAX_DEADLINE_MS; with OpenAI's package, set "
+        "it in extra_body",
     )
     start_within_ms: int | None = Field(
         None, ge=1, le=MAX_MS, description="the start deadline: when the first token is needed, in ms from now"
     )
-    poll_grace_ms: int | None = Field(
-        None, ge=0, le=MAX_MS, description="the job is canceled if it is not polled for this many ms"
-    )
-    metadata: Metadata | None = None
-    supersede_key: SupersedeKey | None = Field(None, description="cancel the tenant's older job that has the same key")
+    #: A ticket of any length: one that is not valid for the request is not an error.
     return_ticket: ReturnTicket | None = None
-    priority: Priority = 0
-    degrade: bool = Field(default=True, description=DEGRADE)
-    private: bool = Field(default=False, description=PRIVATE)
-    escalate: Escalate | None = Field(None, description=ESCALATE)
-    n: CandidateCount = Field(1, description="how many answers to generate from the prompt, which is computed once")
-    pick: Pick = Field(
-        "mean_logprob", description="of several answers, return the likeliest one by its mean log probability, or all"
+    #: A bool or a float is not a priority: bodies are validated strictly.
+    priority: int = Field(0, ge=-1, le=1, description="jobs with a higher one start first; -1 is batch work")
+    private: bool = Field(
+        default=False,
+        description="true: the prompt may be sent only to pools that the operator has marked as local, or the request "
+        "is refused",
     )
-    callback_url: CallbackUrl | None = None
-    ticket: bool = Field(
-        default=False, description="return urls.events_signed, which gives access to this job's events without a key"
+
+
+class AnswerFields(QueueFields):
+    """The fields of a request on every route that generates text."""
+
+    supersede_key: Annotated[NulFreeText, Field(min_length=1, max_length=MAX_SUPERSEDE_KEY)] | None = Field(
+        None, description="cancel the tenant's older job that has the same key"
+    )
+    degrade: bool = Field(
+        default=True,
+        description="false: never shorten the answer, even if the job is then refused or expires; has an effect only "
+        "if the system and the tenant allow shortened answers",
+    )
+    escalate: Escalate | None = Field(
+        None, description="if the answer fails one of these checks, the job runs once more in a later pool of the route"
     )
 
 
@@ -206,10 +190,35 @@ def _require_one_in_schema(schema: dict[str, Any]) -> None:
     schema["oneOf"] = [{"required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()]
 
 
-class SubmitBody(Sampling, JobFields):
+class SubmitBody(Sampling, AnswerFields):
     """The body of `POST /v1/jobs`: either `prompt` or `messages`, and optional fields."""
 
     model_config = ConfigDict(json_schema_extra=_require_one_in_schema)
+
+    prompt: Prompt | None = None
+    messages: Messages | None = Field(
+        None, description="a chat, formatted with the model's own template; send either messages or prompt"
+    )
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    response_format: JobResponseFormat | None = None
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="return the log probability of each token, and this many of its most likely alternatives",
+    )
+    poll_grace_ms: int | None = Field(
+        None, ge=0, le=MAX_MS, description="the job is canceled if it is not polled for this many ms"
+    )
+    metadata: Metadata | None = None
+    n: CandidateCount = Field(1, description="how many answers to generate from the prompt, which is computed once")
+    pick: Pick = Field(
+        "mean_logprob", description="of several answers, return the likeliest one by its mean log probability, or all"
+    )
+    callback_url: CallbackUrl | None = None
+    ticket: bool = Field(
+        default=False, description="return urls.events_signed, which gives access to this job's events without a key"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -225,10 +234,10 @@ class SubmitBody(Sampling, JobFields):
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
-        if self.messages is None:
-            return build_payload(self, {"prompt": self.prompt}, self.response_format, self.logprobs, self.n)
-        messages = [message.model_dump() for message in self.messages]
-        return build_payload(self, {"messages": messages}, self.response_format, self.logprobs, self.n)
+        prompt: dict[str, Any] = {"prompt": self.prompt}
+        if self.messages is not None:
+            prompt = {"messages": [message.model_dump() for message in self.messages]}
+        return build_payload(self, prompt, self.response_format, self.logprobs, self.n)
 
 
 def build_payload(
@@ -247,18 +256,3 @@ def build_payload(
     if response_format is not None and response_format.type != "text":
         payload["response_format"] = response_format.model_dump(exclude_none=True, by_alias=True)
     return payload
-
-
-def read_submit(value: Any) -> SubmitBody | list[FieldError]:
-    """Return the validated body, or a list of errors for the invalid fields, which is never empty.
-
-    Raises ApiError for a fault that is not one of invalid fields, such as a keyword that is not supported.
-    """
-    try:
-        return SubmitBody.model_validate(value)
-    except ValidationError as error:
-        return field_errors(error)
-    except ApiError as error:
-        if not error.invalid_fields:
-            raise
-        return list(error.invalid_fields)

@@ -8,7 +8,7 @@ from werkzeug.exceptions import ClientDisconnected
 from web.batches.batch_json import file_json
 from web.batches.records import delete_file, file_content, list_files, read_file
 from web.batches.uploads import FORM_BYTES, HELD_BYTES, receive_file
-from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.http.api_errors import ApiError, invalid_field, quoted
 from web.request.caller import current_caller
 from web.request.idempotency import file_idem_digest
 from web.request.page_arguments import oldest_first, page_after, page_limit
@@ -48,7 +48,7 @@ def page() -> Response:
     purpose = request.args.get("purpose")
     if purpose is not None and purpose not in _PURPOSES:
         message = f"purpose={quoted(purpose)} is not one of {', '.join(_PURPOSES)}"
-        raise invalid_value([FieldError("purpose", message)])
+        raise invalid_field("purpose", message)
     files, has_more = list_files(
         current_context(),
         current_caller().tenant,

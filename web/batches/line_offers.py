@@ -8,6 +8,7 @@ from shared.errors import StoreUnavailable
 from shared.jobs.request import BatchLine
 from shared.log import get_logger
 from shared.store.batches.batches import ClaimedBatch, StoredBatch
+from web.api.body import validated
 from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.refusals import Yield
 from web.batches.open_lines import ENDPOINTS, OpenLine, problem_line, refusal_line
@@ -17,15 +18,10 @@ from web.jobs.callers import Caller
 from web.jobs.conversations import continued
 from web.jobs.generation import GenerationRequest
 from web.jobs.item_references import with_referenced_items
-from web.jobs.openai_requests import (
-    embeddings_request,
-    read_embeddings_body,
-    read_response_body,
-    read_text_body,
-    response_request,
-    text_request,
-)
+from web.jobs.openai_requests import embeddings_request, read_text_body, response_request, text_request
 from web.openai.accepted_fields import unsupported
+from web.openai.embeddings_schema import EmbeddingsBody
+from web.openai.responses_schema import ResponsesBody
 from web.runtime.context import DoorContext
 
 log = get_logger()
@@ -110,7 +106,7 @@ def _request(
     if kind == "response":
         return _response_request(context, caller, value, left_ms)
     if kind == "embeddings":
-        vectors = read_embeddings_body(value)
+        vectors = validated(EmbeddingsBody, value)
         deadline = _deadline(context, caller, vectors.deadline_ms, vectors.start_within_ms, left_ms)
         generation = embeddings_request(context, vectors, caller.policy, deadline)
         generation = replace(generation, private=vectors.private)
@@ -125,7 +121,7 @@ def _request(
 def _response_request(context: DoorContext, caller: Caller, value: dict[str, Any], left_ms: int) -> GenerationRequest:
     """Return the request for a response, which is in the batch's file only. Raises ApiError."""
     with ExitStack() as held:
-        body = read_response_body(with_referenced_items(context, caller.tenant, value, held))
+        body = validated(ResponsesBody, with_referenced_items(context, caller.tenant, value, held))
         if body.background:
             raise unsupported("background", "a line of a batch has no connection that it could outlive")
         deadline = _deadline(context, caller, body.deadline_ms, body.start_within_ms, left_ms)

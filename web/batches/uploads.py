@@ -13,7 +13,7 @@ from shared.store.batches.files import PART_BYTES, Files, StoredFile
 from shared.store.batches.repeats import Repeats
 from web.api.digests import digest
 from web.batches.records import no_room_error
-from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.http.api_errors import ApiError, invalid, invalid_field, quoted
 from web.runtime.context import DoorContext
 
 _READ_BYTES = 65_536
@@ -69,7 +69,7 @@ class _Upload:
             self.filename = (event.filename or "file")[:_MAX_NAME_CHARS]
             return "file"
         if isinstance(event, File) or name not in _FIELDS or len(self.fields) >= _MAX_FIELDS or name in self.fields:
-            raise invalid_value([FieldError(name[:80], f"unknown or repeated field {quoted(name)} of the form")])
+            raise invalid_field(name[:80], f"unknown or repeated field {quoted(name)} of the form")
         self.fields[name] = ""
         return name
 
@@ -85,7 +85,7 @@ class _Upload:
     def _add_to_field(self, name: str, content: bytes | bytearray) -> None:
         self.fields[name] += content.decode("utf-8", "replace")
         if len(self.fields[name]) > _MAX_FIELD_BYTES:
-            raise invalid_value([FieldError(name, f"{name} is longer than {_MAX_FIELD_BYTES} characters")])
+            raise invalid_field(name, f"{name} is longer than {_MAX_FIELD_BYTES} characters")
 
     def _store(self, count: int) -> None:
         no_room = self._files.add_part(self.id, self._tenant, self._parts, bytes(self._held[:count]))
@@ -135,15 +135,15 @@ def receive_file(
 def _check_fields(upload: _Upload, longest_s: int) -> int:
     """Return how long the file is kept, in s. Raises ApiError."""
     if not upload.filename:
-        raise invalid_value([FieldError("file", "field 'file' is required")])
+        raise invalid_field("file", "field 'file' is required")
     purpose = upload.fields.get("purpose")
     if purpose != "batch":
         problem = "field 'purpose' is required" if purpose is None else f"purpose={quoted(purpose)} is not 'batch'"
-        raise invalid_value([FieldError("purpose", problem)])
+        raise invalid_field("purpose", problem)
     anchor = upload.fields.get("expires_after[anchor]", "created_at")
     if anchor != "created_at":
         name = "expires_after[anchor]"
-        raise invalid_value([FieldError(name, f"{name}={quoted(anchor)} is not 'created_at'")])
+        raise invalid(name, anchor, "'created_at'")
     seconds = upload.fields.get("expires_after[seconds]")
     if seconds is None:
         return longest_s
@@ -151,7 +151,7 @@ def _check_fields(upload: _Upload, longest_s: int) -> int:
         _SHORTEST_TTL_S <= int(seconds) <= max(longest_s, _SHORTEST_TTL_S)
     ):
         name, bounds = "expires_after[seconds]", f"from {_SHORTEST_TTL_S} to {longest_s}"
-        raise invalid_value([FieldError(name, f"{name}={quoted(seconds)} is not a whole number {bounds}")])
+        raise invalid(name, seconds, f"a whole number {bounds}")
     return int(seconds)
 
 

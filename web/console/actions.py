@@ -12,7 +12,7 @@ from shared.errors import ConfigError
 from shared.store.replies import CancelAnswer
 from web.console.current import current_feed
 from web.console.jobs import read_quietly
-from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.api_errors import ApiError, invalid_field
 from web.request.caller import acting_admin
 from web.runtime.current import current_context
 
@@ -47,7 +47,7 @@ def _view(act: Callable[[], str]) -> Callable[[], str]:
         try:
             return render_template("console/notice.html", notice=act())
         except ConfigError as error:
-            raise invalid_value([FieldError("name", str(error))]) from None
+            raise invalid_field("name", str(error)) from None
 
     return view
 
@@ -115,5 +115,5 @@ def named(field: str) -> str:
     """Return the name in a field of the form. Raises ApiError (422) if it is missing or too long."""
     name = request.form.get(field, "")
     if not 1 <= len(name) <= _MAX_NAME:
-        raise invalid_value([FieldError(field, f"{field}={name[:60]!r} is not 1 to {_MAX_NAME} characters")])
+        raise invalid_field(field, f"{field}={name[:60]!r} is not 1 to {_MAX_NAME} characters")
     return name

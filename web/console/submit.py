@@ -4,16 +4,16 @@ from dataclasses import replace
 
 from apiflask import APIBlueprint
 from flask import current_app, render_template, request
-from pydantic import ValidationError
 
 from shared.accounts.admin_actions import announce
 from shared.store.keys import is_tenant_name
+from web.api.body import validated
 from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody
 from web.console.actions import named
 from web.console.jobs import CONSOLE_FORM
 from web.console.panels import render_job
-from web.http.api_errors import FieldError, field_errors, invalid_value
+from web.http.api_errors import invalid_field
 from web.jobs.admission import offer
 from web.jobs.callers import Caller, enabled_policy
 from web.jobs.generation import native_request
@@ -35,7 +35,7 @@ def add_routes(bp: APIBlueprint) -> None:
         context, tenant = current_context(), named("tenant")
         if not is_tenant_name(tenant):
             problem = f"tenant={tenant[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'"
-            raise invalid_value([FieldError("tenant", problem)])
+            raise invalid_field("tenant", problem)
         body = _body()
         caller = Caller(tenant, _KEY_LABEL, enabled_policy(context, tenant))
         generation = native_request(body, read_deadline(context, caller, body, "poll"), context.settings)
@@ -57,7 +57,4 @@ def _body() -> SubmitBody:
     length = given.get("max_tokens", "")
     if isinstance(length, str) and length.isascii() and length.isdecimal() and len(length) < _MAX_DIGITS:
         given["max_tokens"] = int(length)
-    try:
-        return SubmitBody.model_validate(given)
-    except ValidationError as error:
-        raise invalid_value(field_errors(error)) from None
+    return validated(SubmitBody, given)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from werkzeug.datastructures import Headers
 
 from shared.jobs.job import JobView
+from web.api.body import validated
 from web.api.deadline import resolve_deadline
 from web.api.escalation import checks_of
 from web.api.refusals import Yield
-from web.api.request_schema import read_submit
+from web.api.request_schema import SubmitBody
 from web.gate import answers
 from web.gate.connection_keys import ConnectionKeys
 from web.gate.jobs import ConnectionJobs, GateJob
@@ -83,9 +84,7 @@ class FrameHandler:
             raise BadFrame("too_many_frames", message)
         text = request.text()
         assert caller is not None  # noqa: S101 - for mypy: every submit has a caller
-        body = read_submit(parse_json(text))
-        if isinstance(body, list):
-            raise invalid_value(body)
+        body = validated(SubmitBody, parse_json(text))
         deadline = resolve_deadline(
             "stream" if request.stream else "hold",
             named_ms=body.deadline_ms,

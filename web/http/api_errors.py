@@ -180,6 +180,16 @@ def invalid_value(invalid_fields: Sequence[FieldError]) -> ApiError:
     return ApiError("invalid_value", first.message + more, param=first.param or None, invalid_fields=invalid_fields)
 
 
+def invalid_field(param: str, message: str) -> ApiError:
+    """Return the error for one invalid field."""
+    return invalid_value([FieldError(param, message)])
+
+
+def invalid(param: str, value: object, expected: str) -> ApiError:
+    """Return the error for a field whose value is not what was expected."""
+    return invalid_field(param, f"{param}={quoted(value)} is not {expected}")
+
+
 def field_errors(error: ValidationError) -> list[FieldError]:
     """Convert the first 20 of pydantic's errors to FieldErrors, whose messages quote the invalid values."""
     found = []

@@ -7,7 +7,7 @@ from shared.settings.door import DoorSettings
 from shared.settings.webhook_hosts import parse_hosts
 from shared.store.repeat_lookup import EarlierRequest
 from shared.store.webhooks import Webhooks
-from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.api_errors import ApiError, invalid_field
 from web.http.callback_url import check_allowed, parse_url
 
 #: So many webhooks of a tenant may wait to be told. With the copies of its jobs they also count against its bytes.
@@ -30,13 +30,13 @@ def _check(client: redis.Redis, settings: DoorSettings, tenant: str, url: str) -
     try:
         check_allowed(parse_url(url), parse_hosts(settings.webhook_hosts))
     except ValueError as error:
-        raise invalid_value([FieldError("callback_url", str(error))]) from None
+        raise invalid_field("callback_url", str(error)) from None
     if not WebhookSecrets(client).get(tenant):
         message = (
             f"callback_url needs a secret for signatures, and tenant {tenant!r} has none: an operator sets it with "
             f"`penstock tenants set {tenant} --webhook-secret-file FILE`"
         )
-        raise invalid_value([FieldError("callback_url", message)])
+        raise invalid_field("callback_url", message)
     pending = Webhooks(client).count_of(tenant)
     if pending >= MAX_PENDING:
         message = (

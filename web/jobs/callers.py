@@ -8,7 +8,7 @@ from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.keys import is_tenant_name
 from web.api.refusals import retry_headers
-from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.api_errors import ApiError, invalid_field
 from web.runtime.context import DoorContext
 from web.sign_in.users import User
 
@@ -99,7 +99,7 @@ def caller_of_user(
 def _check_tenant_name(tenant: str | None, fields: CredentialFields) -> None:
     if tenant is not None and not is_tenant_name(tenant):
         problem = "is not 1 to 64 of letters, digits, '_' and '-'"
-        raise invalid_value([FieldError(fields.tenant, f"{fields.tenant}={tenant[:80]!r} {problem}")])
+        raise invalid_field(fields.tenant, f"{fields.tenant}={tenant[:80]!r} {problem}")
 
 
 def check_key(

@@ -13,7 +13,7 @@ from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
 from web.api.request_schema import MAX_MESSAGES
-from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.http.api_errors import ApiError, invalid_field, quoted
 from web.jobs.generation import GenerationRequest
 from web.jobs.tenant_jobs import erase_job, find_job
 from web.openai.chat_answers import parts_of
@@ -74,7 +74,7 @@ def _conversation(
     view = find_response(context, response_id, tenant)
     if view is not None and view.state is not JobState.SUCCEEDED:
         message = f"{_FIELD}={quoted(response_id)} cannot be continued: its status is {status_of(view)}"
-        raise invalid_value([FieldError(_FIELD, message)])
+        raise invalid_field(_FIELD, message)
     if view is not None:
         # No longer conversation is offered, and more than the longest body might never fit.
         n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
@@ -97,4 +97,4 @@ def _check_size(context: DoorContext, previous: str, messages: list[dict[str, An
             f"{_FIELD}={quoted(previous)}: the conversation would have {len(messages)} messages and {n_bytes} bytes, "
             f"and may have {MAX_MESSAGES} and {most}"
         )
-        raise invalid_value([FieldError(_FIELD, message)])
+        raise invalid_field(_FIELD, message)

@@ -6,7 +6,7 @@ from typing import Any
 
 from shared.jobs.job import JobView
 from web.api.request_schema import MAX_MESSAGES
-from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.http.api_errors import ApiError, invalid_field, quoted
 from web.jobs.conversations import find_response
 from web.openai.response_items import input_items, jobs_of, referenced_id
 from web.openai.responses_answers import PREFIX, namespaces_in, response_json
@@ -74,7 +74,7 @@ class _Referenced:
             self._bytes += n_bytes
             if self._bytes > self._context.settings.max_body_bytes:
                 most = self._context.settings.max_body_bytes
-                raise invalid_value([FieldError(where, f"{where}: the items of the input have more than {most} bytes")])
+                raise invalid_field(where, f"{where}: the items of the input have more than {most} bytes")
             self.is_private = self.is_private or view.private
             return item
         message = f"{where}={quoted(item_id)} was not found"
@@ -84,7 +84,7 @@ class _Referenced:
         if job_id not in self._views:
             if len(self._views) >= MAX_REFERENCED:
                 message = f"{where}: the input refers to items of more than {MAX_REFERENCED} responses"
-                raise invalid_value([FieldError(where, message)])
+                raise invalid_field(where, message)
             self._views[job_id] = find_response(self._context, PREFIX + job_id, self._tenant)
         return self._views[job_id]
 

@@ -13,7 +13,7 @@ from shared.jobs.route import RouteReason
 from shared.jobs.routing import RoutedRequest, Routing
 from web.api.digests import digest
 from web.api.job_json import LONGEST_POLL_MS
-from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller
 from web.jobs.generation import GenerationRequest
 from web.openai.structured_fields import STRUCTURED
@@ -175,7 +175,7 @@ def _check_min_tokens(generation: GenerationRequest) -> None:
     least = generation.payload.get("min_tokens")
     if least is not None and generation.max_tokens is not None and least > generation.max_tokens:
         message = f"min_tokens={least} is more than max_tokens={generation.max_tokens}"
-        raise invalid_value([FieldError("min_tokens", message)])
+        raise invalid_field("min_tokens", message)
 
 
 def _check_tools(generation: GenerationRequest, model: Model) -> None:

@@ -2,22 +2,20 @@
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from shared.candidates import candidates_in
 from shared.jobs.tenant_policy import TenantPolicy
+from web.api.body import validated
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
 from web.api.digests import body_digest, given_fields
 from web.api.escalation import checks_of
-from web.http.api_errors import ApiError, field_errors, invalid_value
+from web.http.api_errors import ApiError
 from web.jobs.generation import GenerationRequest, named_fields
 from web.openai.chat_answers import AnswerKind
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
-from web.openai.responses_tools import ResponsesWithTools
-from web.openai.tools_schema import ChatWithTools
+from web.openai.responses_schema import ResponsesBody
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
 
@@ -49,7 +47,7 @@ def text_request(
     return GenerationRequest(**named_fields(body) | converted)
 
 
-def response_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
+def response_request(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -> GenerationRequest:
     """Return the request for a response, without the values of headers and the conversation before it."""
     converted = {
         "payload": body.payload(),
@@ -86,26 +84,7 @@ def read_text_body(context: DoorContext, value: Any, kind: AnswerKind, policy: T
     forwarded = forwarded_of(context, value, kind, policy)
     if forwarded is not None:
         return forwarded
-    try:
-        return (ChatWithTools if kind == "chat" else CompletionBody).model_validate(value)
-    except ValidationError as error:
-        raise invalid_value(field_errors(error)) from None
-
-
-def read_response_body(value: Any) -> ResponsesWithTools:
-    """Return the validated body. Raises ApiError."""
-    try:
-        return ResponsesWithTools.model_validate(value)
-    except ValidationError as error:
-        raise invalid_value(field_errors(error)) from None
-
-
-def read_embeddings_body(value: Any) -> EmbeddingsBody:
-    """Return the validated body. Raises ApiError."""
-    try:
-        return EmbeddingsBody.model_validate(value)
-    except ValidationError as error:
-        raise invalid_value(field_errors(error)) from None
+    return _own_body(value, kind)
 
 
 def forwarded_of(
@@ -135,10 +114,14 @@ def forwarded_of(
 def _is_ours(value: dict[str, Any], kind: AnswerKind) -> bool:
     """Return whether our own engine could serve a body. Only then may any pool of its route take the request."""
     try:
-        (ChatWithTools if kind == "chat" else CompletionBody).model_validate(value)
-    except (ApiError, ValidationError):
+        _own_body(value, kind)
+    except ApiError:
         return False
     return True
+
+
+def _own_body(value: Any, kind: AnswerKind) -> ChatBody | CompletionBody:
+    return validated(ChatBody, value) if kind == "chat" else validated(CompletionBody, value)
 
 
 def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:

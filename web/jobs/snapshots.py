@@ -11,7 +11,7 @@ from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.redis_errors import store_faults
 from shared.store.replies import Overview
-from web.http.api_errors import FieldError, invalid_value
+from web.http.api_errors import invalid_field
 from web.runtime.context import DoorContext
 
 #: The most days of one call. `penstock usage` reads more.
@@ -135,7 +135,7 @@ def _checked(field: str, parse: Callable[[], T]) -> T:
     try:
         return parse()
     except ConfigError as error:
-        raise invalid_value([FieldError(field, str(error))]) from None
+        raise invalid_field(field, str(error)) from None
 
 
 def _first_default(last_day: date) -> date:

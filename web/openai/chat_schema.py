@@ -2,34 +2,21 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from shared.candidates import MAX_CANDIDATES
 from web.api.body import Body, NulFreeText, Prompt
-from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.body_sizes import MAX_FIELDS
 from web.api.candidates import CandidateCount
-from web.api.escalation import Escalate
-from web.api.ignored import NotesIgnored, ignored_as, note_ignored
-from web.api.inputs import read_inputs
-from web.api.request_schema import (
-    DEGRADE,
-    ESCALATE,
-    MAX_LOGPROBS,
-    MAX_MS,
-    MAX_TOKEN_ID,
-    MAX_TOKENS,
-    PRIVATE,
-    SIZES,
-    Messages,
-    Priority,
-    ReturnTicket,
-    SupersedeKey,
-    build_payload,
-)
+from web.api.ignored import ignored_as
+from web.api.inputs import TokenIds, read_inputs
+from web.api.request_schema import MAX_LOGPROBS, MAX_TOKENS, SIZES, AnswerFields, Sampling, build_payload
 from web.api.response_format import ResponseFormat
-from web.openai.accepted_fields import supported_fields, unsupported
+from web.http.api_errors import quoted
+from web.openai.accepted_fields import OpenAIFields
+from web.openai.chat_messages import ChatMessages, normalize_chat_message
 from web.openai.structured_fields import STRUCTURED_SIZES, StructuredFields
-from web.openai.vllm_sampling import VllmSampling
+from web.openai.tools_schema import NAME, Choice, Tools, tool_fields
 
 #: The default of `max_tokens` on the completions route, as in OpenAI's API.
 COMPLETION_MAX_TOKENS = 16
@@ -40,47 +27,42 @@ OPENAI_SIZES = {
     **STRUCTURED_SIZES,
     "stream_options": MAX_FIELDS,
 }
-#: Fields of a message that are ignored, and fields that are ignored only if they are empty.
-_MESSAGE_IGNORED = frozenset(
-    {
-        "annotations",
-        "name",
-        "reasoning",
-        "reasoning_content",
-        "reasoning_details",
-        "reasoning_opaque",
-        "reasoning_text",
-        "refusal",
-    }
+#: The fields of a chat that its template gets.
+_TOLD = ("reasoning_effort", "chat_template_kwargs")
+#: Variables of a template that the client may not set, because the engine does.
+_RESERVED = frozenset(
+    {"add_generation_prompt", "bos_token", "eos_token", "messages", "raise_exception", "strftime_now", "tools"}
 )
-#: Where a client would have a cache begin. Prefixes are cached without being asked for.
-_CACHE_MARKS = frozenset({"cache_control", "copilot_cache_control"})
-_MESSAGE_NEUTRAL = {
-    "audio": "audio is not supported",
-    "function_call": "tools are not supported",
-    # Mistral's package sends it with each message of the assistant.
-    "prefix": "an answer does not continue a message",
-    "tool_calls": "tools are not supported",
-}
-#: Maps the name of a role in OpenAI's API to the name that chat templates know.
-_ROLES = {"developer": "system"}
-#: A message with one of these roles and a text needs no conversion; nearly all messages are of this kind.
-_PLAIN_ROLES = ("system", "user", "assistant")
+
+
+def _check_variables(value: dict[str, Any]) -> dict[str, Any]:
+    for name in value:
+        if name in _RESERVED or not NAME.match(name):
+            raise ValueError(f"chat_template_kwargs {quoted(name)} is no name of a variable that a request may set")
+    return value
+
+
+TemplateVariables = Annotated[
+    dict[str, bool | int | float | Annotated[NulFreeText, Field(max_length=256)]],
+    Field(max_length=16),
+    AfterValidator(_check_variables),
+]
+#: A variable of the model's chat template.
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
 def _as_prompts(value: Any) -> list[str | list[int]]:
     return read_inputs(value, "prompt", MAX_CANDIDATES)
 
 
-_Ids = Annotated[list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]], Field(min_length=1)]
 Prompts = Annotated[
     list[str | list[int]],
     # It checks everything, so pydantic does not check the items once more.
     PlainValidator(
         _as_prompts,
         json_schema_input_type=Prompt
-        | _Ids
-        | Annotated[list[Prompt | _Ids], Field(min_length=1, max_length=MAX_CANDIDATES)],
+        | TokenIds
+        | Annotated[list[Prompt | TokenIds], Field(min_length=1, max_length=MAX_CANDIDATES)],
     ),
 ]
 
@@ -102,28 +84,38 @@ class StreamOptions(Body):
         return "all" if self.continuous_usage_stats else "last"
 
 
-class OpenAISampling(NotesIgnored, VllmSampling, StructuredFields):
-    """The common fields of the OpenAI routes that generate text; temperature and top_p have OpenAI's defaults."""
+class OpenAISampling(OpenAIFields, StructuredFields, Sampling, AnswerFields):
+    """The common fields of the OpenAI routes that generate text, with OpenAI's defaults and vLLM's additional names."""
 
     temperature: float = Field(1.0, ge=0, le=5)
     top_p: float = Field(1.0, ge=0, le=1)
-    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
+    top_k: int = Field(40, ge=-1, le=1_000_000, description="0 or -1: no limit")
+    repetition_penalty: float | None = Field(None, ge=0.01, le=10, description="vLLM's name of repeat_penalty")
     stream: bool = False
     stream_options: StreamOptions | None = None
-    deadline_ms: int | None = Field(
-        None, ge=1, description="the deadline in ms from now; with OpenAI's package, set it in extra_body"
-    )
-    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
-    supersede_key: SupersedeKey | None = None
-    return_ticket: ReturnTicket | None = None
-    priority: Priority = 0
-    degrade: bool = Field(default=True, description=DEGRADE)
-    private: bool = Field(default=False, description=PRIVATE)
-    escalate: Escalate | None = Field(None, description=ESCALATE)
+
+    @model_validator(mode="after")
+    def _require_one_penalty(self) -> "OpenAISampling":
+        if "repeat_penalty" in self.model_fields_set and self.repetition_penalty not in (None, self.repeat_penalty):
+            raise ValueError(
+                f"repetition_penalty={self.repetition_penalty} and repeat_penalty={self.repeat_penalty} are two names "
+                "of the same penalty"
+            )
+        return self
+
+    def sampling(self) -> dict[str, Any]:
+        """Return the sampling fields of the payload, under the names of the native route."""
+        fields = super().sampling() | {"top_k": max(0, self.top_k)}
+        if self.repetition_penalty is None:
+            return fields
+        asked = sorted({*fields["asked"], "repeat_penalty"})
+        return fields | {"repeat_penalty": self.repetition_penalty, "asked": asked}
 
 
 class OpenAIBody(OpenAISampling):
     """The common fields of the chat and completions routes."""
+
+    sizes = OPENAI_SIZES
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     response_format: ResponseFormat | None = None
@@ -155,20 +147,26 @@ class OpenAIBody(OpenAISampling):
         """How many of the answers are returned."""
         return self.n
 
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_supported_fields(cls, value: Any) -> Any:
-        return supported_fields(value, frozenset(cls.model_fields)) if isinstance(value, dict) else value
-
 
 class ChatBody(OpenAIBody):
-    """The body of `POST /v1/chat/completions`."""
+    """The body of `POST /v1/chat/completions`, in whose answer the model may call tools."""
 
-    messages: Messages
+    message_list = "messages"
+
+    messages: ChatMessages
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     logprobs: bool = False
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="how many alternatives to return for each token; requires logprobs"
+    )
+    tools: Tools | None = None
+    tool_choice: Choice | None = Field(None, description="auto, none, required, a function, or allowed_tools")
+    parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
+    reasoning_effort: ReasoningEffort | None = Field(
+        None, description="a variable of the model's chat template; without effect if the template does not use it"
+    )
+    chat_template_kwargs: TemplateVariables | None = Field(
+        None, description="variables of the model's chat template, such as enable_thinking"
     )
 
     @model_validator(mode="after")
@@ -177,14 +175,18 @@ class ChatBody(OpenAIBody):
             raise ValueError(f"top_logprobs={self.top_logprobs} requires logprobs to be true")
         return self
 
-    @model_validator(mode="before")
+    @model_validator(mode="after")
+    def _check_choice(self) -> "ChatBody":
+        tool_fields(self.tools, self.tool_choice, self.parallel_tool_calls)
+        return self
+
     @classmethod
-    def _normalize_messages(cls, value: Any) -> Any:
-        check_sizes(value, OPENAI_SIZES, messages="messages")
-        if isinstance(value, dict) and isinstance(value.get("messages"), list):
-            messages = [normalize_message(item, f"messages[{i}]") for i, item in enumerate(value["messages"])]
-            return value | {"messages": messages}
-        return value
+    def converted(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the body with its messages in the native format. Raises ApiError."""
+        messages = value.get("messages")
+        if not isinstance(messages, list):
+            return value
+        return value | {"messages": [normalize_chat_message(item, f"messages[{i}]") for i, item in enumerate(messages)]}
 
     @property
     def requested_max_tokens(self) -> int | None:
@@ -193,10 +195,12 @@ class ChatBody(OpenAIBody):
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
-        messages = [message.model_dump() for message in self.messages]
+        prompt = {"messages": [message.model_dump(exclude_none=True) for message in self.messages], "parts": True}
         top = (self.top_logprobs or 0) if self.logprobs else None
+        tools = tool_fields(self.tools, self.tool_choice, self.parallel_tool_calls)
+        told = {name: given for name in _TOLD if (given := getattr(self, name)) is not None}
         form = self.answer_format(self.response_format)
-        return build_payload(self, {"messages": messages}, form, top, self.candidates)
+        return build_payload(self, prompt, form, top, self.candidates) | tools | told
 
 
 class CompletionBody(OpenAIBody):
@@ -210,14 +214,10 @@ class CompletionBody(OpenAIBody):
         description="how many alternatives to return for each token; 0: only the logprob of the token itself",
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _read_fields(cls, value: Any) -> Any:
-        check_sizes(value, OPENAI_SIZES)
-        if isinstance(value, dict) and value.get("logprobs") is False:
-            # On the chat route, false means no logprobs. Some clients send false to the completions route too.
-            value = value | {"logprobs": None}
-        return value
+    def converted(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the body. On the chat route, `logprobs: false` means none. Some clients send it to this route too."""
+        return value | {"logprobs": None} if value.get("logprobs") is False else value
 
     @model_validator(mode="after")
     def _check_candidates(self) -> "CompletionBody":
@@ -255,50 +255,3 @@ def check_candidates(n: int, prompts: int) -> None:
     if n * prompts > MAX_CANDIDATES:
         asked = f"n={n} for each of {prompts} prompts makes {n * prompts} answers"
         raise ValueError(f"{asked}; at most {MAX_CANDIDATES} are allowed")
-
-
-def normalize_message(item: Any, where: str) -> Any:
-    """Convert a message to the native format: join its text parts, and rename its role.
-
-    Raises ApiError(unsupported_parameter) if the message uses tools, audio, or parts other than text. The error names
-    the message by its path in the body, `where`.
-    """
-    if not isinstance(item, dict):
-        return item
-    if len(item) == 2 and item.get("role") in _PLAIN_ROLES and isinstance(item.get("content"), str):
-        return item
-    kept: dict[str, Any] = {}
-    for name, given in item.items():
-        if name in _MESSAGE_NEUTRAL and given:
-            raise unsupported(f"{where}.{name}", _MESSAGE_NEUTRAL[name])
-        if given is not None and name in _CACHE_MARKS:
-            note_ignored(f"messages.{name}")
-        elif given is not None and name not in _MESSAGE_IGNORED | _MESSAGE_NEUTRAL.keys():
-            kept[name] = given
-    role = kept.get("role")
-    if role in ("tool", "function"):
-        raise unsupported(f"{where}.role", "tools are not supported")
-    content = kept.get("content")
-    if isinstance(content, list):
-        kept["content"] = join_parts(content, f"{where}.content", can_refuse=role == "assistant")
-    elif content is None and role == "assistant":
-        # The assistant of another server may have refused to answer; then this text is its whole message.
-        refusal = item.get("refusal")
-        kept["content"] = refusal if isinstance(refusal, str) else ""
-    return kept | {"role": _ROLES.get(str(role), role)}
-
-
-def join_parts(parts: list[Any], where: str, *, can_refuse: bool = False) -> str:
-    """Return the text of a message's parts. A part of type refusal is accepted if `can_refuse`.
-
-    Raises ApiError(unsupported_parameter), which names the part by the path of the list in the body, `where`.
-    """
-    return "".join(_part_text(part, f"{where}[{i}]", can_refuse=can_refuse) for i, part in enumerate(parts))
-
-
-def _part_text(part: Any, where: str, *, can_refuse: bool) -> str:
-    kind: Any = part.get("type") if isinstance(part, dict) else None
-    field = "refusal" if can_refuse and kind == "refusal" else "text"
-    if (kind in ("text", "input_text", "output_text") or field == "refusal") and isinstance(part.get(field), str):
-        return str(part[field])
-    raise unsupported(where, "only parts of type text are accepted")

@@ -5,40 +5,20 @@ and the answer need is validated here, and the upstream validates the rest.
 """
 
 from abc import abstractmethod
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from web.api.body import NulFreeText
+from web.api.body import validated
 from web.api.body_sizes import check_sizes
 from web.api.candidates import CandidateCount
-from web.api.escalation import Escalate
-from web.api.request_schema import MAX_MESSAGES, MAX_MS, MAX_TOKENS, Priority, ReturnTicket, SupersedeKey
-from web.http.api_errors import field_errors, invalid_value
+from web.api.request_schema import MAX_MESSAGES, MAX_TOKENS, AnswerFields
 from web.openai.accepted_fields import unsupported
 from web.openai.chat_schema import Prompts, StreamOptions, check_candidates
 from web.openai.structured_fields import STRUCTURED
 
 #: Fields that the upstream does not receive as they are: Penstock's own, and those that the worker sets.
-_OWN = frozenset(
-    {
-        "degrade",
-        "deadline_ms",
-        "escalate",
-        "max_tokens",
-        "messages",
-        "model",
-        "n",
-        "priority",
-        "private",
-        "prompt",
-        "return_ticket",
-        "start_within_ms",
-        "stream",
-        "stream_options",
-        "supersede_key",
-    }
-)
+_OWN = frozenset({*AnswerFields.model_fields, "max_tokens", "messages", "n", "prompt", "stream", "stream_options"})
 #: Other servers' names of max_tokens. The upstream receives the length only in its own field.
 _LENGTHS = ("n_predict", "max_new_tokens", "num_predict", "max_output_tokens", "max_gen_len")
 #: Fields with which some servers generate more answers than `n`. Only these values do not.
@@ -56,25 +36,16 @@ class ForwardedStreamOptions(StreamOptions):
     model_config = ConfigDict(extra="ignore")
 
 
-class ForwardedBody(BaseModel):
+class ForwardedBody(AnswerFields):
     """The fields that Penstock reads of a body that it passes on."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow")
 
-    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     n: CandidateCount = 1
     stream: bool | None = None
     stream_options: ForwardedStreamOptions | None = None
-    deadline_ms: int | None = Field(None, ge=1)
-    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
-    supersede_key: SupersedeKey | None = None
-    return_ticket: ReturnTicket | None = None
-    priority: Priority = 0
-    degrade: bool = True
-    private: bool = False
-    escalate: Escalate | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -153,7 +124,4 @@ class ForwardedCompletion(ForwardedBody):
 
 def read_forwarded(value: Any, *, chat: bool) -> ForwardedBody:
     """Return the validated body. Raises ApiError."""
-    try:
-        return (ForwardedChat if chat else ForwardedCompletion).model_validate(value)
-    except ValidationError as error:
-        raise invalid_value(field_errors(error)) from None
+    return validated(ForwardedChat if chat else ForwardedCompletion, value)

@@ -1,15 +1,14 @@
 """Validate the body of `POST /v1/rerank`, and convert the scores to a response in Jina's form; pure functions."""
 
+from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from shared.jobs.job import JobView
 from web.api.body import Body, NulFreeText
-from web.api.body_sizes import check_sizes
-from web.api.ignored import NotesIgnored
-from web.api.request_schema import MAX_MS, PRIVATE, Priority, ReturnTicket
-from web.openai.accepted_fields import supported_fields
+from web.api.request_schema import QueueFields
+from web.openai.accepted_fields import OpenAIFields
 
 #: How many documents a request may have, and how many characters its query may have. The model reads the query again
 #: with each document, so a long query costs as much as many documents.
@@ -38,28 +37,18 @@ Documents = Annotated[
 ]
 
 
-class RerankBody(NotesIgnored, Body):
+class RerankBody(OpenAIFields, QueueFields):
     """The body of `POST /v1/rerank`. One job scores all its documents."""
+
+    sizes = MappingProxyType({"documents": MAX_DOCUMENTS})
 
     query: Annotated[NulFreeText, Field(min_length=1, max_length=MAX_QUERY)]
     documents: Documents
-    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] | None = None
     top_n: int | None = Field(None, ge=1, description="return only this many of the best documents")
     return_documents: bool = Field(default=False, description="true: return the texts of the documents too")
     truncation: bool = Field(
         default=False, description="true: cut documents that do not fit into the context, instead of an error"
     )
-    deadline_ms: int | None = Field(None, ge=1, description="the deadline in ms from now")
-    start_within_ms: int | None = Field(None, ge=1, le=MAX_MS)
-    return_ticket: ReturnTicket | None = None
-    private: bool = Field(default=False, description=PRIVATE)
-    priority: Priority = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_supported_fields(cls, value: Any) -> Any:
-        check_sizes(value, {"documents": MAX_DOCUMENTS})
-        return supported_fields(value, frozenset(cls.model_fields)) if isinstance(value, dict) else value
 
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""

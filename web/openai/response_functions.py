@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from web.api.ignored import note_ignored
-from web.http.api_errors import FieldError, invalid_value, quoted
+from web.http.api_errors import invalid, invalid_field, quoted
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.tools_schema import (
     MAX_NAME,
@@ -168,9 +168,9 @@ def _functions(tool: Any, where: str, own_names: Counter[str]) -> list[dict[str,
     namespace, inner = tool.get("name"), tool.get("tools")
     if not isinstance(namespace, str) or not 1 <= len(namespace) <= MAX_NAME:
         message = f"{where}.name={quoted(namespace)} is not a name of 1 to {MAX_NAME} characters"
-        raise invalid_value([FieldError(f"{where}.name", message)])
+        raise invalid_field(f"{where}.name", message)
     if not isinstance(inner, list):
-        raise invalid_value([FieldError(f"{where}.tools", f"{where}.tools={quoted(inner)} is not a list of functions")])
+        raise invalid(f"{where}.tools", inner, "a list of functions")
     check_number_of_tools(inner, f"{where}.tools")
     functions = [_function(tool, f"{where}.tools[{i}]") for i, tool in enumerate(inner)]
     return [_in_namespace(tool, namespace, own_names) for tool in functions]
@@ -204,8 +204,8 @@ def _qualified(tool: dict[str, Any], where: str) -> tuple[str | None, str]:
     """Return the names of a function's namespace, or None, and of the function."""
     name, namespace = tool.get("name"), tool.get("namespace")
     if not isinstance(name, str):
-        raise invalid_value([FieldError(f"{where}.name", f"{where}.name={quoted(name)} is not the name of a tool")])
+        raise invalid(f"{where}.name", name, "the name of a tool")
     if not isinstance(namespace, str | None):
         message = f"{where}.namespace={quoted(namespace)} is not the name of a namespace"
-        raise invalid_value([FieldError(f"{where}.namespace", message)])
+        raise invalid_field(f"{where}.namespace", message)
     return namespace, name

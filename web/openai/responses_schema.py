@@ -1,34 +1,31 @@
 """Validate the body of `POST /v1/responses`, with the rules of web/openai/accepted_fields.py; pure functions."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from web.api.body import NulFreeText, Prompt, require_text
-from web.api.body_sizes import MAX_FIELDS, check_sizes
-from web.api.ignored import note_ignored
-from web.api.request_schema import (
-    MAX_LOGPROBS,
-    MAX_MESSAGES,
-    MAX_METADATA,
-    MAX_TOKENS,
-    Messages,
-    Metadata,
-    build_payload,
-)
+from web.api.body import Body, NulFreeText, Prompt, require_text
+from web.api.body_sizes import MAX_FIELDS
+from web.api.ignored import ignored_as, note_ignored
+from web.api.request_schema import MAX_LOGPROBS, MAX_MESSAGES, MAX_METADATA, MAX_TOKENS, Metadata, build_payload
 from web.api.response_format import ResponseFormat, check_keywords
-from web.openai.accepted_fields import VERBOSITIES, shown, supported_fields, unsupported
-from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, normalize_message
+from web.http.api_errors import invalid, invalid_field, quoted
+from web.http.callback_url import CallbackUrl
+from web.openai.accepted_fields import VERBOSITIES, shown, unsupported
+from web.openai.chat_messages import MAX_TOOLS, ChatMessages, join_parts, normalize_message
+from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, ReasoningEffort
+from web.openai.response_functions import (
+    SeenNames,
+    namespaces_of,
+    plain_tools,
+    read_response_choice,
+    read_response_tools,
+    repeated_choice,
+    repeated_tools,
+)
+from web.openai.tools_schema import ToolChoice, tool_fields
 
-#: Fields that are accepted only with these values, in addition to the fields in `_NEUTRAL` of accepted_fields.py.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "context_management": ([],),
-    "truncation": ("disabled",),
-}
-#: Fields that are accepted and ignored, in addition to `_IGNORED` of accepted_fields.py. The first bounds the calls of
-#: tools that OpenAI's servers run.
-_IGNORED = frozenset({"max_tool_calls"})
 _SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA}
 _SIZES |= dict.fromkeys(("include", "reasoning", "text"), MAX_FIELDS)
 #: The value of `include` that asks for something.
@@ -49,6 +46,8 @@ _NOT_INCLUDED = frozenset(
 _MAX_REPEATED_SCHEMA = 8_192
 #: Fields of an input item that are ignored. They are sent by clients whose input repeats an item of a response.
 _ITEM_IGNORED = frozenset({"id", "phase", "status", "type"})
+#: Between two texts of reasoning that become one.
+_BETWEEN = "\n\n"
 
 
 def check_include(name: Any) -> bool:
@@ -68,18 +67,83 @@ def _check_includes(value: Any) -> Any:
     return [name for name in value if check_include(name)] if isinstance(value, list) else value
 
 
-def input_text(value: Any) -> Any:
-    """Return an input that is a text as a list with one message; any other value is returned unchanged."""
-    return [{"role": "user", "content": require_text(value)}] if isinstance(value, str) else value
-
-
 def _as_messages(value: Any) -> Any:
-    if isinstance(value, list):
-        return [input_message(item, f"input[{i}]") for i, item in enumerate(value)]
-    return input_text(value)
+    """Convert the input to messages. Calls become part of the message of the assistant that they follow.
+
+    Reasoning becomes part of the message that it precedes, if that is the assistant's.
+    """
+    if not isinstance(value, list):
+        return [{"role": "user", "content": require_text(value)}] if isinstance(value, str) else value
+    messages: list[Any] = []
+    thought = ""
+    for i, item in enumerate(value):
+        kind = item.get("type") if isinstance(item, dict) else None
+        if kind == "function_call":
+            _add_call(messages, item, f"input[{i}]")
+        elif kind == "function_call_output":
+            messages.append(_result(item, f"input[{i}]"))
+        elif kind == "reasoning":
+            thought += _reasoning_text(item)
+            continue
+        else:
+            messages.append(_message(item, f"input[{i}]"))
+        if thought:
+            _add_reasoning(messages, thought)
+            thought = ""
+    return messages
 
 
-def input_message(item: Any, where: str) -> Any:
+def _reasoning_text(item: dict[str, Any]) -> str:
+    """Return the text of an item; "" if it has none, because another server has encrypted or summarized it."""
+    parts = item.get("content")
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _add_reasoning(messages: list[Any], thought: str) -> None:
+    last = messages[-1]
+    if isinstance(last, dict) and last.get("role") == "assistant":
+        before = last.get("reasoning_content")
+        messages[-1] = last | {"reasoning_content": f"{before}{_BETWEEN}{thought}" if before else thought}
+
+
+def _add_call(messages: list[Any], item: dict[str, Any], where: str) -> None:
+    given = {name: item.get(name) for name in ("call_id", "name", "arguments")}
+    for name, text in given.items():
+        if not isinstance(text, str):
+            raise invalid(f"{where}.{name}", text, "a text")
+    function = {"name": given["name"], "arguments": given["arguments"]}
+    call = {"id": given["call_id"], "type": "function", "function": function, "namespace": item.get("namespace")}
+    last = messages[-1] if messages else None
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+    elif "tool_calls" not in last:
+        # The message may be an object of the client's body, which stays as it is.
+        messages[-1] = last | {"tool_calls": [call]}
+    elif len(last["tool_calls"]) >= MAX_TOOLS:
+        raise invalid_field(where, f"{where} is one of more than {MAX_TOOLS} calls of one message")
+    else:
+        last["tool_calls"].append(call)
+
+
+def _result(item: dict[str, Any], where: str) -> Any:
+    call_id = item.get("call_id")
+    if not isinstance(call_id, str):
+        raise invalid(f"{where}.call_id", call_id, "a text")
+    return {"role": "tool", "tool_call_id": call_id, "content": _output_text(item.get("output"), f"{where}.output")}
+
+
+def _output_text(output: Any, where: str) -> str:
+    """Return the result of a call as one text. Raises ApiError, which names it by its path in the body, `where`."""
+    text = join_parts(output, where) if isinstance(output, list) else "" if output is None else output
+    if not isinstance(text, str):
+        raise invalid_field(where, f"{where}={quoted(output)} is neither a text nor a list of texts")
+    if "\x00" in text:
+        raise invalid_field(where, f"{where} contains a NUL character (\\u0000), which is not allowed")
+    return text
+
+
+def _message(item: Any, where: str) -> Any:
     """Convert an input item to a message. Raises ApiError, which names the item by its path in the body, `where`."""
     if not isinstance(item, dict):
         return item
@@ -109,12 +173,40 @@ def _as_response_format(text: Any) -> Any:
     return {"type": kind, "json_schema": {name: part for name, part in given.items() if name != "type"}}
 
 
+Summary = Literal["auto", "concise", "detailed"]
+
+
+class Reasoning(Body):
+    """How the model reasons. Its own text is returned in any case, so no summary is made of it."""
+
+    effort: ReasoningEffort | None = None
+    summary: Annotated[Summary | None, ignored_as("reasoning.summary")] = None
+    generate_summary: Annotated[Summary | None, ignored_as("reasoning.generate_summary")] = None
+    #: Which earlier reasoning the model sees, which is up to its template here.
+    context: Annotated[Literal["auto", "current_turn", "all_turns"] | None, ignored_as("reasoning.context")] = None
+
+
+def _read_reasoning(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    for name, given in value.items():
+        if name not in Reasoning.model_fields and given is not None:
+            raise unsupported(f"reasoning.{shown(name)}", f"{shown(name)}={shown(given)!r} was requested")
+    return {name: given for name, given in value.items() if name in Reasoning.model_fields}
+
+
 class ResponsesBody(OpenAISampling):
-    """The body of `POST /v1/responses`."""
+    """The body of `POST /v1/responses`: a request in which the answer may reason and call tools."""
+
+    sizes = _SIZES
+    message_list = "input"
+    #: It bounds the calls of tools that OpenAI's servers run.
+    more_ignored = frozenset({"max_tool_calls"})
+    more_neutral: ClassVar[dict[str, tuple[Any, ...]]] = {"context_management": ([],), "truncation": ("disabled",)}
 
     input: Annotated[
-        Messages,
-        Field(description="a text, or a list of messages"),
+        ChatMessages,
+        Field(description="a text, or a list of messages, calls of functions and their outputs"),
         BeforeValidator(
             _as_messages,
             json_schema_input_type=Prompt
@@ -139,15 +231,23 @@ class ResponsesBody(OpenAISampling):
     )
     #: In OpenAI's API, the default is true.
     store: bool = Field(default=True, description="false: the response cannot be read or continued later")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _keep_supported_fields(cls, value: Any) -> Any:
-        check_sizes(value, _SIZES, messages="input")
-        if not isinstance(value, dict):
-            return value
-        known = frozenset(cls.model_fields)
-        return supported_fields(value, known, more_ignored=_IGNORED, more_neutral=_NEUTRAL)
+    tools: Annotated[
+        list[dict[str, Any]] | None,
+        Field(description="functions that the answer may call"),
+        BeforeValidator(read_response_tools, json_schema_input_type=list[dict[str, Any]] | None),
+    ] = None
+    tool_choice: Annotated[
+        ToolChoice | None,
+        Field(description="auto, none, required, a function, or allowed_tools"),
+        BeforeValidator(read_response_choice, json_schema_input_type=str | dict[str, Any] | None),
+    ] = None
+    parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
+    reasoning: Annotated[
+        Reasoning | None,
+        Field(description="effort: a variable of the model's chat template"),
+        BeforeValidator(_read_reasoning, json_schema_input_type=Reasoning | None),
+    ] = None
+    callback_url: CallbackUrl | None = None
 
     @model_validator(mode="after")
     def _require_include(self) -> "ResponsesBody":
@@ -161,34 +261,70 @@ class ResponsesBody(OpenAISampling):
             raise ValueError("store=false is not valid with background=true, whose response is read later")
         return self
 
+    @model_validator(mode="after")
+    def _check_callback(self) -> "ResponsesBody":
+        if self.callback_url is not None and not self.background:
+            message = "callback_url is only valid with background=true: otherwise the answer itself tells the end"
+            raise invalid_field("callback_url", message)
+        return self
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> "ResponsesBody":
+        self.tool_fields()
+        return self
+
+    def tool_fields(self) -> dict[str, Any]:
+        """Return the fields of the payload for the tools; none if the answer may call no tool."""
+        return tool_fields(plain_tools(self.tools), self._seen.choice(self.tool_choice), self.parallel_tool_calls)
+
     @property
     def _alternatives(self) -> int | None:
         """How many alternatives to return for each token; None if no logprobs were requested."""
         return (self.top_logprobs or 0) if self.include else None
 
+    @property
+    def _seen(self) -> SeenNames:
+        return SeenNames(namespaces_of(self.tools))
+
+    @property
+    def _effort(self) -> str | None:
+        return self.reasoning.effort if self.reasoning else None
+
     def payload(self) -> dict[str, Any]:
         """Return the payload that the engine reads."""
-        messages = [message.model_dump() for message in self.input]
+        messages = [self._seen.message(message.model_dump()) for message in self.input]
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         wanted = self.answer_format(self.text)
-        return build_payload(self, {"messages": [*system, *messages]}, wanted, self._alternatives)
+        payload = build_payload(self, {"messages": [*system, *messages], "parts": True}, wanted, self._alternatives)
+        effort = {} if self._effort is None else {"reasoning_effort": self._effort}
+        return payload | self.tool_fields() | effort
 
     def form(self) -> dict[str, Any]:
-        """Return the fields of the request that response objects repeat: numbers, names and the answer's schema."""
-        return {
-            "api": "responses",
-            "background": self.background,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_output_tokens": self.max_output_tokens,
-            "format": self.text.type if self.text else "text",
-            "top_logprobs": self._alternatives,
-            "previous": self.previous_response_id,
-            "store": self.store,
-            "instructed": bool(self.instructions),
-        } | self._schema_form()
-
-    def _schema_form(self) -> dict[str, Any]:
-        """Return the schema of the answer, with its name and options, unless it is missing or too long."""
+        """Return the fields of the request that response objects repeat, and what reading the answer needs."""
         schema = self.text.json_schema if self.text else None
-        return {"schema": schema} if schema and len(json.dumps(schema)) <= _MAX_REPEATED_SCHEMA else {}
+        calls = bool(self.tool_fields())
+        namespaces = namespaces_of(self.tools) if calls else {}
+        return (
+            {
+                "api": "responses",
+                "background": self.background,
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "max_output_tokens": self.max_output_tokens,
+                "format": self.text.type if self.text else "text",
+                "top_logprobs": self._alternatives,
+                "previous": self.previous_response_id,
+                "store": self.store,
+                "instructed": bool(self.instructions),
+            }
+            | ({"schema": schema} if schema and len(json.dumps(schema)) <= _MAX_REPEATED_SCHEMA else {})
+            | {"parts": True, "calls": calls, "effort": self._effort}
+            | self._tools_form()
+            | ({"namespaces": namespaces} if namespaces else {})
+        )
+
+    def _tools_form(self) -> dict[str, Any]:
+        if not self.tools:
+            return {}
+        tools, choice = repeated_tools(self.tools), repeated_choice(self.tool_choice)
+        return {"tools": tools, "tool_choice": choice, "parallel": self.parallel_tool_calls is not False}

@@ -8,7 +8,7 @@ from flask import Request, g, request
 from gunicorn.http.errors import ParseException  # type: ignore[import-untyped]  # ships no types
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.api_errors import ApiError, invalid_field
 from web.http.json_body import parse_json
 
 #: The largest retry count that a client may name.
@@ -108,5 +108,5 @@ def retry_attempt() -> int:
         return int(text)
     if named is not None:
         message = f"X-Attempt={named[:60]!r} is not a whole number from 0 to {MAX_ATTEMPT}"
-        raise invalid_value([FieldError("X-Attempt", message)])
+        raise invalid_field("X-Attempt", message)
     return 0

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from shared.store.batches.repeats import Repeats
 from web.api.digests import body_digest, digest, given_fields
-from web.http.api_errors import FieldError, invalid_value
+from web.http.api_errors import invalid_field
 from web.jobs.generation import GenerationRequest
 from web.request.body import raw_body_digest
 from web.request.telemetry import client_request_id
@@ -76,7 +76,5 @@ def _idempotency_digest() -> str | None:
     if key is None:
         return None
     if not 1 <= len(key) <= _MAX_KEY_CHARS:
-        raise invalid_value(
-            [FieldError("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; use 1 to {_MAX_KEY_CHARS}")]
-        )
+        raise invalid_field("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; use 1 to {_MAX_KEY_CHARS}")
     return digest("idempotency", key)

@@ -10,7 +10,7 @@ from shared.jobs.job import JobView
 from web.api.job_json import job_json
 from web.api.stream_format import frame
 from web.http import shutdown
-from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.api_errors import ApiError, invalid_field
 from web.jobs.event_stream import (
     READER_CHECK_INTERVAL_S,
     JobEnded,
@@ -73,7 +73,7 @@ def _last_event_id() -> str | None:
     match = _STREAM_ID.match(text)
     if match and all(int(number or 0) <= _MAX_STREAM_NUMBER for number in match.groups()):
         return text
-    raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is not the id of an event")])
+    raise invalid_field(name, f"{name}={text[:60]!r} is not the id of an event")
 
 
 def _frames(context: DoorContext, view: JobView, after: str | None, client: ClientWatch) -> Iterator[str]:

@@ -12,7 +12,7 @@ from web.api.job_json import job_json
 from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody
 from web.http import shutdown
-from web.http.api_errors import FieldError, invalid_value
+from web.http.api_errors import invalid_field
 from web.jobs.admission import offer
 from web.jobs.event_tickets import ticket_issuer
 from web.jobs.generation import GenerationRequest, native_request
@@ -104,11 +104,11 @@ def page() -> Response:
     context, caller = current_context(), current_caller()
     status = request.args.get("status")
     if status is not None and status not in set(JobState):
-        raise invalid_value([FieldError("status", f"status={status[:60]!r} is not one of {', '.join(JobState)}")])
+        raise invalid_field("status", f"status={status[:60]!r} is not one of {', '.join(JobState)}")
     limit = _whole_number("limit", request.args.get("limit", "20"), 1, _MAX_PAGE_JOBS)
     cursor = request.args.get("cursor")
     if cursor is not None and not 1 <= len(cursor) <= _MAX_CURSOR_CHARS:
-        raise invalid_value([FieldError("cursor", f"cursor={cursor[:60]!r} is not the cursor of a page")])
+        raise invalid_field("cursor", f"cursor={cursor[:60]!r} is not the cursor of a page")
     found = list_jobs(context, caller.tenant, status=status, limit=limit, cursor=cursor)
     return json_response(
         {
@@ -171,7 +171,7 @@ def _whole_number(name: str, text: str, low: int, high: int, param: str = "") ->
     """Return the number in a text. Raises ApiError, which names the field or header `param`, by default `name`."""
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
         message = f"{name}={text[:60]!r} is not a whole number from {low} to {high}"
-        raise invalid_value([FieldError(param or name, message)])
+        raise invalid_field(param or name, message)
     return int(text)
 
 

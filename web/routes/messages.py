@@ -15,8 +15,8 @@ from web.api.job_json import route_headers
 from web.http.api_errors import ApiError
 from web.jobs.generation import GenerationRequest
 from web.jobs.openai_requests import text_request
+from web.openai.chat_schema import ChatBody
 from web.openai.forwarded_schema import ForwardedBody
-from web.openai.tools_schema import ChatWithTools
 from web.request.caller import current_caller
 from web.request.deadline import read_deadline
 from web.request.ignored_fields import name_ignored
@@ -75,7 +75,7 @@ def count_tokens(body: CountTokensBody) -> Response:
     return name_ignored(context, body, response)
 
 
-def _chat(context: DoorContext, body: CountTokensBody) -> ChatWithTools | ForwardedBody:
+def _chat(context: DoorContext, body: CountTokensBody) -> ChatBody | ForwardedBody:
     """Return the body as a chat for the model that it names: for an upstream, or for our own engine.
 
     A route with other pools too is one of upstreams only for bodies that our own engine could not serve. Raises

@@ -16,7 +16,6 @@ from web.openai.chat_answers import AnswerKind, UsageChunks, answer_format
 from web.openai.chat_schema import ChatBody, CompletionBody
 from web.openai.chat_stream import ChatStream
 from web.openai.forwarded_schema import ForwardedBody
-from web.openai.tools_schema import ChatWithTools
 from web.request.caller import current_caller
 from web.request.deadline import read_deadline
 from web.request.ignored_fields import name_ignored
@@ -69,7 +68,7 @@ def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Ca
 
 @bp.post("/v1/chat/completions")
 @_forwarded_first("chat")
-@bp.input(ChatWithTools, arg_name="body")
+@bp.input(ChatBody, arg_name="body")
 @bp.doc(
     summary="Create a chat completion, plain or streaming",
     description="Closing the connection cancels the job. If the job does not succeed, the answer is an error with "
@@ -79,7 +78,7 @@ def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Ca
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
     },
 )
-def chat(body: ChatWithTools) -> Response:
+def chat(body: ChatBody) -> Response:
     """Generate the next message of a chat."""
     return _serve(body, "chat")
 

@@ -12,7 +12,7 @@ from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
-from web.http.api_errors import ApiError, FieldError, invalid_value, quoted
+from web.http.api_errors import ApiError, invalid, invalid_field
 from web.jobs.admission import AdmittedJob, offer
 from web.jobs.callers import Caller
 from web.jobs.conversations import (
@@ -27,8 +27,7 @@ from web.jobs.openai_requests import response_request
 from web.openai.accepted_fields import unsupported
 from web.openai.response_events import ResponseEvents
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
-from web.openai.responses_schema import check_include
-from web.openai.responses_tools import ResponsesWithTools
+from web.openai.responses_schema import ResponsesBody, check_include
 from web.request.body import DoorRequest
 from web.request.caller import current_caller
 from web.request.deadline import read_deadline
@@ -65,7 +64,7 @@ def _with_references(view: Callable[..., Response]) -> Callable[..., Response]:
 
 @bp.post("/v1/responses")
 @_with_references
-@bp.input(ResponsesWithTools, arg_name="body")
+@bp.input(ResponsesBody, arg_name="body")
 @bp.doc(
     summary="Create a response, plain, streaming or in the background",
     description="Without background, closing the connection cancels the job, and a job that does not succeed is "
@@ -76,7 +75,7 @@ def _with_references(view: Callable[..., Response]) -> Callable[..., Response]:
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
     },
 )
-def create(body: ResponsesWithTools) -> Response:
+def create(body: ResponsesBody) -> Response:
     """Offer a job and answer as the body requests: with the whole response, a stream, or a background response."""
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
@@ -114,9 +113,7 @@ def read(response_id: str) -> Response:
     """Return the response as it is now, or stream its events."""
     stream, after = _query_bool("stream"), _starting_after()
     if after is not None and not stream:
-        raise invalid_value(
-            [FieldError("starting_after", f"starting_after={after} is only valid for a stream; add stream=true")]
-        )
+        raise invalid_field("starting_after", f"starting_after={after} is only valid for a stream; add stream=true")
     context = current_context()
     view = _find_response(context, response_id)
     for name in [*request.args.getlist("include"), *request.args.getlist("include[]")]:
@@ -145,7 +142,7 @@ def input_items(response_id: str) -> Response:
         items = items if is_ascending else items[::-1]
         ids = [item["id"] for item in items]
         if after is not None and after not in ids:
-            raise invalid_value([FieldError("after", f"after={quoted(after)} is not the id of an item of this input")])
+            raise invalid("after", after, "the id of an item of this input")
         first = 0 if after is None else ids.index(after) + 1
         page = items[first : first + limit]
         return list_response(page, has_more=first + limit < len(items))
@@ -153,14 +150,14 @@ def input_items(response_id: str) -> Response:
 
 @bp.post("/v1/responses/input_tokens")
 @_with_references
-@bp.input(ResponsesWithTools, arg_name="body")
+@bp.input(ResponsesBody, arg_name="body")
 @bp.doc(
     summary="Estimate the tokens of a response's prompt",
     description="The door has no tokenizer: it estimates the number from the length of the texts and from what the "
     "workers of the model have measured. No job is created.",
     responses={200: "The estimated number of tokens"},
 )
-def input_tokens(body: ResponsesWithTools) -> Response:
+def input_tokens(body: ResponsesBody) -> Response:
     """Estimate how many tokens the prompt of a response has."""
     context, caller = current_context(), current_caller()
     target = context.pools.resolve_target(body.model, caller.policy)
@@ -199,14 +196,12 @@ def delete(response_id: str) -> Response:
     view = _find_response(context, response_id)
     if not has_ended(view):
         message = f"response_id={response_id[:64]!r} has the status {status_of(view)}: cancel it before you delete it"
-        raise invalid_value([FieldError("response_id", message)])
+        raise invalid_field("response_id", message)
     delete_response(context, view)
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
-def _offer(
-    context: DoorContext, caller: Caller, body: ResponsesWithTools, deadline: RequestDeadline
-) -> AdmittedJob | Yield:
+def _offer(context: DoorContext, caller: Caller, body: ResponsesBody, deadline: RequestDeadline) -> AdmittedJob | Yield:
     """Offer the job of a response. Its conversation, which may be long, is not held while its client waits.
 
     Raises ApiError if the request repeats one whose response was deleted meanwhile.
@@ -241,7 +236,7 @@ def _view_response(view: JobView) -> Response:
 def _query_bool(name: str) -> bool:
     text = request.args.get(name, "false").lower()
     if text not in {"true", "false", "1", "0"}:
-        raise invalid_value([FieldError(name, f"{name}={text[:60]!r} is neither true nor false")])
+        raise invalid_field(name, f"{name}={text[:60]!r} is neither true nor false")
     return text in {"true", "1"}
 
 
@@ -249,6 +244,4 @@ def _starting_after() -> int | None:
     text = request.args.get("starting_after")
     if text is None or (text.isascii() and text.isdigit() and len(text) < 12):
         return None if text is None else int(text)
-    raise invalid_value(
-        [FieldError("starting_after", f"starting_after={text[:60]!r} is not the sequence number of an event")]
-    )
+    raise invalid_field("starting_after", f"starting_after={text[:60]!r} is not the sequence number of an event")

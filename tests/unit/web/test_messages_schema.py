@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from web.anthropic.messages_schema import MessagesBody
 from web.api.request_schema import MAX_STOPS
 from web.http.api_errors import ApiError, field_errors, invalid_value
-from web.openai.tools_schema import MAX_TOOLS
+from web.openai.chat_messages import MAX_TOOLS
 
 HI: dict[str, Any] = {"role": "user", "content": "hi"}
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}

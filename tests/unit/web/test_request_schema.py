@@ -6,23 +6,26 @@ from typing import Any
 import pytest
 
 from shared.jobs.schema_keywords import unsupported_keyword
-from web.api.request_schema import SubmitBody, read_submit
+from web.api.body import validated
+from web.api.request_schema import SubmitBody
 from web.http.api_errors import ApiError, FieldError, quoted
 from web.http.json_body import parse_json
 from web.openai.chat_schema import ChatBody
 from web.openai.responses_schema import ResponsesBody
 
 
+def errors_of(body: Any) -> list[FieldError]:
+    with pytest.raises(ApiError) as caught:
+        validated(SubmitBody, body)
+    return list(caught.value.invalid_fields)
+
+
 def faults_of(**body: Any) -> dict[str, str]:
-    found = read_submit({"prompt": "hi"} | body)
-    assert isinstance(found, list), f"accepted: {found}"
-    return {item.param: item.message for item in found}
+    return {item.param: item.message for item in errors_of({"prompt": "hi"} | body)}
 
 
 def accepted(body: dict[str, Any]) -> SubmitBody:
-    found = read_submit(body)
-    assert isinstance(found, SubmitBody), found
-    return found
+    return validated(SubmitBody, body)
 
 
 def test_a_request_with_only_a_prompt_gets_every_default_value() -> None:
@@ -102,8 +105,7 @@ def test_a_refused_number_is_quoted_in_the_message() -> None:
 
 
 def test_a_field_inside_a_list_is_named_with_its_index() -> None:
-    found = read_submit({"messages": [{"role": "user", "content": "hi"}, {"role": "parrot", "content": 3}]})
-    assert isinstance(found, list)
+    found = errors_of({"messages": [{"role": "user", "content": "hi"}, {"role": "parrot", "content": 3}]})
     assert [item.param for item in found] == ["messages[1].role", "messages[1].content"]
 
 
@@ -113,13 +115,12 @@ def test_all_faults_of_a_body_are_reported() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "b"}]}])
 def test_exactly_one_of_prompt_and_messages_is_required(body: dict[str, Any]) -> None:
-    assert read_submit(body) == [FieldError("", "exactly one of prompt and messages is required")]
+    assert errors_of(body) == [FieldError("", "exactly one of prompt and messages is required")]
 
 
 @pytest.mark.parametrize("body", [None, [], "text", 7])
 def test_a_body_that_is_not_an_object_is_refused(body: Any) -> None:
-    found = read_submit(body)
-    assert isinstance(found, list)
+    found = errors_of(body)
     assert "should be a JSON object" in found[0].message
 
 
@@ -190,7 +191,7 @@ def test_a_response_format_has_the_field_of_its_type_and_no_other(value: Any) ->
     assert [param.partition(".")[0] for param in faults_of(response_format=value)] == ["response_format"]
 
 
-@pytest.mark.parametrize("read", [read_submit, ChatBody.model_validate, ResponsesBody.model_validate])
+@pytest.mark.parametrize("read", [SubmitBody.model_validate, ChatBody.model_validate, ResponsesBody.model_validate])
 def test_a_keyword_that_no_answer_can_be_held_to_is_unsupported(read: Any) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"not": {"type": "null"}}}}}
     body: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}

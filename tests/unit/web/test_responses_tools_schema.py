@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from web.http.api_errors import ApiError, field_errors, invalid_value
-from web.openai.responses_tools import ResponsesWithTools
-from web.openai.tools_schema import MAX_TOOLS
+from web.openai.chat_messages import MAX_TOOLS
+from web.openai.responses_schema import ResponsesBody
 
 HI = {"role": "user", "content": "hi"}
 
@@ -15,7 +15,7 @@ def a_call(number=0):
 
 
 def body(**fields):
-    return ResponsesWithTools.model_validate({"model": "m", "input": [HI]} | fields)
+    return ResponsesBody.model_validate({"model": "m", "input": [HI]} | fields)
 
 
 def messages_of(*items):
