@@ -7,14 +7,12 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from shared.version import package_version
 from web import errors
-from web.batches import file_routes as files
 from web.batches import routes as batches
 from web.console.console import register_console
 from web.dashboard.dashboard import mode_of, register_dashboard
 from web.openapi import document
 from web.request import caller as request_caller
 from web.request import hosts_and_cors, open_requests, telemetry
-from web.request import span as request_span
 from web.request.body import DoorRequest, check_content_encoding
 from web.routes import (
     embeddings,
@@ -56,8 +54,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     )
     context = make_door_context(settings, store, clock)
     app.extensions[EXTENSION_NAME] = context
-    telemetry.install(app, context.metrics)
-    request_span.install(app, context.traces)
+    telemetry.install(app, context.metrics, context.traces)
     hosts_and_cors.install(app, settings)
     open_requests.count_clients(app)
     request_caller.install(app)
@@ -66,9 +63,9 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     errors.install(app, settings)
     document.install(app)
     native = (jobs, events, queue, quote, usage, health, pages, front_page)
-    blueprints = (*native, openai, responses, messages, embeddings, files, batches)
-    for routes in blueprints:
+    for routes in (*native, openai, responses, messages, embeddings, batches):
         app.register_blueprint(routes.bp)
+    app.register_blueprint(batches.file_bp)
     register_dashboard(app, store, mode_of(settings))
     register_console(app, store, clock)
     return app

@@ -13,8 +13,7 @@ from shared.settings.settings import load
 from web.app import create_app
 from web.batches.feeder import start_feeding
 from web.runtime.current import EXTENSION_NAME
-from web.runtime.duties import start_duties
-from web.runtime.start import open_store
+from web.runtime.start import open_store, start_duties
 from web.webhooks.sender import WebhookSender
 
 log = get_logger()

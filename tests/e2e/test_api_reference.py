@@ -13,7 +13,7 @@ from tests.support.browser import document, needs_browser
 from tests.support.chromium import chromium
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, random_model_served
-from web.openapi.texts import EXAMPLES
+from web.openapi.document import EXAMPLES
 
 pytestmark = pytest.mark.ways("direct", reason="the page and its examples do not depend on the way to the door")
 

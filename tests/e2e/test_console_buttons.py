@@ -24,9 +24,8 @@ from tests.support.console import ATTACK, feed_of, press, token_of
 from tests.support.door import a_door
 from tests.support.processes import wait_for
 from web.app import create_app
-from web.console import feed, live, submit
-from web.console.guard import TOKEN_HEADER
-from web.console.page_token import VALID_S, PageTokens
+from web.console import actions, feed, jobs
+from web.console.guard import TOKEN_HEADER, VALID_S, PageTokens
 from web.console.reads import TenantFacts, read_tenant_facts
 
 
@@ -169,7 +168,7 @@ def test_a_cancel_is_recorded_even_if_the_door_does_not_outlive_it(visitor, stor
 
 def test_a_submit_is_recorded_even_if_the_door_does_not_outlive_it(visitor, store, redis_client, monkeypatch):
     heartbeat(store)
-    monkeypatch.setattr(submit, "offer", lose_the_answer(submit.offer))
+    monkeypatch.setattr(actions, "offer", lose_the_answer(actions.offer))
     assert press(visitor, "submit", tenant="blue", prompt="hello", model="m").status_code == 503
     (job,) = store.jobs("blue").jobs
     newest = next(list_actions(redis_client, limit=1))
@@ -275,7 +274,7 @@ def test_a_page_that_may_call_the_api_can_neither_read_the_console_nor_press_its
 
 
 def test_the_stream_ends_when_the_operators_key_is_removed(keyed, store, redis_client, monkeypatch):
-    monkeypatch.setattr(live, "_CHECK_KEY_S", 0.0)
+    monkeypatch.setattr(jobs, "_CHECK_KEY_S", 0.0)
     heartbeat(store)
     key, _ = AdminKeys(redis_client).create("ada")
     stream = keyed.get("/console/live", headers={"Authorization": f"Bearer {key}"})

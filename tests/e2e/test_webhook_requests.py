@@ -24,7 +24,7 @@ from tests.support.processes import ROOT, Process, wait_for
 from tests.support.program import Program, program
 from tests.support.receiver import OTHER_SECRET, SECRET
 from tests.support.served import sim_served
-from web.jobs.callback import MAX_PENDING
+from web.jobs.admission import MAX_PENDING
 
 URL = "https://example.com/hook"
 INVALID = [

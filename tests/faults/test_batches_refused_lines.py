@@ -16,7 +16,7 @@ from tests.support.fed_batch import WINDOW_MS, the_batch
 from web.api.refusals import Yield
 from web.batches import line_offers
 from web.batches.feeder import feed_once
-from web.batches.open_lines import job_id
+from web.batches.line_offers import job_id
 from web.runtime.context import DoorContext, make_door_context
 
 #: The first lines are refused whenever they are offered, and those after them are admitted.

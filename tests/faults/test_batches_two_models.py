@@ -13,7 +13,7 @@ from shared.store.store import Store
 from tests.support.builders import MODEL, advance_clock, heartbeat
 from tests.support.fed_batch import WINDOW_MS, the_batch
 from web.batches.feeder import feed_once
-from web.batches.open_lines import job_id
+from web.batches.line_offers import job_id
 from web.runtime.context import DoorContext, make_door_context
 
 AWAY = "away"

@@ -7,7 +7,7 @@ from shared.store import keys
 from shared.store.batches.batches import Batches, StoredBatch
 from shared.store.store import Store
 from tests.support.builders import MODEL, advance_clock, an_ending, claim, heartbeat
-from web.batches.open_lines import job_id
+from web.batches.line_offers import job_id
 from web.runtime.context import DoorContext
 
 LINES = 4

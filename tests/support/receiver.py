@@ -12,7 +12,7 @@ import pytest
 from shared.accounts.webhook_secrets import parse_secrets
 from tests.support.background_server import BackgroundServer
 from tests.support.processes import wait_for
-from web.webhooks.signature import signed_headers
+from web.webhooks.post import signed_headers
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"

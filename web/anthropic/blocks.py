@@ -4,11 +4,45 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from web.anthropic.fields import read_fields, read_text
+from web.api.body import note_ignored
 from web.api.request_schema import MAX_MESSAGES
 from web.http.api_errors import invalid, invalid_field
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.chat_messages import MAX_TOOLS
+
+
+def read_fields(
+    value: Any, known: frozenset[str], where: str, ignored: frozenset[str] = frozenset({"cache_control"})
+) -> dict[str, Any]:
+    """Return the fields of an object that are not null. Those in `ignored` are left out and noted.
+
+    Raises ApiError for fields that are neither known nor ignored.
+    """
+    if not isinstance(value, dict):
+        raise invalid(where, value, "an object")
+    kept = {}
+    for name, given in value.items():
+        if given is None:
+            continue
+        if name in ignored:
+            note_ignored(name)
+            continue
+        if name not in known:
+            raise unsupported(f"{where}.{shown(name)}", "the field is unknown")
+        kept[name] = given
+    return kept
+
+
+def read_text(value: Any, where: str, *, least: int = 0, most: int | None = None) -> str:
+    """Return a text without NUL characters, of `least` to `most` characters. Raises ApiError."""
+    if not isinstance(value, str):
+        raise invalid(where, value, "a text")
+    if "\0" in value:
+        raise invalid(where, value, "a text without NUL characters (\\u0000)")
+    if len(value) < least or (most is not None and len(value) > most):
+        raise invalid(where, value, f"a text of {least} to {most} characters")
+    return value
+
 
 #: The longest id and name of a call, as on the chat route.
 _MAX_ID, _MAX_NAME = 256, 64

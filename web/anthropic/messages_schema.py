@@ -1,23 +1,127 @@
 """Validate the bodies of Anthropic's routes, and convert them to the bodies of chats; pure functions."""
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from web.anthropic.blocks import Conversation, read_conversation, read_system
+from web.anthropic.blocks import Conversation, read_conversation, read_fields, read_system, read_text
 from web.anthropic.openapi_models import InputMessages, InputSystem, InputTool
-from web.anthropic.server_state import check_context_management, check_thread
-from web.anthropic.tools import MessageToolChoice, check_tool_schemas, read_message_tools
-from web.api.body import Body, NulFreeText, validated
-from web.api.body_sizes import MAX_FIELDS, check_sizes
-from web.api.ignored import NotesIgnored, ignored_as, note_ignored
+from web.api.body import MAX_FIELDS, Body, NotesIgnored, NulFreeText, check_sizes, ignored_as, note_ignored, validated
 from web.api.request_schema import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, AnswerFields, Stops
 from web.api.response_format import check_keywords
-from web.http.api_errors import invalid
+from web.http.api_errors import ApiError, invalid, quoted
 from web.openai.accepted_fields import present, shown, unsupported
 from web.openai.chat_schema import ChatBody
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
+from web.openai.tools_schema import NAME, read_tools
+
+_THINKING = "clear_thinking_20251015"
+#: The values of `keep` with which no reasoning is removed.
+_KEEPS_ALL: tuple[Any, ...] = ("all", {"type": "all"})
+
+
+def check_context_management(value: Any) -> None:
+    """Raise ApiError unless the edits of a conversation leave it as it is."""
+    edits = read_fields(value, frozenset({"edits"}), "context_management").get("edits", [])
+    if not isinstance(edits, list):
+        raise invalid("context_management.edits", edits, "a list of edits")
+    for i, edit in enumerate(edits):
+        where = f"context_management.edits[{i}]"
+        kind = edit.get("type") if isinstance(edit, dict) else None
+        if kind != _THINKING:
+            raise unsupported(f"{where}.type", f"type={shown(kind)!r}; nothing is removed from a conversation")
+        kept = read_fields(edit, frozenset({"keep", "type"}), where).get("keep")
+        if kept not in _KEEPS_ALL:
+            raise unsupported(f"{where}.keep", f"keep={quoted(kept)}; only 'all' is accepted, which removes nothing")
+
+
+def check_thread(value: Any) -> None:
+    """Raise ApiError unless a thread begins with this request: no thread is kept, so none can be continued.
+
+    Anthropic's packages recognize a lost thread by the error's code, and send the whole conversation.
+    """
+    fields = read_fields(value, frozenset({"previous_message_id", "type"}), "thread")
+    if fields.get("type") == "continue":
+        previous = quoted(fields.get("previous_message_id"))
+        message = (
+            f"thread.previous_message_id={previous} was not found: no conversation is kept, so send all its messages"
+        )
+        details = {"error_code": "thread_not_found"}
+        raise ApiError("thread_not_found", message, param="thread.previous_message_id", details=details)
+    if fields.get("type") != "create":
+        raise invalid("thread.type", fields.get("type"), "'create' or 'continue'")
+
+
+_TOOL_FIELDS = frozenset({"allowed_callers", "defer_loading", "description", "input_schema", "name", "strict", "type"})
+_IGNORED_IN_TOOLS = frozenset({"cache_control", "eager_input_streaming"})
+#: The types of tools that Anthropic's servers run, with the date of their version. They are left out.
+_HOSTED = re.compile(
+    r"(code_execution|mcp_toolset|tool_search_tool_bm25|tool_search_tool_regex|web_fetch|web_search)(_[0-9]{8})?\Z"
+)
+#: Fields that are accepted only with these values, because they request the usual behavior.
+_NEUTRAL_IN_TOOLS: dict[str, Any] = {"allowed_callers": ["direct"], "defer_loading": False}
+
+
+class MessageToolChoice(Body):
+    """The field `tool_choice`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+    def chat_fields(self, tools: list[dict[str, Any]] | None) -> dict[str, Any]:
+        """Return the fields of the chat for this choice among these tools. Raises ApiError."""
+        names = [tool["function"]["name"] for tool in tools or ()]
+        if self.type == "tool" and self.name not in names:
+            raise invalid("tool_choice.name", self.name, "the name of one of the tools")
+        if self.type != "tool" and self.name is not None:
+            raise invalid("tool_choice.name", self.name, f"allowed with the type {self.type!r}")
+        if self.type == "any" and not tools:
+            raise invalid("tool_choice.type", self.type, "allowed without tools")
+        choice: Any = {"auto": "auto", "any": "required", "none": "none"}.get(self.type)
+        if choice is None:
+            choice = {"type": "function", "function": {"name": self.name}}
+        return {"tool_choice": choice} | ({"parallel_tool_calls": False} if self.disable_parallel_tool_use else {})
+
+
+def read_message_tools(value: Any) -> Any:
+    """Return the tools in the form of the chat route. Raises ApiError, which names the place of the fault."""
+    return read_tools(value, _tool)
+
+
+def check_tool_schemas(tools: list[dict[str, Any]] | None) -> None:
+    """Raise ApiError if a tool's schema has a keyword that our own engine cannot hold arguments to."""
+    for i, tool in enumerate(tools or ()):
+        check_keywords(tool["function"]["parameters"], f"tools[{i}].input_schema")
+
+
+def _tool(tool: Any, where: str) -> list[dict[str, Any]]:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if isinstance(kind, str) and (hosted := _HOSTED.match(kind)):
+        note_ignored(f"tools.{hosted[1]}")
+        return []
+    if kind not in (None, "custom"):
+        raise unsupported(f"{where}.type", f"type={shown(kind)!r}; only tools that the client runs are supported")
+    fields = read_fields(tool, _TOOL_FIELDS, where, _IGNORED_IN_TOOLS)
+    for neutral, accepted in _NEUTRAL_IN_TOOLS.items():
+        if neutral in fields and fields[neutral] != accepted:
+            raise unsupported(f"{where}.{neutral}", f"only {accepted!r} is accepted")
+    name, schema, strict = fields.get("name"), fields.get("input_schema"), fields.get("strict")
+    if not isinstance(name, str) or not NAME.match(name):
+        raise invalid(f"{where}.name", name, "a name of 1 to 64 letters, digits, _ and -")
+    if not isinstance(schema, dict):
+        raise invalid(f"{where}.input_schema", schema, "an object")
+    if schema.get("type", "object") != "object":
+        raise invalid(f"{where}.input_schema.type", schema["type"], "'object'")
+    if not isinstance(strict, bool | None):
+        raise invalid(f"{where}.strict", strict, "true or false")
+    function: dict[str, Any] = {"name": name, "parameters": schema}
+    if "description" in fields:
+        function["description"] = read_text(fields["description"], f"{where}.description")
+    return [{"type": "function", "function": function | ({} if strict is None else {"strict": strict})}]
+
 
 _SIZES = {
     "messages": MAX_MESSAGES,

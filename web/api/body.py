@@ -1,10 +1,21 @@
 """The base class of all request bodies, and the texts that they may contain; pure functions."""
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
-from web.http.api_errors import field_errors, invalid_value
+from web.http.api_errors import field_errors, invalid_field, invalid_value
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -40,3 +51,80 @@ def validated(kind: type[Model], value: Any) -> Model:
         return kind.model_validate(value)
     except ValidationError as error:
         raise invalid_value(field_errors(error)) from None
+
+
+#: How many fields a body, a message or an object of options may have. The API has no object with half as many.
+MAX_FIELDS = 64
+
+
+def check_sizes(value: Any, limits: Mapping[str, int], *, messages: str = "") -> None:
+    """Check the number of fields of a body, and the lengths of the fields that `limits` names.
+
+    `messages` is the name of the field with a list of messages, if the body has one. Values of a wrong type pass, since
+    pydantic rejects them at once. Raises ApiError (invalid_value), which names the field and its length.
+    """
+    if not isinstance(value, dict):
+        return
+    _check_length("", value, MAX_FIELDS)
+    for name, limit in limits.items():
+        _check_length(name, value.get(name), limit)
+    found = value.get(messages)
+    for i, message in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(message, dict) and len(message) > MAX_FIELDS:
+            _check_length(f"{messages}[{i}]", message, MAX_FIELDS)
+
+
+def _check_length(name: str, value: Any, limit: int) -> None:
+    if isinstance(value, dict | list) and len(value) > limit:
+        kind = "fields" if isinstance(value, dict) else "items"
+        message = f"{name or 'the body'} has {len(value)} {kind}; at most {limit} are allowed"
+        raise invalid_field(name, message)
+
+
+#: The names that were noted so far, of the body that is being validated; a dict keeps their order.
+_noted: ContextVar[dict[str, None] | None] = ContextVar("noted", default=None)
+
+
+def note_ignored(name: str) -> None:
+    """Note that a field of the body that is being validated cannot change the answer, so it has no effect here.
+
+    `name` is the path of the field without numbers, such as `messages.cache_control`, and never a client's own word:
+    the names are labels of a metric.
+    """
+    noted = _noted.get()
+    if noted is not None:
+        noted[name] = None
+
+
+def ignored_as(name: str) -> AfterValidator:
+    """Return the validator of a field that is checked but has no effect."""
+
+    def note(value: Any) -> Any:
+        if value is not None:
+            note_ignored(name)
+        return value
+
+    return AfterValidator(note)
+
+
+class NotesIgnored(BaseModel):
+    """Base class of bodies that know which of their fields were accepted without effect."""
+
+    _ignored: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The names of the fields that were accepted without effect."""
+        return self._ignored
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _collect_ignored(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        noted: dict[str, None] = {}
+        token = _noted.set(noted)
+        try:
+            body = handler(value)
+        finally:
+            _noted.reset(token)
+        body._ignored = tuple(noted)  # noqa: SLF001 - the body is of this class
+        return body

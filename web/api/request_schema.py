@@ -10,19 +10,43 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
 )
 
-from web.api.body import Body, NulFreeText, Prompt
-from web.api.body_sizes import MAX_FIELDS, check_sizes
+from web.api.body import MAX_FIELDS, Body, NulFreeText, Prompt, check_sizes
 from web.api.candidates import CandidateCount, Pick
-from web.api.escalation import Escalate
 from web.api.response_format import JobResponseFormat, ResponseFormat
-from web.http.api_errors import quoted
+from web.http.api_errors import ApiError, quoted
 from web.http.callback_url import CallbackUrl
+
+
+class Escalate(BaseModel):
+    """The checks of an answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    checks: Annotated[list[Literal["invalid_json", "length"]], Field(min_length=1, max_length=2)] = Field(alias="if")
+
+
+def checks_of(escalate: Escalate | None, *, streams: bool, candidates: int = 1) -> tuple[str, ...]:
+    """Return the names of the checks.
+
+    Raises ApiError for a stream, whose text is shown before it can be checked, and for a job with several candidates.
+    """
+    if escalate is None:
+        return ()
+    if candidates > 1:
+        message = "escalate cannot be combined with n: the checks are those of one answer"
+        raise ApiError("unsupported_parameter", message, param="escalate")
+    if streams:
+        message = "escalate cannot be combined with stream: an answer that has been shown cannot be replaced"
+        raise ApiError("unsupported_parameter", message, param="escalate")
+    return tuple(dict.fromkeys(escalate.checks))
+
 
 #: How many stop strings a request may have, and how many characters each of them may have. The limits exist because
 #: the engine searches the text for every stop string at each token.
@@ -38,7 +62,7 @@ MAX_MESSAGES = 10_000
 #: How many entries metadata may have, and how many characters a key and a value may have. The limits exist because the
 #: metadata is kept in the job's record, in the store's memory.
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512
-#: The lengths that are checked before the fields are validated (web/api/body_sizes.py).
+#: The lengths that are checked before the fields are validated (web/api/body.py).
 SIZES = {
     "messages": MAX_MESSAGES,
     "stop": MAX_STOPS,
@@ -256,3 +280,39 @@ def build_payload(
     if response_format is not None and response_format.type != "text":
         payload["response_format"] = response_format.model_dump(exclude_none=True, by_alias=True)
     return payload
+
+
+#: The schema of a list of token ids.
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]], Field(min_length=1)]
+
+
+def read_inputs(value: Any, name: str, most: int) -> list[str | list[int]]:
+    """Return the value of the field `name` as a list of at most `most` texts and lists of token ids.
+
+    The checks of token ids are calls of C functions, so that a batch of 200,000 ids takes about 10 ms. Raises
+    ValueError.
+    """
+    is_list = isinstance(value, list)
+    inputs = [value] if not is_list or _are_tokens(value) else value
+    if not 1 <= len(inputs) <= most:
+        raise ValueError(f"{name} contains {len(inputs)} texts; 1 to {most} are allowed")
+    for i, item in enumerate(inputs):
+        where = f"{name}[{i}]" if is_list else name
+        if isinstance(item, str):
+            if not item or "\0" in item:
+                raise ValueError(f"{where} is empty or contains a NUL character (\\u0000)")
+        elif not isinstance(item, list) or not _are_tokens(item):
+            raise ValueError(f"{where}={quoted(item)} is neither a text nor a list of token ids")
+    return inputs
+
+
+def _are_tokens(items: list[Any]) -> bool:
+    """Return whether a list contains token ids and nothing else; false for an empty list."""
+    return (
+        len(items) > 0
+        # bool is a subclass of int, but true is not a token id.
+        and type(items[0]) is int
+        and set(map(type, items)) == {int}
+        and min(items) >= 0
+        and max(items) <= MAX_TOKEN_ID
+    )

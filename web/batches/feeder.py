@@ -3,17 +3,181 @@
 The thread also removes the contents of expired files from the folder, if files are kept in one.
 """
 
+import hashlib
+import json
 import secrets
 import threading
 import time
+from collections.abc import Callable
 
-from shared.errors import StoreUnavailable
+from shared.accounts.api_keys import ApiKeys
+from shared.errors import ConfigError, StoreUnavailable
 from shared.log import get_logger
-from shared.store.batches.batches import Batches, ClaimLost
+from shared.store.batches.batches import (
+    ERROR,
+    OUTPUT,
+    Batches,
+    BatchProgress,
+    BatchStatus,
+    ClaimedBatch,
+    ClaimLost,
+    StoredBatch,
+)
+from shared.store.batches.files import ID_PREFIX, PART_BYTES, Files, StoredFile
+from shared.store.batches.hashes import id_at
 from shared.store.batches.storage_location import remove_old_files
-from web.batches.turn import take_turn
+from web.batches.feeding import ClaimHolder, Feeding
+from web.batches.lines import Validated, longest_line, read_lines, validate_lines
 from web.http import shutdown
+from web.http.api_errors import ApiError
+from web.jobs.callers import Caller, enabled_policy
 from web.runtime.context import DoorContext
+
+#: How long a batch rests that another program has spoiled, in ms.
+_SPOILED_REST_MS = 60_000
+
+
+def take_turn(context: DoorContext, claimed: ClaimedBatch) -> None:
+    """Do the work for a batch that is possible now. Raises StoreUnavailable, and ClaimLost if the claim has ended."""
+    batch, batches = claimed.batch, Batches(context.store.client)
+    if batch.status is BatchStatus.VALIDATING:
+        _validate(context, claimed, batches)
+    elif batch.status in {BatchStatus.IN_PROGRESS, BatchStatus.CANCELLING}:
+        _feed(context, claimed)
+    elif batch.status is BatchStatus.FINALIZING:
+        _finish(context, claimed, batches)
+    else:
+        log.error("batch.spoiled", batch=batch.id, status=batch.fields.get("status", "")[:60])
+        batches.write(claimed, BatchProgress(), rest_ms=_SPOILED_REST_MS)
+
+
+def _validate(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> None:
+    batch, file = claimed.batch, _input_file(context, claimed)
+    try:
+        checked = _check_lines(context, claimed, batches, file)
+    except LookupError:
+        problem = {"code": "input_file_lost", "message": "the input file is gone", "param": None, "line": None}
+        checked = Validated(0, [problem])
+    if checked.problems:
+        errors = json.dumps(checked.problems, separators=(",", ":"))
+        step = BatchProgress({"errors": errors}, change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
+        batches.write(claimed, step, rest_ms=0, ends=True)
+        log.info("batch.invalid", batch=batch.id, tenant=batch.tenant, problems=len(checked.problems))
+        return
+    step = BatchProgress({"total": str(checked.total)}, change=(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
+    batches.write(claimed, step, rest_ms=0)
+
+
+def _check_lines(context: DoorContext, claimed: ClaimedBatch, batches: Batches, file: StoredFile | None) -> Validated:
+    if file is None:
+        raise LookupError("the input file is gone")
+    longest = longest_line(context.settings)
+    return validate_lines(
+        read_lines(context.files.read(file), longest=longest),
+        endpoint=claimed.batch.fields.get("endpoint", ""),
+        max_lines=context.settings.max_batch_lines,
+        longest=longest,
+        beat=ClaimHolder(batches, claimed, context.settings.lease_ms).beat,
+    )
+
+
+def _feed(context: DoorContext, claimed: ClaimedBatch) -> None:
+    file = _input_file(context, claimed)
+    caller = _caller(context, claimed)
+    try:
+        Feeding(context, claimed, file, caller).run()
+    except LookupError as error:
+        log.warning("batch.input_lost", batch=claimed.batch.id, error=str(error))
+        # The next turn knows all lines that this one has opened, and answers them.
+        Batches(context.store.client).write(claimed, BatchProgress({"input_lost": "1"}), rest_ms=0)
+
+
+def _finish(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> None:
+    batch = claimed.batch
+    fields = write_files(context, batch, ClaimHolder(batches, claimed, context.settings.lease_ms).beat)
+    ends_as = batch.fields.get("ends_as", "")
+    status = BatchStatus(ends_as) if ends_as in {"cancelled", "expired", "failed"} else BatchStatus.COMPLETED
+    batches.write(claimed, BatchProgress(fields, change=(BatchStatus.FINALIZING, status)), rest_ms=0, ends=True)
+    log.info("batch.ended", batch=batch.id, tenant=batch.tenant, status=status.value)
+
+
+def _input_file(context: DoorContext, claimed: ClaimedBatch) -> StoredFile | None:
+    batch = claimed.batch
+    if batch.fields.get("input_lost") == "1":
+        return None
+    return context.files.find(batch.fields.get("input_file", ""), batch.tenant)
+
+
+def _caller(context: DoorContext, claimed: ClaimedBatch) -> Caller | None:
+    """Return on whose behalf the lines are offered, or None while the tenant is disabled or the key is not valid."""
+    batch, digest = claimed.batch, claimed.batch.fields.get("key_digest", "")
+    try:
+        policy = enabled_policy(context, batch.tenant)
+        if context.settings.auth == "open" or not digest:
+            return Caller(batch.tenant, batch.fields.get("key_label", ""), policy)
+        record = ApiKeys(context.store.client).find(digest)
+    except (ApiError, ConfigError):
+        return None
+    if record is None or not record.may_act_as(batch.tenant):
+        return None
+    return Caller(batch.tenant, record.label, policy, record.id, record.bounds, key_digest=digest)
+
+
+_NAMES = {OUTPUT: "output", ERROR: "error"}
+
+
+class _FileWriter:
+    """Writes lines to one file, whose id and parts are the same each time, so that a repetition has no effect."""
+
+    def __init__(self, files: Files, batch: StoredBatch, kind: str) -> None:
+        self._files, self._batch, self._kind = files, batch, kind
+        digest = hashlib.sha256(f"{batch.id}|{_NAMES[kind]}".encode()).hexdigest()
+        self._id = id_at(ID_PREFIX, batch.number("finalizing_ms"), digest)
+        self._held, self._parts = bytearray(), 0
+
+    def add(self, line: str) -> int:
+        """Add a line; return how many parts were stored."""
+        self._held += line.encode("utf-8", "replace") + b"\n"
+        before = self._parts
+        while len(self._held) >= PART_BYTES:
+            self._store(PART_BYTES)
+        return self._parts - before
+
+    def close(self, ttl_s: int) -> StoredFile | None:
+        """Finish the file; return None if it has no line."""
+        if self._held:
+            self._store(len(self._held))
+        if not self._parts:
+            return None
+        name = f"{self._batch.id}_{_NAMES[self._kind]}.jsonl"
+        return self._files.close(self._id, self._batch.tenant, purpose="batch_output", filename=name, ttl_s=ttl_s)
+
+    def _store(self, count: int) -> None:
+        # Computed answers are stored regardless of the tenant's bytes, which were counted when the answers came.
+        content = bytes(self._held[:count])
+        self._files.add_part(self._id, self._batch.tenant, self._parts, content, forced=True)
+        del self._held[:count]
+        self._parts += 1
+
+
+def write_files(context: DoorContext, batch: StoredBatch, beat: Callable[[], None]) -> dict[str, str]:
+    """Write the files; return the fields of the batch that name them. `beat` is called from time to time.
+
+    Raises StoreUnavailable, and what `beat` raises.
+    """
+    files, batches = context.files, Batches(context.store.client)
+    writers = {kind: _FileWriter(files, batch, kind) for kind in (OUTPUT, ERROR)}
+    for _, answer in batches.answers(batch.id, batch.number("read_lines")):
+        if answer[:1] in writers and writers[answer[0]].add(answer[1:]):
+            beat()
+    fields = {}
+    for kind, writer in writers.items():
+        beat()
+        file = writer.close(context.settings.file_ttl_s)
+        if file is not None:
+            fields[f"{_NAMES[kind]}_file"] = file.id
+    return fields
+
 
 log = get_logger()
 

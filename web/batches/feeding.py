@@ -1,5 +1,6 @@
 """Feeds the lines of one batch to the queue: collects what has ended, opens further lines and offers them."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,17 +9,16 @@ from shared.jobs.job import JobView
 from shared.jobs.states import JobState
 from shared.store.batches.batches import Batches, BatchProgress, BatchStatus, ClaimedBatch
 from shared.store.batches.files import StoredFile
-from web.batches.claim_holder import ClaimHolder
-from web.batches.line_offers import offer_line
-from web.batches.lines import BadLine, RawLine, RequestLine, longest_line, parse_line, read_lines
-from web.batches.open_lines import (
+from web.batches.line_offers import (
     OpenLine,
     answer_line,
     has_result,
     job_id,
+    offer_line,
     unrun_line,
     was_canceled_by_client,
 )
+from web.batches.lines import BadLine, RawLine, RequestLine, longest_line, parse_line, read_lines
 from web.jobs.callers import Caller
 from web.runtime.context import DoorContext
 
@@ -217,3 +217,27 @@ class Feeding:
             plan.rest_ms = 0
         step = BatchProgress(plan.step.fields, plan.step.lines, plan.step.answers, change)
         self._batches.write(self._claimed, step, rest_ms=plan.rest_ms)
+
+
+#: How often the claim is prolonged during long work: after this part of it.
+_PROLONG_AFTER = 0.2
+#: How long this process works on a batch without a pause, in seconds, and the pause. gevent continues after a sleep of
+#: zero before it has served the others.
+_TURN_S, _PAUSE_S = 0.002, 1e-6
+
+
+class ClaimHolder:
+    """The claim of one batch, which lasts `lease_ms` from its last prolongation. `beat` must be called often."""
+
+    def __init__(self, batches: Batches, claimed: ClaimedBatch, lease_ms: int) -> None:
+        self._batches, self._claimed, self._lease_ms = batches, claimed, lease_ms
+        self._prolonged_s = self._turn_began_s = time.monotonic()
+
+    def beat(self) -> None:
+        """Pause and prolong the claim if it is time. Raises StoreUnavailable, and ClaimLost if the claim has ended."""
+        if time.monotonic() - self._turn_began_s >= _TURN_S:
+            time.sleep(_PAUSE_S)
+            self._turn_began_s = time.monotonic()
+        if time.monotonic() - self._prolonged_s >= _PROLONG_AFTER * self._lease_ms / 1000:
+            self._batches.write(self._claimed, BatchProgress(), rest_ms=self._lease_ms)
+            self._prolonged_s = time.monotonic()

@@ -1,19 +1,29 @@
-"""The buttons of the console: drain and resume workers, cancel a job, disable and enable a tenant; each is recorded."""
+"""What operators do on the console: drain workers, cancel and submit jobs, disable a tenant; each is recorded."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from apiflask import APIBlueprint
-from flask import render_template, request
+from flask import current_app, render_template, request
 
 from shared.accounts.admin_actions import announce, log_action
 from shared.accounts.tenants import Tenants
 from shared.accounts.workers import Workers
 from shared.errors import ConfigError
+from shared.store.keys import is_tenant_name
 from shared.store.replies import CancelAnswer
-from web.console.current import current_feed
-from web.console.jobs import read_quietly
+from web.api.body import validated
+from web.api.refusals import Yield
+from web.api.request_schema import SubmitBody
+from web.console.feed import current_feed
+from web.console.guard import bp
+from web.console.jobs import CONSOLE_FORM, read_quietly
+from web.console.panels import render_job
 from web.http.api_errors import ApiError, invalid_field
+from web.jobs.admission import offer
+from web.jobs.callers import Caller, enabled_policy
+from web.jobs.generation import native_request
 from web.request.caller import acting_admin
+from web.request.deadline import read_deadline
 from web.runtime.current import current_context
 
 #: The longest name that a form may name, in characters: ids of jobs, tenants and workers are shorter.
@@ -24,20 +34,6 @@ _CANCELED = {
     CancelAnswer.REQUESTED: "The worker is asked to cancel job {id}.",
     CancelAnswer.ENDED: "Job {id} had already ended.",
 }
-
-
-def add_routes(bp: APIBlueprint) -> None:
-    """Add the routes of the buttons. Each answers with a sentence that the page shows."""
-    for path, act in {
-        "/drain": _drain,
-        "/drain-all": _drain_all,
-        "/resume": _resume,
-        "/resume-all": _resume_all,
-        "/cancel": _cancel,
-        "/disable": _disable,
-        "/enable": _enable,
-    }.items():
-        bp.add_url_rule(path, path[1:], _view(act), methods=["POST"])
 
 
 def _view(act: Callable[[], str]) -> Callable[[], str]:
@@ -117,3 +113,52 @@ def named(field: str) -> str:
     if not 1 <= len(name) <= _MAX_NAME:
         raise invalid_field(field, f"{field}={name[:60]!r} is not 1 to {_MAX_NAME} characters")
     return name
+
+
+#: The label under which the usage of the console's jobs is counted, in place of that of an API key.
+_KEY_LABEL = "console"
+#: A longer number is not a number of tokens.
+_MAX_DIGITS = 10
+
+
+@bp.post("/submit")
+def submit() -> str:
+    """Submit a prompt on behalf of a tenant, and show its job."""
+    context, tenant = current_context(), named("tenant")
+    if not is_tenant_name(tenant):
+        problem = f"tenant={tenant[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'"
+        raise invalid_field("tenant", problem)
+    body = _body()
+    caller = Caller(tenant, _KEY_LABEL, enabled_policy(context, tenant))
+    generation = native_request(body, read_deadline(context, caller, body, "poll"), context.settings)
+    generation = replace(generation, form=generation.form | {CONSOLE_FORM: True})
+    announce(context.store.client, acting_admin(), "job.submit", f"job {generation.job_id} of tenant {tenant}")
+    verdict = offer(context, caller, generation)
+    if isinstance(verdict, Yield):
+        return render_template("console/refused.html", refused=verdict.body)
+    view = verdict.view
+    facts = render_job(current_app.jinja_env, view)
+    return render_template("console/watched.html", view=view, facts=facts)
+
+
+def _body() -> SubmitBody:
+    """Return the body of a submit with the fields of the form. Raises ApiError (422), which names an invalid field."""
+    given: dict[str, str | int] = {
+        name: value for name in ("prompt", "model", "max_tokens") if (value := request.form.get(name, ""))
+    }
+    length = given.get("max_tokens", "")
+    if isinstance(length, str) and length.isascii() and length.isdecimal() and len(length) < _MAX_DIGITS:
+        given["max_tokens"] = int(length)
+    return validated(SubmitBody, given)
+
+
+for path, act in {
+    "/drain": _drain,
+    "/drain-all": _drain_all,
+    "/resume": _resume,
+    "/resume-all": _resume_all,
+    "/cancel": _cancel,
+    "/disable": _disable,
+    "/enable": _enable,
+}.items():
+    bp.add_url_rule(path, path[1:], _view(act), methods=["POST"])

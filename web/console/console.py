@@ -2,21 +2,17 @@
 
 from functools import partial
 
-from apiflask import APIBlueprint, APIFlask
+from apiflask import APIFlask
 from flask import render_template, request
 
 from shared.clock import Clock
 from shared.store.store import Store
 from shared.version import package_version
-from web.console import actions, guard, jobs, live, panels, submit
-from web.console.current import current_feed, keep_feed
-from web.console.feed import ConsoleFeed
-from web.console.page_token import PageTokens
+from web.console import actions, jobs, panels  # noqa: F401 - the first two add their routes
+from web.console.feed import ConsoleFeed, current_feed, keep_feed
+from web.console.guard import bp, page_token
 from web.console.reads import read_counts
-from web.request.caller import acting_admin
 from web.runtime.current import current_context
-
-bp = APIBlueprint("console", __name__, url_prefix="/console", enable_openapi=False)
 
 #: A search shows at most this many tenants.
 _MAX_FOUND = 20
@@ -37,7 +33,7 @@ def page() -> str:
     return render_template(
         "console/page.html",
         panels=current_feed().panels(),
-        token=PageTokens(context.store.client).make(acting_admin().who),
+        token=page_token(),
         version=package_version(),
         is_open=context.settings.auth == "open",
         models=[name for name in directory.live if directory.models[name].purpose == "generate"],
@@ -55,8 +51,3 @@ def find_tenants() -> str:
     return render_template(
         "console/found.html", wanted=wanted, names=shown, more=len(names) - len(shown), facts=facts, counts=counts
     )
-
-
-guard.install(bp)
-for routes in (live, jobs, actions, submit):
-    routes.add_routes(bp)

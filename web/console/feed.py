@@ -5,6 +5,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from apiflask import APIFlask
+from flask import current_app
+
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.log import LimitedEvent
@@ -199,3 +202,17 @@ def _point(board: Board) -> Point:
         "running": frame.running,
         "tokens": round(board.tokens_per_s, 1),
     }
+
+
+_EXTENSION_NAME = "penstock_console"
+
+
+def keep_feed(app: APIFlask, feed: ConsoleFeed) -> None:
+    """Keep the feed for the requests of this app."""
+    app.extensions[_EXTENSION_NAME] = feed
+
+
+def current_feed() -> ConsoleFeed:
+    """Return the feed of the current request's app."""
+    feed: ConsoleFeed = current_app.extensions[_EXTENSION_NAME]
+    return feed

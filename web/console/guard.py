@@ -1,12 +1,18 @@
 """Check each request to the console: who sent it, and that a page of this console sent it; and protect its pages."""
 
+import hmac
+import re
+import time
+from collections.abc import Callable
+
+import redis
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from web.console.page_token import PageTokens
 from web.http.api_errors import ApiError
 from web.request.caller import acting_admin, is_same_origin, require_admin
 from web.runtime.current import current_context
+from web.runtime.ticket_signer import read_secret, sign
 
 #: The header in which the scripts of a page send its token. A form of another site cannot send a header of its own.
 TOKEN_HEADER = "X-Console-Token"  # noqa: S105 - the name of a header
@@ -23,28 +29,36 @@ CONTENT_SECURITY_POLICY = (
 _PAGES = frozenset({"console.page", "console.find_job", "console.job_page"})
 
 
-def install(bp: APIBlueprint) -> None:
-    """Check every request to the routes of this blueprint, and add security headers to the answers."""
+bp = APIBlueprint("console", __name__, url_prefix="/console", enable_openapi=False)
 
-    @bp.before_request
-    def check() -> None:
-        require_admin()
-        # A page of another origin may not read the console either. A link to a page of the console is no such read.
-        if not _is_link_to_page() and not is_same_origin(request):
-            raise ApiError("origin_not_allowed", "a page of another site may not read the console")
-        if request.method not in {"GET", "HEAD"}:
-            tokens = PageTokens(current_context().store.client)
-            if not tokens.is_valid(request.headers.get(TOKEN_HEADER, ""), acting_admin().who):
-                message = "this page of the console is too old, or did not send the request: load the console again"
-                raise ApiError("page_expired", message, param=TOKEN_HEADER)
 
-    @bp.after_request
-    def add_security_headers(response: Response) -> Response:
-        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-        response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
-        response.headers["Cache-Control"] = "no-store"
-        return response
+@bp.before_request
+def check() -> None:
+    """Check who sent a request to the console, and that a page of this console sent it."""
+    require_admin()
+    # A page of another origin may not read the console either. A link to a page of the console is no such read.
+    if not _is_link_to_page() and not is_same_origin(request):
+        raise ApiError("origin_not_allowed", "a page of another site may not read the console")
+    if request.method not in {"GET", "HEAD"}:
+        tokens = PageTokens(current_context().store.client)
+        if not tokens.is_valid(request.headers.get(TOKEN_HEADER, ""), acting_admin().who):
+            message = "this page of the console is too old, or did not send the request: load the console again"
+            raise ApiError("page_expired", message, param=TOKEN_HEADER)
+
+
+@bp.after_request
+def add_security_headers(response: Response) -> Response:
+    """Protect the pages of the console."""
+    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def page_token() -> str:
+    """Return the token for a page of the operator who sent the current request. Raises StoreUnavailable."""
+    return PageTokens(current_context().store.client).make(acting_admin().who)
 
 
 def _is_link_to_page() -> bool:
@@ -52,3 +66,36 @@ def _is_link_to_page() -> bool:
     said = request.headers
     is_link = said.get("Sec-Fetch-Mode") == "navigate" and said.get("Sec-Fetch-Dest") == "document"
     return request.method == "GET" and is_link and request.endpoint in _PAGES
+
+
+#: How long a page can be used before it has to be loaded again, in seconds: a working day.
+VALID_S = 12 * 3_600
+#: A token consists of its expiry time in seconds since the epoch, a dot, and a signature of 256 bits in base64.
+_TOKEN = re.compile(r"(\d{1,12})\.([A-Za-z0-9_-]{43})\Z", re.ASCII)
+
+
+class PageTokens:
+    """Makes and checks the tokens of all door processes, which share a secret in the store.
+
+    Methods raise StoreUnavailable if the store does not answer.
+    """
+
+    def __init__(self, client: redis.Redis, now_s: Callable[[], float] = time.time) -> None:
+        """`now_s` returns the time in seconds since the epoch."""
+        self._client, self._now_s = client, now_s
+
+    def make(self, admin: str) -> str:
+        """Return a token for the pages of the operator with this name."""
+        expires_s = int(self._now_s()) + VALID_S
+        return f"{expires_s}.{sign(read_secret(self._client), 'console', admin, expires_s)}"
+
+    def is_valid(self, token: str, admin: str) -> bool:
+        """Return whether the token was made for this operator and has not expired."""
+        match = _TOKEN.match(token)
+        if match is None:
+            return False
+        expires_s = int(match[1])
+        return (
+            hmac.compare_digest(sign(read_secret(self._client), "console", admin, expires_s), match[2])
+            and self._now_s() < expires_s
+        )

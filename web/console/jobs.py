@@ -1,26 +1,109 @@
-"""`/console/jobs/<id>`: a job's facts and timeline, live; and its answer, if the console has submitted the job."""
+"""The console's live streams: its panels, each whenever it has changed, and the facts, timeline and answer of a job."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
-from apiflask import APIBlueprint
 from flask import Response, current_app, redirect, render_template, request
 from jinja2 import Environment
 from markupsafe import escape
 from werkzeug.wrappers import Response as AnyResponse
 
+from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from web.api.job_json import content_of, has_ended
-from web.console.current import current_feed
-from web.console.live import html_frame, stream, when_to_stop
-from web.console.page_token import PageTokens
+from web.api.stream_format import frame
+from web.console.feed import ConsoleFeed, current_feed
+from web.console.guard import bp, page_token
 from web.console.panels import render_job
+from web.http import shutdown
 from web.http.api_errors import ApiError
+from web.http.disconnect import watch_disconnect
 from web.jobs.event_stream import JobEnded, JobStarted, TextDelta, follow_job
-from web.request.caller import acting_admin
+from web.request.caller import watch_admin
+from web.request.sse import stream_response, with_comments
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
+
+#: How long a browser should wait before it connects again, in ms.
+_RETRY_MS = 2_000
+#: A stream ends after this many seconds, and the browser connects again: streams that nobody looks at do not stay open.
+_LONGEST_S = 900.0
+#: Seconds between two checks that the operator's key still exists.
+_CHECK_KEY_S = 5.0
+#: At most this many bytes wait in the kernel for a viewer that reads nothing. When they are full, the connection is
+#: closed after web.server.worker.SOCKET_TIMEOUT_S.
+_SEND_BUFFER_BYTES = 16 * 1024
+
+
+@bp.get("/live")
+def live() -> Response:
+    """Stream the panels."""
+    feed = current_feed()
+    return stream(feed, _panel_frames(feed, when_to_stop(current_context().clock)))
+
+
+def stream(feed: ConsoleFeed, frames: Iterator[str]) -> Response:
+    """Return a response that streams the frames to a new viewer. Raises ApiError (503) if there are too many."""
+    connection = request.environ.get("gunicorn.socket")
+    if connection is not None:
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    leave, clock = feed.join(), current_context().clock
+
+    def all_frames() -> Iterator[str]:
+        yield f"retry: {_RETRY_MS}\n\n"
+        yield from with_comments(frames, clock)
+
+    response = stream_response(all_frames())
+    response.call_on_close(leave)
+    return response
+
+
+def when_to_stop(clock: Clock) -> Callable[[], bool]:
+    """Return a function that returns whether the stream of this request must end. It is called about once a second."""
+    has_left, is_admin = watch_disconnect(request.environ), watch_admin()
+    began_s = checked_s = clock.monotonic()
+
+    def must_stop() -> bool:
+        nonlocal checked_s
+        now_s = clock.monotonic()
+        if now_s - checked_s >= _CHECK_KEY_S:
+            checked_s = now_s
+            try:
+                if not is_admin():
+                    return True
+            except StoreUnavailable:
+                # The panels say that the store does not answer. The key is checked again with the next look.
+                pass
+        return has_left() or shutdown.requested.is_set() or now_s - began_s > _LONGEST_S
+
+    return must_stop
+
+
+def _panel_frames(feed: ConsoleFeed, must_stop: Callable[[], bool]) -> Iterator[str]:
+    yield frame("history", feed.points())
+    shown: dict[str, str] = {}
+    seen = 0
+    while not must_stop():
+        made = feed.next_pass(seen, timeout_s=1.0)
+        if made is None:
+            yield ""
+            continue
+        seen = made.number
+        changed = {name: html for name, html in made.panels.items() if shown.get(name) != html}
+        shown |= changed
+        frames = [html_frame(name, html) for name, html in changed.items()]
+        yield "".join(frames) + ("" if made.point is None else frame("point", made.point))
+
+
+def html_frame(name: str, html: str) -> str:
+    """Return the frame of an event whose data is HTML. A carriage return, which would end a line, becomes a space."""
+    lines = html.replace("\r", " ").split("\n")
+    return f"event: {name}\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
+
 
 #: The mark, in JobView.form, of a job that the console has submitted. Only such a job's answer is shown.
 CONSOLE_FORM = "console"
@@ -28,38 +111,39 @@ CONSOLE_FORM = "console"
 _READ_S = 1.0
 
 
-def add_routes(bp: APIBlueprint) -> None:
-    """Add the routes of a job's page."""
+@bp.get("/jobs")
+def find_job() -> AnyResponse | tuple[str, int]:
+    """Return a link to the page of the job with the id in the query."""
+    job_id = request.args.get("id", "").strip()
+    try:
+        return redirect(f"/console/jobs/{read_quietly(current_context(), job_id).id}")
+    except ApiError as error:
+        return _not_found_page(error)
 
-    @bp.get("/jobs")
-    def find_job() -> AnyResponse | tuple[str, int]:
-        job_id = request.args.get("id", "").strip()
-        try:
-            return redirect(f"/console/jobs/{read_quietly(current_context(), job_id).id}")
-        except ApiError as error:
-            return _not_found_page(error)
 
-    @bp.get("/jobs/<job_id>")
-    def job_page(job_id: str) -> str | tuple[str, int]:
-        context = current_context()
-        try:
-            view = read_quietly(context, job_id)
-        except ApiError as error:
-            return _not_found_page(error)
-        return render_template(
-            "console/job.html",
-            view=view,
-            facts=render_job(current_app.jinja_env, view),
-            has_answer=CONSOLE_FORM in view.form,
-            token=PageTokens(context.store.client).make(acting_admin().who),
-        )
+@bp.get("/jobs/<job_id>")
+def job_page(job_id: str) -> str | tuple[str, int]:
+    """Return the page of a job."""
+    try:
+        view = read_quietly(current_context(), job_id)
+    except ApiError as error:
+        return _not_found_page(error)
+    return render_template(
+        "console/job.html",
+        view=view,
+        facts=render_job(current_app.jinja_env, view),
+        has_answer=CONSOLE_FORM in view.form,
+        token=page_token(),
+    )
 
-    @bp.get("/jobs/<job_id>/live")
-    def job_live(job_id: str) -> Response:
-        context = current_context()
-        view = read_quietly(context, job_id)
-        must_stop = when_to_stop(context.clock)
-        return stream(current_feed(), _job_frames(context, view, current_app.jinja_env, must_stop))
+
+@bp.get("/jobs/<job_id>/live")
+def job_live(job_id: str) -> Response:
+    """Stream the facts of a job, and its answer if the console has submitted it."""
+    context = current_context()
+    view = read_quietly(context, job_id)
+    must_stop = when_to_stop(context.clock)
+    return stream(current_feed(), _job_frames(context, view, current_app.jinja_env, must_stop))
 
 
 def read_quietly(context: DoorContext, job_id: str) -> JobView:
@@ -75,8 +159,7 @@ def read_quietly(context: DoorContext, job_id: str) -> JobView:
 
 def _not_found_page(error: ApiError) -> tuple[str, int]:
     """Return a page of the console with the error's message, and the status."""
-    token = PageTokens(current_context().store.client).make(acting_admin().who)
-    return render_template("console/no_job.html", message=error.message, token=token), error.status
+    return render_template("console/no_job.html", message=error.message, token=page_token()), error.status
 
 
 def _job_frames(

@@ -22,8 +22,14 @@ from web.gate.bounds import bounds_of  # noqa: E402
 from web.gate.health import start_health  # noqa: E402
 from web.gate.server import GRACE_S, Gate  # noqa: E402
 from web.runtime.context import DoorContext, make_door_context  # noqa: E402
-from web.runtime.duties import start_duties  # noqa: E402
-from web.runtime.start import EXIT_CONFIG, configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
+from web.runtime.start import (  # noqa: E402
+    EXIT_CONFIG,
+    configure_store,
+    open_store,
+    raise_file_limit,
+    read_settings,
+    start_duties,
+)
 
 
 def main() -> int:

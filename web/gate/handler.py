@@ -8,9 +8,8 @@ from werkzeug.datastructures import Headers
 from shared.jobs.job import JobView
 from web.api.body import validated
 from web.api.deadline import resolve_deadline
-from web.api.escalation import checks_of
 from web.api.refusals import Yield
-from web.api.request_schema import SubmitBody
+from web.api.request_schema import SubmitBody, checks_of
 from web.gate import answers
 from web.gate.connection_keys import ConnectionKeys
 from web.gate.jobs import ConnectionJobs, GateJob
@@ -21,8 +20,8 @@ from web.jobs.admission import offer
 from web.jobs.callers import Caller
 from web.jobs.cancel_on_disconnect import cancel_when_possible
 from web.jobs.generation import native_request
-from web.jobs.long_poll import refresh_job
 from web.jobs.snapshots import read_totals
+from web.jobs.tenant_jobs import refresh_job
 from web.runtime.context import DoorContext
 
 _NO_HEADERS = Headers()

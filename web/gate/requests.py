@@ -12,8 +12,7 @@ from web.api.body import Body
 from web.api.request_schema import ReturnTicket
 from web.gate.frames import KEPT_BYTES
 from web.http.api_errors import ApiError, field_errors, invalid_value, quoted
-from web.http.json_budget import check_budget
-from web.http.surrogates import find_lone_surrogate, is_utf8_encodable
+from web.http.json_body import check_budget, find_lone_surrogate, is_utf8_encodable
 
 #: The error codes that only the gate uses, and the meaning of each. All other codes are in web/http/api_errors.py.
 CODES = {

@@ -253,3 +253,12 @@ def _repr_parts(value: object) -> Iterator[str]:
 
 def _shortened(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
+
+
+#: The paths of other servers' rankings, which their clients use beside /v1/rerank.
+_RANKINGS = frozenset({"/rerank", "/v2/rerank"})
+
+
+def is_api_path(path: str) -> bool:
+    """Return whether a path belongs to the API."""
+    return path.startswith("/v1/") or path in _RANKINGS

@@ -18,12 +18,11 @@ from web.api.refusals import RESTART_HINT_MS, retry_headers
 from web.http import shutdown
 from web.http.api_errors import ApiError
 from web.jobs.event_stream import JobEnded, OwnedItem, TextDelta, follow_with_requeues
-from web.jobs.long_poll import refresh_job, wait_until_ended
 from web.jobs.snapshots import read_readiness
-from web.jobs.tenant_jobs import waiting_for_own_job
+from web.jobs.tenant_jobs import refresh_job, wait_until_ended, waiting_for_own_job
 from web.openai.chat_answers import job_end_error
 from web.runtime.context import DoorContext
-from web.runtime.credentials.client_watch import ClientWatch
+from web.runtime.credentials.key_watch import ClientWatch
 
 log = get_logger()
 

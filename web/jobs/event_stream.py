@@ -14,7 +14,7 @@ from shared.jobs.job import JobView
 from web.api.candidates import n_candidates
 from web.api.job_json import has_ended
 from web.http.disconnect import CHECK_INTERVAL_S
-from web.jobs.long_poll import TOUCH_S, refresh_job
+from web.jobs.tenant_jobs import TOUCH_S, refresh_job
 from web.runtime.context import DoorContext
 from web.runtime.event_hub import Event, Follower
 

@@ -5,14 +5,24 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from shared.candidates import candidates_in
 from shared.jobs.job import new_job_id
 from shared.jobs.request import JobRequest
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.queue import QueueSettings
+from web.api.body import validated
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
 from web.api.digests import body_digest, given_fields
-from web.api.escalation import checks_of
-from web.api.request_schema import SubmitBody
+from web.api.request_schema import SubmitBody, checks_of
+from web.http.api_errors import ApiError
+from web.openai.chat_answers import AnswerKind
+from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
+from web.openai.embeddings_schema import EmbeddingsBody
+from web.openai.forwarded_schema import ForwardedBody, read_forwarded
+from web.openai.responses_schema import ResponsesBody
+from web.runtime.context import DoorContext
+from web.runtime.model_pools import FoundRoute, Model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +53,7 @@ class GenerationRequest(JobRequest):
     degrade: bool = True
     #: Whether the prompt may be sent only to pools that are marked as local.
     private: bool = False
-    #: The checks that move the job to a later pool of its route if one fails (web/api/escalation.py).
+    #: The checks that move the job to a later pool of its route if one fails (web/api/request_schema.py).
     escalate: tuple[str, ...] = ()
 
 
@@ -67,3 +77,121 @@ def native_request(body: SubmitBody, deadline: RequestDeadline, settings: QueueS
         "body_digest": body_digest(given_fields(body)),
     }
     return GenerationRequest(**named_fields(body) | converted)
+
+
+TextBody = ChatBody | CompletionBody | ForwardedBody
+
+
+def text_request(
+    context: DoorContext, body: TextBody, kind: AnswerKind, deadline: RequestDeadline
+) -> GenerationRequest:
+    """Return the request for one answer to a chat or a prompt, without the values of headers."""
+    payload = body.payload()
+    if isinstance(body, ForwardedBody):
+        form = {"forwarded": True} | candidate_form(body.candidates, choices=body.candidates)
+        if kind == "chat":
+            # Reasoning and calls of tools reach the client as they come, with the upstream's own ids.
+            payload, form = payload | {"parts": True, "sources": True}, form | {"parts": True}
+    else:
+        form = _form(body, payload)
+    converted = {
+        "payload": payload,
+        "deadline": deadline,
+        "max_tokens": body.requested_max_tokens,
+        "default_max_tokens": context.settings.default_max_tokens if kind == "chat" else COMPLETION_MAX_TOKENS,
+        "shortens": True,
+        "degrade": body.may_be_cut if isinstance(body, ForwardedBody) else body.degrade,
+        "escalate": checks_of(body.escalate, streams=bool(body.stream), candidates=candidates_in(payload)),
+        "form": form,
+    }
+    return GenerationRequest(**named_fields(body) | converted)
+
+
+def response_request(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -> GenerationRequest:
+    """Return the request for a response, without the values of headers and the conversation before it."""
+    converted = {
+        "payload": body.payload(),
+        "deadline": deadline,
+        "max_tokens": body.max_output_tokens,
+        "default_max_tokens": context.settings.default_max_tokens,
+        "shortens": True,
+        "escalate": checks_of(body.escalate, streams=body.stream),
+        # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
+        # Idempotency-Key that is used on both routes must not find the same job.
+        "body_digest": body_digest({"responses": given_fields(body)}),
+        "form": body.form(),
+        "keeps_request": body.store,
+    }
+    return GenerationRequest(**named_fields(body) | converted)
+
+
+def embeddings_request(
+    context: DoorContext, body: EmbeddingsBody, policy: TenantPolicy | None, deadline: RequestDeadline
+) -> GenerationRequest:
+    """Return the request for embeddings, without the values of headers. Raises ApiError."""
+    target = context.pools.resolve_target(body.model, policy)
+    _check_dimensions(body, target)
+    return vector_request(body.payload(forwards=bool(target.forwards)), body.model, deadline)
+
+
+def vector_request(payload: dict[str, Any], model: str | None, deadline: RequestDeadline) -> GenerationRequest:
+    """Return a request that generates no tokens; but every job must have a max_tokens of at least 1."""
+    return GenerationRequest(payload=payload, deadline=deadline, model=model, max_tokens=1, default_max_tokens=1)
+
+
+def read_text_body(context: DoorContext, value: Any, kind: AnswerKind, policy: TenantPolicy | None) -> TextBody:
+    """Return the validated body of a chat or a prompt. Raises ApiError."""
+    forwarded = forwarded_of(context, value, kind, policy)
+    if forwarded is not None:
+        return forwarded
+    return _own_body(value, kind)
+
+
+def forwarded_of(
+    context: DoorContext, value: Any, kind: AnswerKind, policy: TenantPolicy | None
+) -> ForwardedBody | None:
+    """Return the body of a request if its model is served by an upstream, otherwise None.
+
+    A route with other pools too is one of upstreams only for bodies that our own engine could not serve.
+
+    A body that is not an object, or names no model that the tenant may use, counts as one for our own engine. Raises
+    ApiError and StoreUnavailable.
+    """
+    name = value.get("model") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not (name is None or isinstance(name, str)):
+        return None
+    try:
+        target = context.pools.resolve_target(name, policy)
+    except ApiError:
+        return None
+    if not target.forwards and not (
+        isinstance(target, FoundRoute) and target.may_forward and not _is_ours(value, kind)
+    ):
+        return None
+    return read_forwarded(value, chat=kind == "chat")
+
+
+def _is_ours(value: dict[str, Any], kind: AnswerKind) -> bool:
+    """Return whether our own engine could serve a body. Only then may any pool of its route take the request."""
+    try:
+        _own_body(value, kind)
+    except ApiError:
+        return False
+    return True
+
+
+def _own_body(value: Any, kind: AnswerKind) -> ChatBody | CompletionBody:
+    return validated(ChatBody, value) if kind == "chat" else validated(CompletionBody, value)
+
+
+def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:
+    parts = {"parts": True} if "parts" in payload else {}
+    return parts | candidate_form(body.candidates, choices=body.choices)
+
+
+def _check_dimensions(body: EmbeddingsBody, target: Model | FoundRoute) -> None:
+    """Raise ApiError if the request names more dimensions than a model, or one of the models of a route, has."""
+    for model in (target,) if isinstance(target, Model) else target.models:
+        if body.dimensions is not None and model.dimensions is not None and body.dimensions > model.dimensions:
+            message = f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions"
+            raise ApiError("unsupported_parameter", message, param="dimensions")

@@ -13,9 +13,7 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from web.api.body import Body
-from web.api.body_sizes import check_sizes
-from web.api.ignored import NotesIgnored, note_ignored
+from web.api.body import Body, NotesIgnored, check_sizes, note_ignored
 from web.http.api_errors import ApiError, quoted
 
 #: Fields that are accepted and ignored, also those that only vLLM's clients send.

@@ -1,11 +1,12 @@
 """Convert jobs to the responses, chunks and errors of OpenAI's chat and completions routes; pure functions."""
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from shared.answer_parts import AnswerParts, PartsReader, read_parts
+from shared.answer_parts import AnswerParts, Delta, PartsReader, read_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
@@ -13,8 +14,55 @@ from shared.version import package_version
 from web.api.candidates import Choice, choices_of, n_candidates
 from web.api.job_json import degraded_json, error_json, queue_facts
 from web.api.logprobs import chat_logprobs, completion_logprobs
+from web.api.stream_format import NewText, StreamFormat, data_frame
 from web.http.api_errors import ApiError
-from web.openai.message_parts import delta_fields, message_fields
+
+
+def call_id(job_id: str, index: int) -> str:
+    """Return the id of a call: the same whether the answer is read whole or as a stream."""
+    return f"call_{job_id}_{index}"
+
+
+def message_fields(parts: AnswerParts, job_id: str) -> dict[str, Any]:
+    """Return the fields of a message for these parts. A message that only calls tools has no content."""
+    fields: dict[str, Any] = {"content": None if parts.calls and not parts.content else parts.content}
+    if parts.reasoning:
+        fields[parts.reasoning_field or "reasoning_content"] = parts.reasoning
+    if parts.calls:
+        fields["tool_calls"] = [
+            {
+                "id": call.id or call_id(job_id, index),
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for index, call in enumerate(parts.calls)
+        ]
+    return fields
+
+
+def without_old_reasoning(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages, without the reasoning before the user's last message.
+
+    Most templates show no such reasoning, which a conversation that the door keeps would have for good.
+    """
+    last = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=-1)
+    return [
+        {name: given for name, given in message.items() if at > last or name != "reasoning_content"}
+        for at, message in enumerate(messages)
+    ]
+
+
+def delta_fields(delta: Delta, job_id: str) -> dict[str, Any]:
+    """Return the `delta` of a chunk for a new piece of an answer."""
+    if delta.kind == "content":
+        return {"content": delta.text}
+    if delta.kind == "reasoning":
+        return {delta.source or "reasoning_content": delta.text}
+    if delta.kind == "arguments":
+        return {"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]}
+    call = {"index": delta.index, "id": delta.source or call_id(job_id, delta.index), "type": "function"}
+    return {"tool_calls": [call | {"function": {"name": delta.text, "arguments": ""}}]}
+
 
 AnswerKind = Literal["chat", "completion"]
 #: The chunks of a stream that have token counts: none, an additional last one, or all.
@@ -240,3 +288,30 @@ def job_end_error(view: JobView) -> ApiError | None:
     if view.code in REQUEST_ERRORS:
         return ApiError(view.code, message, param=view.extra.get("param"))
     return ApiError("job_failed", message)
+
+
+class ChatStream(StreamFormat):
+    """Writes the chunks of one answer."""
+
+    def __init__(self, answer: AnswerFormat) -> None:
+        self._answer, self.choices = answer, answer.choices
+
+    def begin(self) -> Iterator[str]:
+        """Yield the chunks that name the role."""
+        return self._frames(self._answer.role_chunks(), 0)
+
+    def add(self, new: NewText) -> Iterator[str]:
+        """Yield the chunks for new text."""
+        return self._frames(self._answer.text_chunks(new.text, new.choice), new.tokens)
+
+    def end(self, view: JobView) -> Iterator[str]:
+        """Yield the chunks after the text, and the mark of the end."""
+        answer, tokens = self._answer, view.usage.completion_tokens if view.usage else 0
+        yield from self._frames([*answer.others_chunks(view), *answer.last_chunks(view)], tokens)
+        if answer.usage_chunks != "none":
+            yield data_frame(answer.usage_chunk(view))
+        yield "data: [DONE]\n\n"
+
+    def _frames(self, chunks: list[dict[str, Any]], tokens: int) -> Iterator[str]:
+        usage = self._answer.usage_so_far(tokens)
+        return (data_frame(chunk | usage) for chunk in chunks)

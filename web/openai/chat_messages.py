@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from web.api.body import Body, NulFreeText
-from web.api.ignored import note_ignored
+from web.api.body import Body, NulFreeText, note_ignored
 from web.api.request_schema import MAX_MESSAGES, Message
 from web.http.api_errors import invalid
 from web.openai.accepted_fields import shown, unsupported

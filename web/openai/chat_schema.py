@@ -5,12 +5,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from shared.candidates import MAX_CANDIDATES
-from web.api.body import Body, NulFreeText, Prompt
-from web.api.body_sizes import MAX_FIELDS
+from web.api.body import MAX_FIELDS, Body, NulFreeText, Prompt, ignored_as
 from web.api.candidates import CandidateCount
-from web.api.ignored import ignored_as
-from web.api.inputs import TokenIds, read_inputs
-from web.api.request_schema import MAX_LOGPROBS, MAX_TOKENS, SIZES, AnswerFields, Sampling, build_payload
+from web.api.request_schema import (
+    MAX_LOGPROBS,
+    MAX_TOKENS,
+    SIZES,
+    AnswerFields,
+    Sampling,
+    TokenIds,
+    build_payload,
+    read_inputs,
+)
 from web.api.response_format import ResponseFormat
 from web.http.api_errors import quoted
 from web.openai.accepted_fields import OpenAIFields

@@ -9,8 +9,7 @@ from pydantic import Field, PlainValidator
 
 from shared.jobs.job import JobView
 from web.api.body import NulFreeText
-from web.api.inputs import TokenIds, read_inputs
-from web.api.request_schema import QueueFields
+from web.api.request_schema import QueueFields, TokenIds, read_inputs
 from web.openai.accepted_fields import OpenAIFields
 
 #: How many inputs a request may have. This is also OpenAI's maximum, and clients send batches of up to that size.

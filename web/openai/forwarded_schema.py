@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, model_validator
 
-from web.api.body import validated
-from web.api.body_sizes import check_sizes
+from web.api.body import check_sizes, validated
 from web.api.candidates import CandidateCount
 from web.api.request_schema import MAX_MESSAGES, MAX_TOKENS, AnswerFields
 from web.openai.accepted_fields import unsupported

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from web.api.ignored import note_ignored
+from web.api.body import note_ignored
 from web.http.api_errors import invalid, invalid_field, quoted
 from web.openai.accepted_fields import shown, unsupported
 from web.openai.tools_schema import (

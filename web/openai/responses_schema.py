@@ -5,9 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from web.api.body import Body, NulFreeText, Prompt, require_text
-from web.api.body_sizes import MAX_FIELDS
-from web.api.ignored import ignored_as, note_ignored
+from web.api.body import MAX_FIELDS, Body, NulFreeText, Prompt, ignored_as, note_ignored, require_text
 from web.api.request_schema import MAX_LOGPROBS, MAX_MESSAGES, MAX_METADATA, MAX_TOKENS, Metadata, build_payload
 from web.api.response_format import ResponseFormat, check_keywords
 from web.http.api_errors import invalid, invalid_field, quoted

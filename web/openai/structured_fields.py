@@ -5,11 +5,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 from pydantic_core import from_json
 
-from web.api.body import Body, NulFreeText
-from web.api.body_sizes import MAX_FIELDS
+from web.api.body import MAX_FIELDS, Body, NulFreeText
 from web.api.response_format import MAX_CHOICES, Choices, JobResponseFormat, ResponseFormat, check_keywords
 from web.http.api_errors import ApiError, quoted
-from web.http.json_budget import check_budget
+from web.http.json_body import check_budget
 
 
 def _as_schema(value: Any, info: ValidationInfo) -> Any:
@@ -89,7 +88,7 @@ class StructuredFields(Body):
 
 #: The names of these fields.
 STRUCTURED = frozenset(StructuredFields.model_fields)
-#: Their lengths that are checked before the fields are validated (web/api/body_sizes.py).
+#: Their lengths that are checked before the fields are validated (web/api/body.py).
 STRUCTURED_SIZES = {"structured_outputs": MAX_FIELDS, "guided_choice": MAX_CHOICES}
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from web.api.body_sizes import MAX_FIELDS
+from web.api.body import MAX_FIELDS
 from web.api.response_format import check_keywords
 from web.http.api_errors import invalid, invalid_field
 from web.openai.accepted_fields import shown, unsupported

@@ -8,7 +8,7 @@ from flask import Request, g, request
 from gunicorn.http.errors import ParseException  # type: ignore[import-untyped]  # ships no types
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
-from web.http.api_errors import ApiError, invalid_field
+from web.http.api_errors import ApiError, invalid, invalid_field, quoted
 from web.http.json_body import parse_json
 
 #: The largest retry count that a client may name.
@@ -110,3 +110,30 @@ def retry_attempt() -> int:
         message = f"X-Attempt={named[:60]!r} is not a whole number from 0 to {MAX_ATTEMPT}"
         raise invalid_field("X-Attempt", message)
     return 0
+
+
+_MAX_ID_CHARS = 100
+
+
+def page_limit(default: int, most: int) -> int:
+    """Return how many items the page may have; `limit` may be greater than `most`. Raises ApiError."""
+    text = request.args.get("limit", str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) >= 1):
+        raise invalid("limit", text, "a whole number from 1 to 99999")
+    return min(int(text), most)
+
+
+def page_after() -> str | None:
+    """Return the id of the item behind which the page begins, or None for the first page. Raises ApiError."""
+    text = request.args.get("after")
+    if text is not None and not 1 <= len(text) <= _MAX_ID_CHARS:
+        raise invalid_field("after", f"after={quoted(text)} is no id")
+    return text
+
+
+def oldest_first() -> bool:
+    """Return whether the oldest items come first. Raises ApiError."""
+    text = request.args.get("order", "desc")
+    if text not in {"asc", "desc"}:
+        raise invalid("order", text, "'asc' or 'desc'")
+    return text == "asc"

@@ -1,25 +1,179 @@
 """Calls whose connection owns their job: what their headers say, and their answers, whole or as streams."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from flask import Response, g
 
 from shared.jobs.job import JobView
+from web.api.candidates import choices_of
 from web.api.deadline import RequestDeadline
+from web.api.job_json import route_headers
 from web.api.refusals import Yield
-from web.api.stream_format import StreamFormat
+from web.api.stream_format import NewText, StreamFormat
+from web.http import shutdown
 from web.http.api_errors import ApiError
 from web.jobs.admission import AdmittedJob, offer
-from web.jobs.cancel_on_disconnect import wait_for_result
+from web.jobs.cancel_on_disconnect import (
+    cancel_unless_stopping,
+    follow_from_first_text,
+    give_up,
+    no_end_error,
+    wait_for_result,
+)
+from web.jobs.event_stream import (
+    READER_CHECK_INTERVAL_S,
+    JobRequeued,
+    JobStarted,
+    NothingNew,
+    OwnedItem,
+    TextDelta,
+    follow_job,
+)
 from web.jobs.generation import GenerationRequest
+from web.openai.chat_answers import job_end_error
 from web.request.body import retry_attempt, return_ticket
 from web.request.caller import current_caller, watch_client
 from web.request.idempotency import with_refusal_identity
-from web.request.owned_streams import owned_stream
 from web.request.responses import problem_response, yield_response
+from web.request.sse import stream_response, with_comments
 from web.request.telemetry import traceparent
 from web.runtime.context import DoorContext
+from web.runtime.credentials.key_watch import ClientWatch
+
+
+class EndNotSeen(Exception):
+    """Raised if the stream of items stops before the job has ended."""
+
+
+class CannotContinue(ApiError):
+    """The job continues with other text than the client has received, so the stream must stop."""
+
+
+class AnswerStream:
+    """Divides the items of a job into the pieces of text that its client lacks, and lets a format write them.
+
+    `is_forwarded` says whether an upstream generates the answer.
+    """
+
+    def __init__(self, form: StreamFormat, job_id: str, is_forwarded: Callable[[], bool]) -> None:
+        self._form, self._job_id, self._is_forwarded = form, job_id, is_forwarded
+        #: By choice: the text that the client has received.
+        self._sent = [""] * form.choices
+        #: Whether the job's end was among the items.
+        self.ended = False
+
+    def frames(self, items: Iterator[OwnedItem]) -> Iterator[str]:
+        """Yield the frames of the stream, and "" for each NothingNew.
+
+        Raises ApiError if the job did not succeed and the format has no frames for that, CannotContinue if a new
+        attempt generates other text than the client has received, and EndNotSeen if the items stop before the end.
+        """
+        form = self._form
+        yield from form.begin()
+        # The text of the current attempt. If a worker and its tokens are lost, the next attempt generates the text
+        # again from its beginning.
+        running = [""] * form.choices
+        for item in items:
+            if isinstance(item, NothingNew):
+                yield ""
+            elif isinstance(item, JobRequeued):
+                # At once, because the upstream may be away for long.
+                if any(self._sent) and self._is_forwarded():
+                    message = f"the upstream server of job {self._job_id} failed in the middle of the answer"
+                    raise CannotContinue("upstream_lost", message)
+            elif isinstance(item, JobStarted):
+                running = running if item.resumed else [""] * form.choices
+                yield from form.started()
+            elif isinstance(item, TextDelta):
+                index = item.candidate or 0
+                running[index] += item.text
+                yield from self._rest(running[index], index, item.tokens)
+            else:
+                self.ended = True
+                yield from self._end(item.view)
+                return
+        raise EndNotSeen
+
+    def _rest(self, text: str, index: int, tokens: int) -> Iterator[str]:
+        """Send the part of a choice's text that the client lacks; `text` may be shorter than the part that it has."""
+        sent = self._sent[index]
+        if text.startswith(sent):
+            self._sent[index] = text
+            if unsent := text[len(sent) :]:
+                yield from self._form.add(NewText(unsent, index, tokens))
+        elif not sent.startswith(text):
+            message = f"the worker of job {self._job_id} was lost, and the next attempt generated different text"
+            raise CannotContinue("job_failed", message)
+
+    def _end(self, view: JobView) -> Iterator[str]:
+        if not self._form.shows_failures and (problem := job_end_error(view)):
+            raise problem
+        for index, choice in enumerate(choices_of(view)):
+            yield from self._rest(choice.view.text or "", index, view.usage.completion_tokens if view.usage else 0)
+        yield from self._form.end(view)
+
+
+def owned_stream(
+    context: DoorContext,
+    view: JobView,
+    deadline: RequestDeadline,
+    client: ClientWatch,
+    form: StreamFormat,
+    is_forwarded: Callable[[JobView], bool],
+    on_end: Callable[[JobView], None],
+) -> Response:
+    """Stream the answer on the connection that owns the job; if the stream stops before the end, cancel the job.
+
+    If the job ends without success before its first text, return an error response.
+    """
+    items = follow_from_first_text(context, view, deadline, client)
+    if isinstance(items, ApiError):
+        return problem_response(items)
+    answer = AnswerStream(form, view.id, lambda: is_forwarded(view))
+
+    def frames() -> Iterator[str]:
+        needs_cancel = True
+        try:
+            yield from with_comments(answer.frames(items), context.clock, form.comment)
+        except EndNotSeen:
+            needs_cancel = False
+            yield form.error(give_up(context, view, client))
+        except ApiError as problem:
+            needs_cancel = isinstance(problem, CannotContinue)
+            yield form.error(problem)
+        finally:
+            if answer.ended:
+                on_end(view)
+            elif needs_cancel:
+                cancel_unless_stopping(context, view, client=client)
+
+    response = stream_response(frames())
+    response.headers.extend(route_headers(view))
+    return response
+
+
+def reader_stream(context: DoorContext, view: JobView, form: StreamFormat) -> Response:
+    """Stream the answer to a reader that does not own the job; closing the stream cancels nothing."""
+    client = watch_client()
+    items = follow_job(
+        context,
+        view,
+        stop=lambda: client.gone() or shutdown.requested.is_set(),
+        check_interval_s=READER_CHECK_INTERVAL_S,
+    )
+
+    def frames() -> Iterator[str]:
+        try:
+            yield from with_comments(AnswerStream(form, view.id, lambda: False).frames(items), context.clock)
+        except EndNotSeen:
+            # If this process stops, the stream ends without an error, and the client can resume it at another process.
+            if not shutdown.requested.is_set():
+                yield form.error(no_end_error(view, client))
+        except ApiError as problem:
+            yield form.error(problem)
+
+    return stream_response(frames())
 
 
 def with_headers(generation: GenerationRequest, named_ticket: str | None) -> GenerationRequest:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from flask import Response, g, request
@@ -9,6 +10,7 @@ from flask import Response, g, request
 from shared.jobs.job import JobView
 from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
 from web.anthropic.error_shape import anthropic_error, follows_anthropic
+from web.api.body import NotesIgnored
 from web.api.job_json import has_ended, job_headers, job_json
 from web.api.refusals import Yield, store_unavailable_yield
 from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
@@ -75,3 +77,17 @@ def store_away_response(context: DoorContext) -> Response:
     """Return the refusal to send while the store does not answer, and count it in the metrics."""
     context.metrics.refused_without_store.inc()
     return yield_response(store_unavailable_yield())
+
+
+HEADER = "x-penstock-ignored"
+
+
+def name_ignored(context: DoorContext, body: NotesIgnored, response: Response) -> Response:
+    """Name the ignored fields of a body in the response's header and count them. Returns the response."""
+    if body.ignored:
+        response.headers[HEADER] = ", ".join(body.ignored)
+        route = request.url_rule.rule if request.url_rule else "unknown"
+        with suppress(Exception):
+            for name in body.ignored:
+                context.metrics.ignored_fields.labels(route, name).inc()
+    return response

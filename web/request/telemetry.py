@@ -7,7 +7,11 @@ from contextlib import suppress
 from flask import Flask, Response, g, request
 
 from shared.log import bind_request, get_logger
+from shared.tracing.names import Attribute, SpanName
+from shared.tracing.traces import Traces
+from web.http.api_errors import is_api_path
 from web.http.process_metrics import ProcessMetrics
+from web.request.open_requests import call_when_answered
 
 log = get_logger()
 
@@ -36,23 +40,37 @@ def traceparent() -> str:
     return text if _TRACEPARENT.match(text) else ""
 
 
-def install(app: Flask, metrics: ProcessMetrics) -> None:
-    """Register the handlers that run before and after each request. Errors in metrics do not affect the request."""
+def install(app: Flask, metrics: ProcessMetrics, traces: Traces) -> None:
+    """Register the handlers that run before and after each request. Errors in metrics do not affect the request.
+
+    A span is written about each request that may submit a job, until its answer was sent.
+    """
 
     @app.before_request
     def begin() -> None:
         g.began_s = metrics.clock.monotonic()
         g.request_id = client_request_id() or secrets.token_hex(16)
         bind_request(request_id=g.request_id, **({"traceparent": traceparent()} if traceparent() else {}))
+        if traces.is_on and request.method == "POST" and is_api_path(request.path):
+            attributes = {Attribute.METHOD: "POST", Attribute.ROUTE: _route()}
+            g.span = traces.begin(SpanName.REQUEST, traceparent(), attributes, serves=True)
+            g.traceparent = g.span.traceparent
+            call_when_answered(g.span.end)
 
     @app.after_request
     def end(response: Response) -> Response:
+        if "span" in g:
+            g.span.set({Attribute.STATUS: response.status_code})
         response.headers["x-request-id"] = g.get("request_id") or secrets.token_hex(16)
         with suppress(Exception):
-            route = request.url_rule.rule if request.url_rule else "unknown"
+            route = _route()
             took_s = metrics.clock.monotonic() - g.began_s
             method = request.method if request.method in _METHODS else "other"
             metrics.requests.labels(route, method, str(response.status_code)).inc()
             metrics.request_seconds.labels(route, method).observe(took_s)
             log.debug("http", route=route, method=method, status=response.status_code, ms=round(took_s * 1000))
         return response
+
+
+def _route() -> str:
+    return request.url_rule.rule if request.url_rule else "unknown"

@@ -10,15 +10,13 @@ from flask import Response
 from shared.jobs.job import JobView
 from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
-from web.jobs.generation import GenerationRequest
-from web.jobs.openai_requests import embeddings_request, vector_request
+from web.jobs.generation import GenerationRequest, embeddings_request, vector_request
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.rerank_schema import RerankBody, rerank_json
 from web.request.caller import current_caller
 from web.request.deadline import read_deadline
-from web.request.ignored_fields import name_ignored
 from web.request.owned_calls import serve_owned, with_headers
-from web.request.responses import json_response
+from web.request.responses import json_response, name_ignored
 from web.runtime.current import current_context
 
 bp = APIBlueprint("embeddings", __name__, tag="OpenAI")

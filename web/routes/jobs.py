@@ -14,10 +14,17 @@ from web.api.request_schema import SubmitBody
 from web.http import shutdown
 from web.http.api_errors import invalid_field
 from web.jobs.admission import offer
-from web.jobs.event_tickets import ticket_issuer
 from web.jobs.generation import GenerationRequest, native_request
-from web.jobs.long_poll import LONGEST_WAIT_MS, refresh_job, wait_until_ended
-from web.jobs.tenant_jobs import erase_job, list_jobs, read_job, waiting_for_own_job
+from web.jobs.tenant_jobs import (
+    LONGEST_WAIT_MS,
+    erase_job,
+    list_jobs,
+    read_job,
+    refresh_job,
+    ticket_issuer,
+    wait_until_ended,
+    waiting_for_own_job,
+)
 from web.request.body import retry_attempt, return_ticket
 from web.request.caller import current_caller, watch_client
 from web.request.deadline import read_deadline

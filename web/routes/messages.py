@@ -8,20 +8,17 @@ from flask import Response, g
 
 from shared.jobs.job import JobView
 from web.anthropic.error_shape import ROUTES
-from web.anthropic.message_answers import message_json
-from web.anthropic.message_events import MessageEvents
+from web.anthropic.message_answers import MessageEvents, message_json
 from web.anthropic.messages_schema import CountTokensBody, MessagesBody
 from web.api.job_json import route_headers
 from web.http.api_errors import ApiError
-from web.jobs.generation import GenerationRequest
-from web.jobs.openai_requests import text_request
+from web.jobs.generation import GenerationRequest, text_request
 from web.openai.chat_schema import ChatBody
 from web.openai.forwarded_schema import ForwardedBody
 from web.request.caller import current_caller
 from web.request.deadline import read_deadline
-from web.request.ignored_fields import name_ignored
 from web.request.owned_calls import serve_owned, with_headers
-from web.request.responses import json_response
+from web.request.responses import json_response, name_ignored
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 from web.runtime.model_pools import FoundRoute

@@ -7,21 +7,18 @@ from functools import wraps
 from typing import Any
 
 from apiflask import APIBlueprint
-from flask import Response
+from flask import Response, request
 
 from shared.jobs.job import JobView
 from web.api.job_json import route_headers
-from web.jobs.openai_requests import text_request
-from web.openai.chat_answers import AnswerKind, UsageChunks, answer_format
+from web.jobs.generation import forwarded_of, text_request
+from web.openai.chat_answers import AnswerKind, ChatStream, UsageChunks, answer_format
 from web.openai.chat_schema import ChatBody, CompletionBody
-from web.openai.chat_stream import ChatStream
 from web.openai.forwarded_schema import ForwardedBody
 from web.request.caller import current_caller
 from web.request.deadline import read_deadline
-from web.request.ignored_fields import name_ignored
 from web.request.owned_calls import serve_owned, with_headers
-from web.request.responses import json_response, list_response
-from web.routes.forwarding import forwarded_body
+from web.request.responses import json_response, list_response, name_ignored
 from web.runtime.current import current_context
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
@@ -122,3 +119,11 @@ def _model_json(name: str) -> dict[str, Any]:
     of_vllm = {} if longest is None else {"max_model_len": longest}
     own = {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"}
     return own | of_anthropic | of_vllm
+
+
+def forwarded_body(kind: AnswerKind) -> ForwardedBody | None:
+    """Return the body of the current request if its model is served by an upstream, otherwise None.
+
+    Raises ApiError and StoreUnavailable.
+    """
+    return forwarded_of(current_context(), request.get_json(), kind, current_caller().policy)

@@ -20,23 +20,21 @@ from web.jobs.conversations import (
     delete_response,
     find_response,
     forget_unstored,
+    items_of_input,
+    with_referenced_items,
 )
-from web.jobs.item_references import items_of_input, with_referenced_items
-from web.jobs.long_poll import refresh_job
-from web.jobs.openai_requests import response_request
+from web.jobs.generation import response_request
+from web.jobs.tenant_jobs import refresh_job
 from web.openai.accepted_fields import unsupported
 from web.openai.response_events import ResponseEvents
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
 from web.openai.responses_schema import ResponsesBody, check_include
-from web.request.body import DoorRequest
+from web.request.body import DoorRequest, oldest_first, page_after, page_limit
 from web.request.caller import current_caller
 from web.request.deadline import read_deadline
 from web.request.idempotency import with_job_identity, with_refusal_identity
-from web.request.ignored_fields import name_ignored
-from web.request.owned_calls import answer_owned, with_headers
-from web.request.owned_streams import reader_stream
-from web.request.page_arguments import oldest_first, page_after, page_limit
-from web.request.responses import json_response, list_response
+from web.request.owned_calls import answer_owned, reader_stream, with_headers
+from web.request.responses import json_response, list_response, name_ignored
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 from web.runtime.model_pools import FoundRoute

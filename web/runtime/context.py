@@ -14,8 +14,8 @@ from shared.store.replies import Overview
 from shared.store.store import Store
 from shared.tracing.traces import Traces, make_traces
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
+from web.http.connection_bounds import RequestBounds
 from web.http.process_metrics import ProcessMetrics
-from web.http.request_bounds import RequestBounds
 from web.runtime.admin_key import load_admin_key
 from web.runtime.credentials.credential_cache import CredentialCache
 from web.runtime.credentials.failed_keys import FailedKeys
@@ -26,10 +26,9 @@ from web.runtime.fleet.page import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
 from web.runtime.process_page import ProcessPage
-from web.runtime.return_tickets import ReturnTickets
 from web.runtime.shared_answer import SharedAnswer
 from web.runtime.start import bounds_of_requests
-from web.runtime.ticket_signer import TicketSigner
+from web.runtime.ticket_signer import ReturnTickets, TicketSigner
 from web.runtime.usage_days import UsageDays
 from web.sign_in.sign_in import SignIn, make_sign_in
 

@@ -4,10 +4,13 @@ import contextlib
 import os
 import resource
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from shared.errors import ConfigError, EmbeddedStoreError, StoreUnfit
+from shared.audit.sweeper import PERIOD_S, Sweeper
+from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable, StoreUnfit
 from shared.log import get_logger
 from shared.settings.door import DoorSettings
 from shared.settings.settings import Settings, load
@@ -16,13 +19,14 @@ from shared.store.batches.folder import run_here
 from shared.store.batches.storage_location import claim_home, files_folder
 from shared.store.connection import DOOR, open_client
 from shared.store.preflight import check_fitness, require_answer
+from shared.store.reaper import Reaper
 from shared.store.replication import too_few_replicas
 from shared.store.store import Store
 from shared.tracing.traces import check_traces
 from web.http.allowed_names import allowed_hosts, allowed_origins
 from web.http.client_address import parse_trusted_proxies
-from web.http.connection_bounds import connection_limits
-from web.http.request_bounds import RequestBounds, request_bounds
+from web.http.connection_bounds import RequestBounds, connection_limits, request_bounds
+from web.runtime.disk_threads import in_disk_thread
 from web.sign_in.sign_in import sign_in_proxies
 
 log = get_logger()
@@ -63,7 +67,7 @@ def configure_store(
     checks that all such processes keep them in one place; `run` is that of FilesFolder.
 
     Exits this process with an error message if the store is unfit or has different settings. Raises StoreUnavailable
-    if the store does not answer: the door then refuses all jobs, and web/runtime/duties.py calls this function again.
+    if the store does not answer: the door then refuses all jobs, and web/runtime/start.py calls this function again.
     """
     try:
         require_answer(store.client, settings.redis_url or str(settings.state_path))
@@ -96,3 +100,60 @@ def raise_file_limit() -> int:
 def _exit_with(error: Exception, code: int) -> NoReturn:
     sys.stderr.write(f"penstock: {error}\n")
     sys.exit(code)
+
+
+#: How long to wait before the next attempt while the store does not answer, in seconds.
+AWAY_S = 0.25
+#: The minimum time between two log lines about a store that does not answer, in seconds.
+_LOG_INTERVAL_S = 10.0
+
+
+def start_duties(
+    settings: Settings, store: Store, *, on_fatal_error: Callable[[], None], serves_files: bool = False
+) -> None:
+    """Start a thread that configures the store as soon as the store answers, and then reaps and sweeps without end.
+
+    The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
+    """
+    arguments = {"settings": settings, "store": store, "on_fatal_error": on_fatal_error, "serves_files": serves_files}
+    threading.Thread(target=_run_duties, kwargs=arguments, name="duties", daemon=True).start()
+
+
+def _run_duties(*, settings: Settings, store: Store, on_fatal_error: Callable[[], None], serves_files: bool) -> None:
+    _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files)
+    reaper, sweeper = Reaper(store), Sweeper(store)
+    next_sweep_s = time.monotonic() + PERIOD_S
+    never_set = threading.Event()
+    while True:
+        try:
+            rest_s = reaper.one_pass()
+            if time.monotonic() >= next_sweep_s:
+                next_sweep_s = time.monotonic() + PERIOD_S
+                sweeper.one_pass()
+        except StoreUnavailable:
+            rest_s = AWAY_S
+        except Exception:
+            # Without reaping, jobs would not end at their deadlines, so the loop continues after any error.
+            log.exception("reaper.failed")
+            rest_s = AWAY_S
+        never_set.wait(rest_s)
+
+
+def _configure_with_retries(
+    settings: Settings, store: Store, on_fatal_error: Callable[[], None], *, serves_files: bool
+) -> None:
+    next_log_s = 0.0
+    while True:
+        try:
+            configure_store(settings, store, serves_files=serves_files, run=in_disk_thread)
+        except StoreUnavailable as error:
+            if time.monotonic() >= next_log_s:
+                log.warning("store.awaited", error=str(error))
+                next_log_s = time.monotonic() + _LOG_INTERVAL_S
+            threading.Event().wait(AWAY_S)
+        except SystemExit:
+            # SystemExit would end only this thread, so `on_fatal_error` must stop the process.
+            on_fatal_error()
+            raise
+        else:
+            return

@@ -1,11 +1,17 @@
 """Close a connection so that its client can still read the response, even if the client has not finished sending."""
 
+import json
+import secrets
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import gevent
+
+from web.http.api_errors import ApiError, error_response
 
 #: How long, and for how many bytes, a connection that was answered is still read and its bytes thrown away. If the
 #: connection were closed while bytes arrive, the kernel would send a reset, and the client could lose the response. A
@@ -46,3 +52,21 @@ def _discard(sock: Any, hurry: Callable[[], bool], until_s: float) -> None:
             return
         left_bytes -= count
         gevent.sleep(_PAUSE_S)
+
+
+#: How long the client may take to make room for the error, in seconds. An error is shorter than any socket buffer.
+_SEND_TIMEOUT_S = 1.0
+
+
+def send_error(sock: Any, error: ApiError) -> str:
+    """Send the response for an error, and return its request id. Errors of the connection are ignored."""
+    request_id = secrets.token_hex(16)
+    response = error_response(error)
+    body = json.dumps(response.body).encode() + b"\n"
+    headers = {"x-request-id": request_id, "Content-Type": "application/json", "Content-Length": len(body)}
+    lines = [f"{name}: {value}" for name, value in (headers | response.headers | {"Connection": "close"}).items()]
+    head = "\r\n".join([f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}", *lines, "", ""])
+    with suppress(OSError):
+        sock.settimeout(_SEND_TIMEOUT_S)
+        sock.sendall(head.encode() + body)
+    return request_id

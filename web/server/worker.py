@@ -45,11 +45,10 @@ from web.http.connection_bounds import (
 from web.http.process_metrics import ProcessMetrics
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.unfinished_bytes import UnfinishedBytes
-from web.server.closing import LINGER_S, close_gently
-from web.server.errors import send_error
+from web.server.closing import LINGER_S, close_gently, send_error
 from web.server.parser import DRAIN_S, DoorParser, DroppedHead, ReadLimits, SlowHead, yield_to_others
-from web.sign_in.headers import repeated_header
 from web.sign_in.sign_in import sign_in_proxies
+from web.sign_in.users import repeated_header
 
 _UNREADABLE, _CONNECTION_FAILED = LimitedEvent("http.unreadable"), LimitedEvent("http.connection_failed")
 

@@ -12,9 +12,8 @@ from shared.errors import ConfigError
 from shared.settings.door import DoorSettings
 from shared.settings.sign_in_roles import parse_roles
 from web.http.client_address import TrustedProxies, parse_trusted_proxies
-from web.sign_in.headers import read_user
 from web.sign_in.issuer_keys import IssuerKeys
-from web.sign_in.users import RoleTable, User
+from web.sign_in.users import RoleTable, User, read_user
 
 if TYPE_CHECKING:
     from web.sign_in.tokens import TokenVerifier

@@ -13,9 +13,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from web.http.api_errors import quoted
-from web.sign_in.headers import MAX_NAME
 from web.sign_in.issuer_keys import IssuerKeys, Jwk
-from web.sign_in.users import LEEWAY_S, BadToken
+from web.sign_in.users import LEEWAY_S, MAX_NAME, BadToken
 
 #: The algorithms that are accepted, by the type of the key. None of them uses a shared secret, so a public key is never
 #: taken for one.

@@ -7,7 +7,7 @@ from typing import Any
 from shared.jobs.job import JobView
 from shared.store.batches.batches import StoredBatch
 from web.api.job_json import job_json
-from web.batches.batch_json import batch_json
+from web.batches.records import batch_json
 from web.openai.responses_answers import is_response, response_json
 
 #: A longer body is sent without its answer, which the receiver then reads with GET.

@@ -1,6 +1,9 @@
 """Sends one webhook: resolves the host once, checks its addresses, and connects to a checked address."""
 
+import base64
 import contextlib
+import hashlib
+import hmac
 import http.client
 import socket
 import time
@@ -8,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from shared.store.webhook_results import WebhookResult
 from web.http.bounded_connection import BoundedConnection
-from web.http.callback_addresses import is_public
-from web.http.callback_url import CallbackTarget
+from web.http.callback_url import CallbackTarget, is_public
 from web.webhooks.names import Resolve
 
 #: The time limits of one try after its name is resolved, in seconds: to connect, with the TLS handshake, and to answer.
@@ -92,3 +94,14 @@ def _exchange(
 
 def _result_of(error: Exception, connection: BoundedConnection, otherwise: WebhookResult) -> WebhookResult:
     return WebhookResult.TIMED_OUT if connection.took_too_long(error) else otherwise
+
+
+def signed_headers(webhook_id: str, timestamp_s: int, body: bytes, secrets: Sequence[bytes]) -> dict[str, str]:
+    """Return the three headers of a webhook; each of the secrets signs it."""
+    signed = f"{webhook_id}.{timestamp_s}.".encode() + body
+    digests = (hmac.new(secret, signed, hashlib.sha256).digest() for secret in secrets)
+    return {
+        "webhook-id": webhook_id,
+        "webhook-timestamp": str(timestamp_s),
+        "webhook-signature": " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests),
+    }

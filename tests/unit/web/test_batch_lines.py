@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from web.batches.line_offers import OpenLine, job_id
 from web.batches.lines import BadLine, parse_line, read_lines
-from web.batches.open_lines import OpenLine, job_id
 from web.openai.batch_schema import BatchBody, window_ms
 
 #: For each unit, the longest window and a number of digits that no window has.

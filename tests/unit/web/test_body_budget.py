@@ -7,11 +7,10 @@ import time
 import pytest
 
 from bench.bad_bodies import ROUTES, accepted_bodies, cpu_ms, handle, rejected_bodies
-from web.api.body_sizes import MAX_FIELDS
+from web.api.body import MAX_FIELDS
 from web.gate.requests import BadFrame, read_request
 from web.http.api_errors import ApiError, quoted
-from web.http.json_body import parse_json
-from web.http.json_budget import MAX_DIGITS, MAX_WEIGHT, check_budget
+from web.http.json_body import MAX_DIGITS, MAX_WEIGHT, check_budget, parse_json
 
 #: The aim is 20 ms of CPU time on a machine that does nothing else (bench/bad_bodies.py). A busy machine needs longer.
 GENEROUS_MS = 100

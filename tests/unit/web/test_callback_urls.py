@@ -5,8 +5,7 @@ import pytest
 from shared.errors import ConfigError
 from shared.settings.settings import load
 from shared.settings.webhook_hosts import parse_hosts
-from web.http.callback_addresses import is_public
-from web.http.callback_url import MAX_URL_BYTES, check_allowed, parse_url
+from web.http.callback_url import MAX_URL_BYTES, check_allowed, is_public, parse_url
 
 LISTED = parse_hosts("hooks.internal, [fd00::7],10.1.2.3,Port.internal:8080,[fd00::8]:90, fd00:0:0::9")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from web.api.inputs import read_inputs
+from web.api.request_schema import read_inputs
 
 
 @pytest.mark.parametrize(

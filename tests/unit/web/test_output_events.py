@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, read_parts
-from web.openai.output_events import OutputEvents
+from web.openai.response_events import OutputEvents
 
 names = st.sampled_from(["f", "get_weather"])
 texts = st.text("ab{}\n", max_size=8)

@@ -9,14 +9,13 @@ import pytest
 from shared.jobs.job import JobView, Usage
 from shared.jobs.states import JobState
 from shared.store.decode import job_view
-from web.anthropic.message_events import MessageEvents
+from web.anthropic.message_answers import MessageEvents
 from web.api.stream_format import StreamFormat
 from web.http.api_errors import ApiError
 from web.jobs.event_stream import JobEnded, JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
-from web.openai.chat_answers import answer_format
-from web.openai.chat_stream import ChatStream
+from web.openai.chat_answers import ChatStream, answer_format
 from web.openai.response_events import ResponseEvents
-from web.request.owned_streams import AnswerStream, CannotContinue, EndNotSeen
+from web.request.owned_calls import AnswerStream, CannotContinue, EndNotSeen
 
 VIEW = job_view(0, 0, None, {"penstock_state": "running", "penstock_model": "m", "penstock_form": "{}"}, "j")
 ENDED = replace(VIEW, state=JobState.SUCCEEDED, text="one two", usage=Usage(1, 0, 2), finish_reason="stop", ended_ms=9)

@@ -7,8 +7,7 @@ import pytest
 from shared.errors import ConfigError
 from shared.settings.settings import load
 from web.http.api_errors import ApiError
-from web.http.connection_bounds import ConnectionLimits
-from web.http.request_bounds import Budget, RequestBounds, request_bounds
+from web.http.connection_bounds import Budget, ConnectionLimits, RequestBounds, request_bounds
 
 MIB = 1_048_576
 CONNECTIONS = ConnectionLimits(400, 50)

@@ -4,7 +4,7 @@ import pytest
 
 from shared.clock import ManualClock
 from shared.store import keys
-from web.runtime.return_tickets import ReturnTickets
+from web.runtime.ticket_signer import ReturnTickets
 
 ID, RETRY_MS = "0123456789abcdef", 1_800_000_000_000
 

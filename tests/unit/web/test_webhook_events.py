@@ -14,8 +14,8 @@ from shared.jobs.states import JobState
 from shared.store.batches.batches import StoredBatch
 from tests.support.receiver import OTHER_SECRET, SECRET
 from web.webhooks.event import MAX_BODY_BYTES, event_body
+from web.webhooks.post import signed_headers
 from web.webhooks.sender import FIRST_REST_MS, LONGEST_REST_MS, rest_ms
-from web.webhooks.signature import signed_headers
 
 ENDED_MS = 1_700_000_000_250
 

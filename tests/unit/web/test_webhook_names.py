@@ -10,8 +10,7 @@ import pytest
 
 from tests.support.processes import ROOT, wait_for
 from web.webhooks import names as naming
-from web.webhooks.name_threads import MAX_THREADS, look_up
-from web.webhooks.names import AT_ONCE_OF_TENANT, NameResolver, NoThreadFree, NotResolved
+from web.webhooks.names import AT_ONCE_OF_TENANT, MAX_THREADS, NameResolver, NoThreadFree, NotResolved, look_up
 
 ADDRESS = "192.0.2.1"
 
@@ -119,11 +118,11 @@ from web.server import gevent_patches
 gevent_patches.apply()
 import gevent, socket
 from gevent import monkey
-from web.webhooks import name_threads
+from web.webhooks import names
 stuck = monkey.get_original("_thread", "allocate_lock")()
 stuck.acquire()
-name_threads._look_up_here = lambda host, port: stuck.acquire(timeout=120)
-lookups = [gevent.spawn(name_threads.look_up, "silent.example", 443) for _ in range(name_threads.MAX_THREADS)]
+names._look_up_here = lambda host, port: stuck.acquire(timeout=120)
+lookups = [gevent.spawn(names.look_up, "silent.example", 443) for _ in range(names.MAX_THREADS)]
 gevent.sleep(0)
 with gevent.Timeout(60):
     assert socket.getaddrinfo("localhost", 6379)
@@ -137,7 +136,7 @@ stuck.release()
 NOWHERE = """
 from web.server import gevent_patches
 gevent_patches.apply()
-from web.webhooks.name_threads import look_up
+from web.webhooks.names import look_up
 assert look_up("a..b", 443) == []
 assert "127.0.0.1" in look_up("localhost", 443)
 print("resolved", flush=True)

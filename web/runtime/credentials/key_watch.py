@@ -122,3 +122,20 @@ def _problem_of(use: KeyUse, valid: frozenset[str], disabled: frozenset[str]) ->
     if use.tenant in disabled:
         return ApiError("tenant_disabled", f"tenant {use.tenant!r} was disabled while the connection was open")
     return None
+
+
+class ClientWatch:
+    """Watches the client of one call for as long as the call lasts."""
+
+    def __init__(self, disconnected: Callable[[], bool], use: KeyUse) -> None:
+        """`disconnected` returns whether the client has closed its connection; `use` is the use of the client's key."""
+        self._disconnected, self._use = disconnected, use
+
+    @property
+    def key_problem(self) -> ApiError | None:
+        """Why the client's key is no longer valid; None while it is."""
+        return self._use.problem
+
+    def gone(self) -> bool:
+        """Return whether the call has nobody to answer to any more."""
+        return self._use.ended or self._disconnected()

@@ -1,20 +1,25 @@
 """The page /metrics/fleet, rendered at most once a second for each of its two formats."""
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
+import redis
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.samples import Exemplar
 
 from shared.accounts.budgets import Budgets
 from shared.accounts.groups import Groups
 from shared.clock import Clock
 from shared.metrics.spec import MAX_TENANTS
+from shared.store import keys
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
 from shared.store.store import Store
 from shared.store.webhooks import Webhooks
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.fleet.exemplars import read_exemplars
-from web.runtime.fleet.metrics import fleet_registry
+from web.runtime.fleet.metrics import fleet_registry, in_turns
 from web.runtime.fleet.shares import TenantShares
 from web.runtime.shared_answer import SharedAnswer
 
@@ -57,3 +62,27 @@ class FleetPage:
         shares = self._shares.ratios(snapshot)
         webhooks, exemplars = self._webhooks.pending(), read_exemplars(self._store.client)
         return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S), webhooks, shares, exemplars)
+
+
+#: The text that observe in shared/lua/lib/ledgers/stats.lua writes: the job's id, its time in µs, and when it was
+#: observed, in ms.
+_STORED = re.compile(r"([\w-]{1,64}) (\d{1,15}) (\d{1,15})\Z", re.ASCII)
+
+
+def read_exemplars(client: redis.Redis) -> dict[str, Exemplar]:
+    """Return the exemplars by the names of their buckets. Raises StoreUnavailable.
+
+    Values that another program has put in their place are left out.
+    """
+    try:
+        with store_faults(client):
+            stored: Any = client.hgetall(keys.exemplars())
+    except redis.ResponseError:
+        return {}
+    found = {}
+    for bucket, job in in_turns(stored.items()):
+        match = _STORED.match(text(job))
+        if match is not None:
+            job_id, time_us, at_ms = match.groups()
+            found[text(bucket)] = Exemplar({"job_id": job_id}, int(time_us) / 1_000_000, int(at_ms) / 1000)
+    return found

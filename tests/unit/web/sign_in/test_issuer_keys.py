@@ -10,8 +10,7 @@ import pytest
 from shared.clock import ManualClock
 from tests.support.issuer import DISCOVERY, Issuer, rsa_key
 from tests.support.processes import in_time, wait_for
-from web.sign_in.fetching import MAX_BYTES
-from web.sign_in.issuer_keys import PAUSE_S, IssuerKeys, KeysUnavailable
+from web.sign_in.issuer_keys import MAX_BYTES, PAUSE_S, IssuerKeys, KeysUnavailable
 
 
 @pytest.fixture

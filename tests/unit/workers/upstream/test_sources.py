@@ -7,7 +7,7 @@ import pytest
 from shared.answer_parts import Call, PartsReader, read_parts, without_marks
 from shared.jobs import cost
 from shared.jobs.job import ClaimRef
-from web.openai.message_parts import delta_fields, message_fields
+from web.openai.chat_answers import delta_fields, message_fields
 from workers.engine.events import JobSpec
 from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
 from workers.upstream.invalid import AnswerInvalid
