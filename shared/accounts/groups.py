@@ -96,6 +96,8 @@ class Groups(StoredPolicies[GroupPolicy]):
 
     def weights(self, groups: Collection[str]) -> dict[str, float]:
         """Return the weights of these groups; a group without a policy has the weight 1."""
+        if not groups:
+            return {}
         names = sorted(groups)
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             for name in names:

@@ -274,6 +274,11 @@ class Snapshot:
     backlogs_s: dict[str, float] = field(default_factory=dict)
     busy_ratios: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def groups(self) -> set[str]:
+        """The groups of the tenants."""
+        return {tenant.group for tenant in self.tenants if tenant.group is not None}
+
 
 @dataclass(frozen=True)
 class Overview:

@@ -20,7 +20,7 @@ from tests.support.program import program
 from tests.support.scripted_door import json_answer, scripted_door
 from tests.support.served import Served, sim_served
 from web.gate.answers import final, job_status
-from web.openapi import response_models
+from web.openapi import compatible_models
 
 #: 20 ms a token: a deadline of 8 s, less a fifth and at most 10 ms for the prompt, leaves time for about 319 tokens.
 RATES: dict[str, str | int | float] = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
@@ -133,7 +133,7 @@ def test_openai_routes_show_beside_the_answer_how_a_job_was_degraded(client, sto
         answer = client.post(path, json=ROUTES[path], headers=BLUE)
     body = answer.get_json()
     assert answer.status_code == 200, body
-    (response_models.Response if path == "/v1/responses" else response_models.Completion).model_validate(body)
+    (compatible_models.Response if path == "/v1/responses" else compatible_models.Completion).model_validate(body)
     (change,) = body["degraded"]
     assert (change["what"], change["from"], change["why"]) == ("max_tokens", 500, "tier 1")
 

@@ -21,7 +21,7 @@ llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not ins
 from gguf import PoolingType  # noqa: E402 - one of the engine's packages
 
 from tests.support.bert import write_bert  # noqa: E402 - needs the engine's packages
-from web.openapi import response_models  # noqa: E402 - after the check of the engine's packages
+from web.openapi import compatible_models  # noqa: E402 - after the check of the engine's packages
 from workers.demo.random_gguf import write_random_model  # noqa: E402 - needs the engine's packages
 
 pytestmark = pytest.mark.ways(
@@ -142,7 +142,7 @@ def rank(served: Served, **fields: Any) -> httpx.Response:
 
 def test_documents_are_returned_in_the_order_of_their_scores(served: Served) -> None:
     body = rank(served, documents=[*TEXTS, "muna tora"], return_documents=True).json()
-    response_models.Ranking.model_validate(body)
+    compatible_models.Ranking.model_validate(body)
     scores = [result["relevance_score"] for result in body["results"]]
     assert scores == sorted(scores, reverse=True)
     assert all(0 <= score <= 1 for score in scores)

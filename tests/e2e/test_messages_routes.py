@@ -17,7 +17,7 @@ from tests.support.answers import answer_in_two_attempts
 from tests.support.door import a_door, serve, settle, worker, worker_that_restarts
 from tests.support.messages import blocks_of, events_of, failed, text_of
 from tests.support.scrapes import parse
-from web.openapi import message_models
+from web.openapi import compatible_models
 
 ROUTE = "/v1/messages"
 HI: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -49,7 +49,7 @@ def test_a_message_is_answered_whole(client: FlaskClient, store: Store) -> None:
         response = client.post(ROUTE, json=BODY, headers={"anthropic-version": "2023-06-01", "anthropic-beta": "x"})
     assert response.status_code == 200, response.text
     body = response.get_json()
-    message_models.Message.model_validate(body)
+    compatible_models.Message.model_validate(body)
     assert body["content"] == [{"type": "text", "text": "Hello you"}]
     assert (body["stop_reason"], body["stop_sequence"], body["model"]) == ("end_turn", None, "m")
     assert body["usage"] == {
@@ -294,7 +294,7 @@ def test_a_body_that_is_no_json_and_an_unknown_host_have_anthropics_shape(client
 def test_count_tokens_is_the_estimate_of_admission_and_creates_no_job(client: FlaskClient, store: Store) -> None:
     prompt: dict[str, Any] = {"model": "m", "system": "be brief " * 40, "messages": [HI], "tools": [TOOL]}
     response = client.post(f"{ROUTE}/count_tokens", json=prompt)
-    message_models.TokenCount.model_validate(response.get_json())
+    compatible_models.TokenCount.model_validate(response.get_json())
     assert not store.jobs("default").jobs
     with worker(store, answer_with(store, "a")):
         client.post(ROUTE, json=prompt | {"max_tokens": 9})

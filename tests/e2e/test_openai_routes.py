@@ -15,7 +15,7 @@ from shared.store.store import Store
 from tests.support.answers import answer_in_two_attempts
 from tests.support.builders import MODEL, a_job, admitted, heartbeat, reconfigure
 from tests.support.door import a_door, fault, refused, run_next, serve, settle, worker, worker_that_restarts
-from web.openapi import list_models, response_models
+from web.openapi import compatible_models
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -55,7 +55,7 @@ def test_a_chat_is_answered_whole(client: FlaskClient, store: Store) -> None:
         response = client.post(CHAT, json={"model": "m", "messages": HI, "max_tokens": 20})
     assert response.status_code == 200
     body = response.get_json()
-    response_models.Completion.model_validate(body)
+    compatible_models.Completion.model_validate(body)
     assert body["object"] == "chat.completion"
     assert body["choices"] == [
         {
@@ -237,7 +237,7 @@ def test_a_refusal_has_the_same_body_as_on_other_routes(client: FlaskClient, sto
 def test_only_live_models_are_listed(client: FlaskClient, store: Store) -> None:
     serve(store, "w2", model="org/other")
     body = client.get("/v1/models").get_json()
-    list_models.ModelList.model_validate(body)
+    compatible_models.ModelList.model_validate(body)
     assert [model["id"] for model in body["data"]] == ["m", "org/other"]
     assert client.get("/v1/models/org/other").get_json()["id"] == "org/other"
     fault(client.get("/v1/models/nope"), 404, "model_not_found", "model")

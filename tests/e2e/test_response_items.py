@@ -11,7 +11,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.builders import claim_one
 from tests.support.door import a_door, fault, post_response, run_next, serve, settle
-from web.openapi import list_models
+from web.openapi import compatible_models
 
 PATH = "/v1/responses"
 TOOLS: list[Any] = [
@@ -89,7 +89,7 @@ def test_the_input_of_a_response_is_listed_page_by_page(client: FlaskClient, sto
     second = answered(client, store, "done", input=results, previous_response_id=first["id"], instructions="be brief")
     path = f"{PATH}/{second['id']}/input_items"
     body = client.get(f"{path}?order=asc").get_json()
-    list_models.InputItemList.model_validate(body)
+    compatible_models.InputItemList.model_validate(body)
     items = body["data"]
     assert [item["type"] for item in items] == [
         "message",
@@ -170,7 +170,7 @@ def test_the_tokens_of_an_input_are_estimated_with_the_conversation_before_it(
     for more in ({}, {"previous_response_id": first["id"]}, {"instructions": "be brief", "user": "me"}):
         answer = client.post(f"{PATH}/input_tokens", json={"input": "one two"} | more)
         assert answer.status_code == 200, answer.text
-        list_models.InputTokens.model_validate(answer.get_json())
+        compatible_models.InputTokens.model_validate(answer.get_json())
         counts.append(answer.get_json()["input_tokens"])
     assert counts == [2, 7, 4]
     assert answer.headers["x-penstock-ignored"] == "user"

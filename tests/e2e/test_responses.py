@@ -27,7 +27,7 @@ from tests.support.door import (
     worker,
     worker_that_restarts,
 )
-from web.openapi import response_models
+from web.openapi import compatible_models
 
 PATH = "/v1/responses"
 
@@ -42,7 +42,7 @@ def response_of(answer: TestResponse) -> dict[str, Any]:
     """Validate the response in an answer and return it."""
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.get_json()
-    response_models.Response.model_validate(body)
+    compatible_models.Response.model_validate(body)
     return body
 
 
@@ -168,7 +168,7 @@ def test_the_events_of_a_stream_come_in_openais_order(client: FlaskClient, store
     assert kinds(events) == [*WHOLE, *["output_text.delta"] * 3, *CLOSE]
     assert text_of(events) == "ab\n\nž" == events[-1]["response"]["output"][0]["content"][0]["text"]
     for event in (events[0], events[-1]):
-        response_models.Response.model_validate(event["response"])
+        compatible_models.Response.model_validate(event["response"])
 
 
 def test_a_stream_can_be_resumed_after_each_of_its_events(client: FlaskClient, store: Store) -> None:

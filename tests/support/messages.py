@@ -5,7 +5,7 @@ from typing import Any
 
 from werkzeug.test import TestResponse
 
-from web.openapi import message_models
+from web.openapi import compatible_models
 
 
 def events_of(response: TestResponse) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def failed(response: TestResponse, status: int, kind: str, code: str) -> dict[st
     """Return the body of an error in Anthropic's shape."""
     assert response.status_code == status, response.text
     body: dict[str, Any] = response.get_json()
-    model = message_models.MessageYield if "status" in body else message_models.MessageError
+    model = compatible_models.MessageYield if "status" in body else compatible_models.MessageError
     model.model_validate(body)
     assert (body["error"]["type"], body["error"]["code"]) == (kind, code)
     assert response.headers["request-id"] == response.headers["x-request-id"] == body["request_id"]

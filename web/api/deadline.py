@@ -7,7 +7,8 @@ from werkzeug.datastructures import Headers
 
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.queue import QueueSettings
-from web.http.api_errors import FieldError
+from web.api.request_schema import QueueFields
+from web.http.api_errors import invalid_field
 
 #: How the client receives its answer: it polls, it holds the call open until the job has ended, or it reads a stream.
 AnswerMode = Literal["poll", "hold", "stream"]
@@ -54,26 +55,19 @@ def max_deadline_ms(settings: QueueSettings, policy: TenantPolicy | None) -> int
 
 
 def resolve_deadline(
-    mode: AnswerMode,
-    *,
-    named_ms: int | None,
-    start_within_ms: int | None,
-    headers: Headers,
-    settings: QueueSettings,
-    policy: TenantPolicy | None,
-) -> RequestDeadline | FieldError:
-    """Return the deadline of one request, or a FieldError if the request names an invalid deadline."""
-    longest = max_deadline_ms(settings, policy)
-    if named_ms is not None:
-        if named_ms > longest:
-            return FieldError("deadline_ms", f"deadline_ms={named_ms} is over the maximum of {longest}")
-        return RequestDeadline(named_ms, "body", start_within_ms)
+    mode: AnswerMode, body: QueueFields, headers: Headers, settings: QueueSettings, policy: TenantPolicy | None
+) -> RequestDeadline:
+    """Return the deadline of one request. Raises ApiError if it names one that is malformed, or too long."""
+    longest, start_within_ms = max_deadline_ms(settings, policy), body.start_within_ms
+    if body.deadline_ms is not None:
+        if body.deadline_ms > longest:
+            raise invalid_field("deadline_ms", f"deadline_ms={body.deadline_ms} is over the maximum of {longest}")
+        return RequestDeadline(body.deadline_ms, "body", start_within_ms)
     if "X-Deadline-Ms" in headers:
         text = headers["X-Deadline-Ms"]
         if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= longest):
-            return FieldError(
-                "X-Deadline-Ms", f"X-Deadline-Ms={text[:60]!r} is not a whole number of ms from 1 to {longest}"
-            )
+            message = f"X-Deadline-Ms={text[:60]!r} is not a whole number of ms from 1 to {longest}"
+            raise invalid_field("X-Deadline-Ms", message)
         return RequestDeadline(int(text), "header", start_within_ms)
     return _default_deadline(mode, start_within_ms, headers, settings, longest)
 

@@ -22,8 +22,8 @@ from web.http.api_errors import ApiError, invalid_field
 from web.jobs.admission import offer
 from web.jobs.callers import Caller, enabled_policy
 from web.jobs.generation import native_request
+from web.request.body import read_deadline
 from web.request.caller import acting_admin
-from web.request.deadline import read_deadline
 from web.runtime.current import current_context
 
 #: The longest name that a form may name, in characters: ids of jobs, tenants and workers are shorter.
@@ -130,7 +130,7 @@ def submit() -> str:
         raise invalid_field("tenant", problem)
     body = _body()
     caller = Caller(tenant, _KEY_LABEL, enabled_policy(context, tenant))
-    generation = native_request(body, read_deadline(context, caller, body, "poll"), context.settings)
+    generation = native_request(body, read_deadline(context.settings, caller.policy, body, "poll"), context.settings)
     generation = replace(generation, form=generation.form | {CONSOLE_FORM: True})
     announce(context.store.client, acting_admin(), "job.submit", f"job {generation.job_id} of tenant {tenant}")
     verdict = offer(context, caller, generation)

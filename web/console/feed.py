@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from apiflask import APIFlask
 from flask import current_app
 
+from shared.accounts.groups import Groups
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.log import LimitedEvent
@@ -21,7 +22,6 @@ from web.console.reads import (
     TenantFacts,
     or_default,
     read_failed,
-    read_group_weights,
     read_running,
     read_tenant_facts,
 )
@@ -179,7 +179,7 @@ class ConsoleFeed:
         snapshot, counters = divide(self._store.snapshot(tenants=64, stats=True))
         running = or_default(lambda: read_running(self._store, snapshot.now_ms), RunningJobs((), are_all=False))
         facts = or_default(self.tenant_facts, TenantFacts())
-        weights = or_default(lambda: read_group_weights(self._store, snapshot), dict[str, float]())
+        weights = or_default(lambda: Groups(self._store.client).weights(snapshot.groups), dict[str, float]())
         before = Counters(counters.at_ms, {}, {}, {}) if self._counters is None else self._counters
         failed = read_failed(self._store, before, counters)
         # Refusals before the first pass were not seen, so it is not known when they happened.

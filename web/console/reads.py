@@ -7,13 +7,11 @@ from typing import Any, TypeVar
 
 import redis
 
-from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants
 from shared.log import LimitedEvent
 from shared.store import keys
 from shared.store.decode import integer, text
 from shared.store.redis_errors import store_faults
-from shared.store.replies import Snapshot
 from shared.store.store import Store
 from web.api.job_json import error_json
 from web.console.counters import Counters
@@ -93,12 +91,6 @@ def read_tenant_facts(store: Store) -> TenantFacts:
         group_of={one.name: one.policy.group for one in entries if one.policy is not None and one.policy.group},
         disabled=frozenset(one.name for one in entries if one.policy is not None and one.policy.disabled),
     )
-
-
-def read_group_weights(store: Store, snapshot: Snapshot) -> dict[str, float]:
-    """Return the weights of the groups of the snapshot's tenants. Raises StoreUnavailable."""
-    named = {tenant.group for tenant in snapshot.tenants if tenant.group is not None}
-    return Groups(store.client).weights(named) if named else {}
 
 
 def read_running(store: Store, now_ms: int) -> RunningJobs:

@@ -10,7 +10,6 @@ from web.api.refusals import RESTART_HINT_MS
 from web.gate.requests import BadFrame
 from web.http.api_errors import ApiError, error_response
 from web.jobs.event_stream import JobStarted, TextDelta
-from web.jobs.snapshots import Totals
 
 Frame = dict[str, Any]
 Ref = str | int | None
@@ -62,26 +61,6 @@ def job_status(ref: Ref, view: JobView) -> Frame:
     fields = job_json(view)
     names = ("status", "id", "queue", "attempts", "cancel_requested", "created_at", "started_at", "deadline_at")
     return with_ref(ref, {name: fields[name] for name in names} | degraded_json(view))
-
-
-def metrics(ref: Ref, totals: Totals) -> Frame:
-    """Return the answer to a `metrics` frame: three metrics of the whole system, which /metrics/fleet also has."""
-    values = {
-        "inflight": totals.inflight,
-        "executed_total": totals.executed,
-        "yielded_total": totals.yielded,
-    }
-    return with_ref(ref, values)
-
-
-def pong(ref: Ref) -> Frame:
-    """Return the answer to a `ping` frame."""
-    return with_ref(ref, {"status": "pong"})
-
-
-def authenticated(ref: Ref) -> Frame:
-    """Return the answer to an `auth` frame whose key is valid."""
-    return with_ref(ref, {"status": "ok"})
 
 
 def stopping(ref: Ref) -> Frame:

@@ -7,14 +7,14 @@ from werkzeug.datastructures import Headers
 
 from shared.jobs.job import JobView
 from web.api.body import validated
-from web.api.deadline import resolve_deadline
+from web.api.deadline import AnswerMode, resolve_deadline
 from web.api.refusals import Yield
 from web.api.request_schema import SubmitBody, checks_of
 from web.gate import answers
 from web.gate.connection_keys import ConnectionKeys
 from web.gate.jobs import ConnectionJobs, GateJob
 from web.gate.requests import Auth, BadFrame, Cancel, Metrics, Ping, Request, Status, Submit
-from web.http.api_errors import ApiError, FieldError, invalid_value
+from web.http.api_errors import ApiError
 from web.http.json_body import parse_json
 from web.jobs.admission import offer
 from web.jobs.callers import Caller
@@ -59,11 +59,11 @@ class FrameHandler:
             view = refresh_job(self._context, self._job_in_flight(request.ref))
             self._send(answers.job_status(request.ref, view))
         elif isinstance(request, Metrics):
-            self._send(answers.metrics(request.ref, read_totals(self._context)))
+            self._send(answers.with_ref(request.ref, read_totals(self._context)))
         elif isinstance(request, Auth):
-            self._send(answers.authenticated(request.ref))
+            self._send(answers.with_ref(request.ref, {"status": "ok"}))
         elif isinstance(request, Ping):
-            self._send(answers.pong(request.ref))
+            self._send(answers.with_ref(request.ref, {"status": "pong"}))
 
     def _job_in_flight(self, ref: str | int) -> JobView:
         view = self._jobs.find(ref)
@@ -84,16 +84,8 @@ class FrameHandler:
         text = request.text()
         assert caller is not None  # noqa: S101 - for mypy: every submit has a caller
         body = validated(SubmitBody, parse_json(text))
-        deadline = resolve_deadline(
-            "stream" if request.stream else "hold",
-            named_ms=body.deadline_ms,
-            start_within_ms=body.start_within_ms,
-            headers=_NO_HEADERS,
-            settings=context.settings,
-            policy=caller.policy,
-        )
-        if isinstance(deadline, FieldError):
-            raise invalid_value([deadline])
+        mode: AnswerMode = "stream" if request.stream else "hold"
+        deadline = resolve_deadline(mode, body, _NO_HEADERS, context.settings, caller.policy)
         checks_of(body.escalate, streams=request.stream)
         generation = native_request(body, deadline, context.settings)
         generation = replace(

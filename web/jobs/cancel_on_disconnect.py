@@ -17,7 +17,7 @@ from web.api.job_json import has_ended
 from web.api.refusals import RESTART_HINT_MS, retry_headers
 from web.http import shutdown
 from web.http.api_errors import ApiError
-from web.jobs.event_stream import JobEnded, OwnedItem, TextDelta, follow_with_requeues
+from web.jobs.event_stream import JobEnded, StreamItem, TextDelta, follow_job
 from web.jobs.snapshots import read_readiness
 from web.jobs.tenant_jobs import refresh_job, wait_until_ended, waiting_for_own_job
 from web.openai.chat_answers import job_end_error
@@ -79,7 +79,7 @@ def wait_for_result(
 
 def follow_from_first_text(
     context: DoorContext, view: JobView, deadline: RequestDeadline, client: ClientWatch
-) -> Iterator[OwnedItem] | ApiError:
+) -> Iterator[StreamItem] | ApiError:
     """Block until the job has its first text, then return its stream items.
 
     If the job ends without success before its first text, an error is returned instead. The response has not begun by
@@ -89,7 +89,7 @@ def follow_from_first_text(
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
     early_end = _EarlyEnd(context, view, client)
-    items = follow_with_requeues(context, view, stop=lambda: early_end.is_due() or context.clock.monotonic() > until_s)
+    items = follow_job(context, view, stop=lambda: early_end.is_due() or context.clock.monotonic() > until_s)
     with waiting_for_own_job():
         first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
     if first is None:

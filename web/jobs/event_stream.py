@@ -43,7 +43,7 @@ class JobStarted:
 
 @dataclass(frozen=True)
 class JobRequeued:
-    """The job went back to its queue. Only followers that ask for these items get them."""
+    """The job went back to its queue."""
 
     event_id: str
 
@@ -83,9 +83,7 @@ class NothingNew:
     """No event arrived for a while; the consumer can check whether its client is still connected."""
 
 
-StreamItem = JobStarted | TextDelta | JobEnded | NothingNew
-#: The items for followers that ask for requeues.
-OwnedItem = StreamItem | JobRequeued
+StreamItem = JobStarted | TextDelta | JobRequeued | JobEnded | NothingNew
 
 #: How often the record of a job without a poll grace is read, in seconds. A job's end normally arrives as an event. The
 #: read detects an end whose event is missing because the stream has expired or another program has overwritten the key.
@@ -108,19 +106,6 @@ def follow_job(
     While the store does not answer, this function waits for the store instead of raising StoreUnavailable. Raises
     ApiError if the store no longer has the job.
     """
-    items = follow_with_requeues(context, view, after=after, stop=stop, check_interval_s=check_interval_s)
-    return (item for item in items if not isinstance(item, JobRequeued))
-
-
-def follow_with_requeues(
-    context: DoorContext,
-    view: JobView,
-    *,
-    after: str = "0",
-    stop: Callable[[], bool],
-    check_interval_s: float = CHECK_INTERVAL_S,
-) -> Iterator[OwnedItem]:
-    """Yield the same items as `follow_job`, and each return of the job to its queue."""
     if n_candidates(view) == 1:
         return _follow(context, view, "-".join(after.split("-")[:2]), stop, check_interval_s)
     # Which candidate a text belongs to is known only from the texts before it.
@@ -129,7 +114,7 @@ def follow_with_requeues(
 
 def _follow(
     context: DoorContext, view: JobView, after: str, stop: Callable[[], bool], check_interval_s: float
-) -> Iterator[OwnedItem]:
+) -> Iterator[StreamItem]:
     with context.event_hub.follow(view.id, after) as follower:
         source = _ItemSource(context, view, follower)
         refreshed_s = float("-inf") if has_ended(view) else context.clock.monotonic()
@@ -156,7 +141,7 @@ def _follow(
                 view = yield from source.refresh(text_from_result=after == "0")
 
 
-def _by_candidate(items: Iterator[OwnedItem]) -> Iterator[OwnedItem]:
+def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
     """Yield the items of a job with several candidates, with an item for each candidate's part of a text."""
     reader = CandidateReader()
     for item in items:
@@ -175,7 +160,7 @@ def _by_candidate(items: Iterator[OwnedItem]) -> Iterator[OwnedItem]:
         yield item
 
 
-def _after(after: str, items: Iterator[OwnedItem]) -> Iterator[OwnedItem]:
+def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
     """Yield the items that come after the stream id `after`: a client that has seen an event needs no stored result."""
     seen = _place(after)
     for item in items:
@@ -201,7 +186,7 @@ class _ItemSource:
         #: The job's last item; None until the job's end has been read.
         self.ended: JobEnded | None = None
 
-    def catch_up(self) -> Generator[OwnedItem, None, bool]:
+    def catch_up(self) -> Generator[StreamItem, None, bool]:
         """Yield the items of events that are in the store already; return False if the store did not answer."""
         try:
             events = list(self._follower.read_missed())
@@ -211,7 +196,7 @@ class _ItemSource:
         yield from self.to_items(events)
         return True
 
-    def to_items(self, events: list[Event]) -> Iterator[OwnedItem]:
+    def to_items(self, events: list[Event]) -> Iterator[StreamItem]:
         """Yield the items for these events up to the `ended` event, whose own item comes from `refresh`."""
         for event_id, fields in events:
             kind = fields.get("type")
@@ -232,7 +217,7 @@ class _ItemSource:
                 self.end_id = event_id
                 return
 
-    def refresh(self, *, text_from_result: bool) -> Generator[OwnedItem, None, JobView]:
+    def refresh(self, *, text_from_result: bool) -> Generator[StreamItem, None, JobView]:
         """Read the job from the store and return it; if it has ended, also yield its remaining items.
 
         With `text_from_result`, the text of the stored result is yielded if no event had any text.

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, timedelta
 from typing import Any, TypeVar
 
 from shared.accounts.budgets import Budgets
-from shared.accounts.usage import UsageRow, days_between, parse_day, parse_dimensions, sum_by
+from shared.accounts.usage import days_between, parse_day, parse_dimensions, sum_by
 from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.redis_errors import store_faults
@@ -18,24 +17,6 @@ from web.runtime.context import DoorContext
 MAX_DAYS = 31
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class TenantCounts:
-    """How many jobs of one tenant are queued (`waiting`) and running, and how many tokens the queued jobs have."""
-
-    waiting: int
-    waiting_tokens: int
-    running: int
-
-
-@dataclass(frozen=True)
-class Totals:
-    """The number of inflight jobs, of jobs that were claimed at least once, and of refused offers."""
-
-    inflight: int
-    executed: int
-    yielded: int
 
 
 @dataclass(frozen=True)
@@ -90,17 +71,18 @@ def read_overview(context: DoorContext) -> Overview:
         return context.store.overview()
 
 
-def read_totals(context: DoorContext) -> Totals:
+def read_totals(context: DoorContext) -> dict[str, int]:
     """Return the three metrics that the gate's `metrics` frame answers. Raises StoreUnavailable."""
-    return Totals(read_overview(context).inflight, *context.store.counters("executed", "yielded"))
+    executed, yielded = context.store.counters("executed", "yielded")
+    return {"inflight": read_overview(context).inflight, "executed_total": executed, "yielded_total": yielded}
 
 
-def count_tenant(context: DoorContext, tenant: str) -> TenantCounts:
-    """Read how many queued and running jobs the tenant has. Raises StoreUnavailable."""
-    client = context.store.client
+def count_tenant(context: DoorContext, tenant: str) -> dict[str, int]:
+    """Return how many jobs of a tenant wait and run, and the tokens of those that wait. Raises StoreUnavailable."""
+    client, names = context.store.client, ("waiting", "waiting_tokens", "running")
     with store_faults(client):
-        counted: Any = client.hmget(keys.tenant(tenant), "waiting", "waiting_tokens", "running")
-    return TenantCounts(*(int(value or 0) for value in counted))
+        counted: Any = client.hmget(keys.tenant(tenant), *names)
+    return {name: int(value or 0) for name, value in zip(names, counted, strict=True)}
 
 
 def read_usage(
@@ -115,9 +97,10 @@ def read_usage(
     today = context.usage_days.today()
     dimensions = _checked("by", lambda: parse_dimensions("by", by or ("day,model" if tenant else "day,tenant,model")))
     last_day = _checked("to", lambda: parse_day("to", last)) if last else today
-    first_day = _checked("from", lambda: parse_day("from", first)) if first else _first_default(last_day)
+    first_day = _checked("from", lambda: parse_day("from", first)) if first else last_day.replace(day=1)
     days = _checked("from", lambda: days_between(first_day, last_day, most=MAX_DAYS))
-    rows = (row for day in days for row in _read_day(context, tenant, day, today))
+    kept = context.usage_days
+    rows = (row for day in days for row in (kept.read_all(day) if tenant is None else kept.read(tenant, day, today)))
     sums = sum_by(dimensions, rows)
     budgets = Budgets(context.store.client)
     return {
@@ -136,13 +119,3 @@ def _checked(field: str, parse: Callable[[], T]) -> T:
         return parse()
     except ConfigError as error:
         raise invalid_field(field, str(error)) from None
-
-
-def _first_default(last_day: date) -> date:
-    return last_day - timedelta(days=last_day.day - 1)
-
-
-def _read_day(context: DoorContext, tenant: str | None, day: date, today: date) -> list[UsageRow]:
-    if tenant is None:
-        return context.usage_days.read_all(day)
-    return context.usage_days.read(tenant, day, today)

@@ -7,7 +7,7 @@ from pydantic.json_schema import models_json_schema
 
 from shared.jobs.states import JobState
 from web.http.api_errors import is_api_path
-from web.openapi import batch_models, list_models, message_models, response_models
+from web.openapi import compatible_models, response_models
 from web.request.body import MAX_ATTEMPT
 
 INTRODUCTION = """\
@@ -211,29 +211,29 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("post", "/v1/quote"): response_models.Quote,
     ("get", "/v1/queue"): response_models.OwnQueue,
     ("get", "/v1/usage"): response_models.UsageReport,
-    ("get", "/v1/models"): list_models.ModelList,
-    ("get", "/v1/models/{name}"): list_models.Model,
-    ("post", "/v1/chat/completions"): response_models.Completion,
-    ("post", "/v1/completions"): response_models.Completion,
-    ("post", "/v1/messages"): message_models.Message,
-    ("post", "/v1/messages/count_tokens"): message_models.TokenCount,
-    ("post", "/v1/embeddings"): response_models.Embeddings,
-    ("post", "/v1/files"): batch_models.File,
-    ("get", "/v1/files"): batch_models.FileList,
-    ("get", "/v1/files/{file_id}"): batch_models.File,
-    ("delete", "/v1/files/{file_id}"): batch_models.FileDeleted,
-    ("post", "/v1/batches"): batch_models.Batch,
-    ("get", "/v1/batches"): batch_models.BatchList,
-    ("get", "/v1/batches/{batch_id}"): batch_models.Batch,
-    ("post", "/v1/batches/{batch_id}/cancel"): batch_models.Batch,
-    ("post", "/rerank"): response_models.Ranking,
-    ("post", "/v1/rerank"): response_models.Ranking,
-    ("post", "/v2/rerank"): response_models.Ranking,
-    ("post", "/v1/responses"): response_models.Response,
-    ("get", "/v1/responses/{response_id}"): response_models.Response,
-    ("get", "/v1/responses/{response_id}/input_items"): list_models.InputItemList,
-    ("post", "/v1/responses/input_tokens"): list_models.InputTokens,
-    ("post", "/v1/responses/{response_id}/cancel"): response_models.Response,
+    ("get", "/v1/models"): compatible_models.ModelList,
+    ("get", "/v1/models/{name}"): compatible_models.Model,
+    ("post", "/v1/chat/completions"): compatible_models.Completion,
+    ("post", "/v1/completions"): compatible_models.Completion,
+    ("post", "/v1/messages"): compatible_models.Message,
+    ("post", "/v1/messages/count_tokens"): compatible_models.TokenCount,
+    ("post", "/v1/embeddings"): compatible_models.Embeddings,
+    ("post", "/v1/files"): compatible_models.File,
+    ("get", "/v1/files"): compatible_models.FileList,
+    ("get", "/v1/files/{file_id}"): compatible_models.File,
+    ("delete", "/v1/files/{file_id}"): compatible_models.FileDeleted,
+    ("post", "/v1/batches"): compatible_models.Batch,
+    ("get", "/v1/batches"): compatible_models.BatchList,
+    ("get", "/v1/batches/{batch_id}"): compatible_models.Batch,
+    ("post", "/v1/batches/{batch_id}/cancel"): compatible_models.Batch,
+    ("post", "/rerank"): compatible_models.Ranking,
+    ("post", "/v1/rerank"): compatible_models.Ranking,
+    ("post", "/v2/rerank"): compatible_models.Ranking,
+    ("post", "/v1/responses"): compatible_models.Response,
+    ("get", "/v1/responses/{response_id}"): compatible_models.Response,
+    ("get", "/v1/responses/{response_id}/input_items"): compatible_models.InputItemList,
+    ("post", "/v1/responses/input_tokens"): compatible_models.InputTokens,
+    ("post", "/v1/responses/{response_id}/cancel"): compatible_models.Response,
     ("get", "/health"): response_models.Health,
     ("get", "/health/ready"): response_models.Ready,
 }
@@ -255,6 +255,12 @@ _EVENT = {
     "required": ["data"],
 }
 
+#: The body of an upload, as /openapi.json describes it.
+_UPLOAD: dict[str, Any] = {
+    "type": "object",
+    "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}},
+    "required": ["file", "purpose"],
+}
 #: The responses of all routes under /v1.
 _COMMON_RESPONSES = {
     "400": "The request could not be parsed",
@@ -294,13 +300,13 @@ _ROUTES_WITH_JOB_END_ERRORS = (
 #: The routes of Anthropic's API.
 _ANTHROPIC = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 #: The models of an error and of a refusal, on the routes where they have more fields than elsewhere.
-_ERRORS = dict.fromkeys(_ANTHROPIC, (message_models.MessageError, message_models.MessageYield))
-_MODELS: tuple[type[response_models.ResponseModel], ...] = (
-    *response_models.ALL,
-    *message_models.ALL,
-    *batch_models.ALL,
-    *list_models.ALL,
-)
+_ERRORS = dict.fromkeys(_ANTHROPIC, (compatible_models.MessageError, compatible_models.MessageYield))
+_MODELS: set[type[response_models.ResponseModel]] = {
+    response_models.Error,
+    response_models.Yield,
+    *_SUCCESS_MODELS.values(),
+    *_ERRORS[min(_ANTHROPIC)],
+}
 
 
 def install(app: APIFlask) -> None:
@@ -332,7 +338,7 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
         added |= _JOB_END_RESPONSES if path in _ROUTES_WITH_JOB_END_ERRORS else {}
         operation["responses"] = {code: {"description": text} for code, text in added.items()} | operation["responses"]
         if (method, path) == ("post", "/v1/files"):
-            form = {"multipart/form-data": {"schema": batch_models.UPLOAD_SCHEMA}}
+            form = {"multipart/form-data": {"schema": _UPLOAD}}
             operation["requestBody"] = {"required": True, "content": form}
     elif path == "/metrics/fleet":
         operation["security"] = [{"key": []}]

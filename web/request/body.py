@@ -8,6 +8,10 @@ from flask import Request, g, request
 from gunicorn.http.errors import ParseException  # type: ignore[import-untyped]  # ships no types
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.queue import QueueSettings
+from web.api.deadline import AnswerMode, RequestDeadline, resolve_deadline
+from web.api.request_schema import QueueFields
 from web.http.api_errors import ApiError, invalid, invalid_field, quoted
 from web.http.json_body import parse_json
 
@@ -137,3 +141,10 @@ def oldest_first() -> bool:
     if text not in {"asc", "desc"}:
         raise invalid("order", text, "'asc' or 'desc'")
     return text == "asc"
+
+
+def read_deadline(
+    settings: QueueSettings, policy: TenantPolicy | None, body: QueueFields, mode: AnswerMode
+) -> RequestDeadline:
+    """Return the deadline of the current request. Raises ApiError as `resolve_deadline` does."""
+    return resolve_deadline(mode, body, request.headers, settings, policy)

@@ -26,7 +26,7 @@ from web.jobs.event_stream import (
     JobRequeued,
     JobStarted,
     NothingNew,
-    OwnedItem,
+    StreamItem,
     TextDelta,
     follow_job,
 )
@@ -63,7 +63,7 @@ class AnswerStream:
         #: Whether the job's end was among the items.
         self.ended = False
 
-    def frames(self, items: Iterator[OwnedItem]) -> Iterator[str]:
+    def frames(self, items: Iterator[StreamItem]) -> Iterator[str]:
         """Yield the frames of the stream, and "" for each NothingNew.
 
         Raises ApiError if the job did not succeed and the format has no frames for that, CannotContinue if a new

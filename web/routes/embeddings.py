@@ -13,8 +13,8 @@ from web.api.job_json import route_headers
 from web.jobs.generation import GenerationRequest, embeddings_request, vector_request
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.rerank_schema import RerankBody, rerank_json
+from web.request.body import read_deadline
 from web.request.caller import current_caller
-from web.request.deadline import read_deadline
 from web.request.owned_calls import serve_owned, with_headers
 from web.request.responses import json_response, name_ignored
 from web.runtime.current import current_context
@@ -70,7 +70,7 @@ def _serve(
     to_json: Callable[[JobView], dict[str, Any]],
 ) -> Response:
     context, caller = current_context(), current_caller()
-    deadline = read_deadline(context, caller, body, "hold")
+    deadline = read_deadline(context.settings, caller.policy, body, "hold")
     generation = replace(
         with_headers(to_request(deadline), body.return_ticket), priority=body.priority, private=body.private
     )

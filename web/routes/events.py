@@ -14,6 +14,7 @@ from web.http.api_errors import ApiError, invalid_field
 from web.jobs.event_stream import (
     READER_CHECK_INTERVAL_S,
     JobEnded,
+    JobRequeued,
     JobStarted,
     NothingNew,
     TextDelta,
@@ -88,7 +89,7 @@ def _frames(context: DoorContext, view: JobView, after: str | None, client: Clie
     )
     try:
         yield from with_comments(
-            ("" if isinstance(item, NothingNew) else item_frame(item) for item in items), context.clock
+            ("" if isinstance(item, NothingNew | JobRequeued) else item_frame(item) for item in items), context.clock
         )
         if client.key_problem is not None:
             yield _error_frame(client.key_problem)

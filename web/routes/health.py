@@ -10,7 +10,8 @@ from web.jobs.snapshots import read_readiness
 from web.request.caller import require_admin
 from web.request.responses import json_response, store_away_response
 from web.runtime.current import current_context
-from web.runtime.fleet.page import CONTENT_TYPES, Format
+from web.runtime.fleet.metrics import Format
+from web.runtime.fleet.page import CONTENT_TYPES
 
 bp = APIBlueprint("health", __name__, tag="Operators")
 

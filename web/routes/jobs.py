@@ -25,9 +25,8 @@ from web.jobs.tenant_jobs import (
     wait_until_ended,
     waiting_for_own_job,
 )
-from web.request.body import retry_attempt, return_ticket
+from web.request.body import read_deadline, retry_attempt, return_ticket
 from web.request.caller import current_caller, watch_client
-from web.request.deadline import read_deadline
 from web.request.idempotency import with_job_identity
 from web.request.responses import job_response, json_response, yield_response
 from web.request.telemetry import traceparent
@@ -58,7 +57,7 @@ def submit(body: SubmitBody) -> Response:
     context, caller = current_context(), current_caller()
     wait_s, wait_headers = _requested_wait()
     make_ticket = ticket_issuer(context) if body.ticket else None
-    deadline = read_deadline(context, caller, body, "poll")
+    deadline = read_deadline(context.settings, caller.policy, body, "poll")
     verdict = offer(context, caller, _generation_request(context, body, deadline, caller.tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)

@@ -15,8 +15,8 @@ from web.http.api_errors import ApiError
 from web.jobs.generation import GenerationRequest, text_request
 from web.openai.chat_schema import ChatBody
 from web.openai.forwarded_schema import ForwardedBody
+from web.request.body import read_deadline
 from web.request.caller import current_caller
-from web.request.deadline import read_deadline
 from web.request.owned_calls import serve_owned, with_headers
 from web.request.responses import json_response, name_ignored
 from web.runtime.context import DoorContext
@@ -48,7 +48,7 @@ def create(body: MessagesBody) -> Response:
     """Generate the next message of a conversation."""
     context, caller = current_context(), current_caller()
     chat = _chat(context, body)
-    deadline = read_deadline(context, caller, chat, "stream" if body.stream else "hold")
+    deadline = read_deadline(context.settings, caller.policy, chat, "stream" if body.stream else "hold")
     request = _as_message(with_headers(text_request(context, chat, "chat", deadline), chat.return_ticket))
     to_format = partial(MessageEvents, request_id=g.request_id) if body.stream else None
     return name_ignored(context, body, serve_owned(context, request, deadline, _message_response, to_format))

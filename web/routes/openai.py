@@ -15,8 +15,8 @@ from web.jobs.generation import forwarded_of, text_request
 from web.openai.chat_answers import AnswerKind, ChatStream, UsageChunks, answer_format
 from web.openai.chat_schema import ChatBody, CompletionBody
 from web.openai.forwarded_schema import ForwardedBody
+from web.request.body import read_deadline
 from web.request.caller import current_caller
-from web.request.deadline import read_deadline
 from web.request.owned_calls import serve_owned, with_headers
 from web.request.responses import json_response, list_response, name_ignored
 from web.runtime.current import current_context
@@ -98,7 +98,7 @@ def completions(body: CompletionBody) -> Response:
 
 def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) -> Response:
     context, caller = current_context(), current_caller()
-    deadline = read_deadline(context, caller, body, "stream" if body.stream else "hold")
+    deadline = read_deadline(context.settings, caller.policy, body, "stream" if body.stream else "hold")
     generation = with_headers(text_request(context, body, kind, deadline), body.return_ticket)
 
     def to_response(view: JobView) -> Response:

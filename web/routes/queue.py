@@ -32,9 +32,7 @@ def own_queue() -> Response:
         {
             "object": "queue",
             "tenant": caller.tenant,
-            "waiting": counts.waiting,
-            "waiting_tokens": counts.waiting_tokens,
-            "running": counts.running,
+            **counts,
             **bounds,
             "max_deadline_ms": max_deadline_ms(context.settings, caller.policy),
             "inflight": overview.inflight,

@@ -7,8 +7,8 @@ from web.api.refusals import to_yield
 from web.api.request_schema import SubmitBody
 from web.jobs.admission import quote
 from web.jobs.generation import native_request
+from web.request.body import read_deadline
 from web.request.caller import current_caller
-from web.request.deadline import read_deadline
 from web.request.responses import json_response
 from web.runtime.current import current_context
 
@@ -26,7 +26,7 @@ bp = APIBlueprint("quote", __name__, tag="Jobs")
 def quote_job(body: SubmitBody) -> Response:
     """Return a quote for the job in the body, without submitting the job."""
     context, caller = current_context(), current_caller()
-    deadline = read_deadline(context, caller, body, "poll")
+    deadline = read_deadline(context.settings, caller.policy, body, "poll")
     job, answer = quote(context, caller, native_request(body, deadline, context.settings))
     early_ms, late_ms = answer.eta_interval_ms or (None, None)
     refusal = None

@@ -9,7 +9,7 @@ from apiflask import APIBlueprint
 from flask import Response, g, request
 
 from shared.jobs.job import JobView
-from web.api.deadline import RequestDeadline
+from web.api.deadline import AnswerMode, RequestDeadline
 from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, invalid, invalid_field
@@ -29,9 +29,8 @@ from web.openai.accepted_fields import unsupported
 from web.openai.response_events import ResponseEvents
 from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
 from web.openai.responses_schema import ResponsesBody, check_include
-from web.request.body import DoorRequest, oldest_first, page_after, page_limit
+from web.request.body import DoorRequest, oldest_first, page_after, page_limit, read_deadline
 from web.request.caller import current_caller
-from web.request.deadline import read_deadline
 from web.request.idempotency import with_job_identity, with_refusal_identity
 from web.request.owned_calls import answer_owned, reader_stream, with_headers
 from web.request.responses import json_response, list_response, name_ignored
@@ -76,7 +75,8 @@ def _with_references(view: Callable[..., Response]) -> Callable[..., Response]:
 def create(body: ResponsesBody) -> Response:
     """Offer a job and answer as the body requests: with the whole response, a stream, or a background response."""
     context, caller = current_context(), current_caller()
-    deadline = read_deadline(context, caller, body, "poll" if body.background else "stream" if body.stream else "hold")
+    mode: AnswerMode = "poll" if body.background else "stream" if body.stream else "hold"
+    deadline = read_deadline(context.settings, caller.policy, body, mode)
     verdict = _offer(context, caller, body, deadline)
     if body.background and isinstance(verdict, AdmittedJob):
         view = verdict.view
@@ -159,7 +159,7 @@ def input_tokens(body: ResponsesBody) -> Response:
     """Estimate how many tokens the prompt of a response has."""
     context, caller = current_context(), current_caller()
     target = context.pools.resolve_target(body.model, caller.policy)
-    deadline = read_deadline(context, caller, body, "hold")
+    deadline = read_deadline(context.settings, caller.policy, body, "hold")
     with ExitStack() as held:
         payload = continued(context, caller.tenant, response_request(context, body, deadline), held).payload
         models = target.models if isinstance(target, FoundRoute) else (target,)

@@ -15,17 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from prometheus_client import Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.mmap_dict import MmapedDict
-from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from shared.clock import Clock
 from web.http.metric_files import shared_folder
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.fleet.metrics import in_turns
-from web.runtime.fleet.page import Format
+from web.runtime.fleet.metrics import Format, ReadFamilies, encoded, in_turns
 
 #: After a page, none is rendered for this many times the processor time that it took, so that pages take a fifth of a
 #: process's time at most; but for no longer than MAX_PAUSE_S, because scrapers give up after some seconds.
@@ -98,34 +95,8 @@ class ProcessPage:
     def _render(self, formats: Iterable[Format]) -> dict[Format, bytes]:
         if self._folder is None and (path := shared_folder()) is not None:
             self._folder = FolderMetrics(path)
-        families = _Families((self._folder or self._metrics.registry).collect())
-        return {page_format: _encode(families, page_format) for page_format in formats}
-
-
-def _encode(families: Collector, page_format: Format) -> bytes:
-    if page_format == "text":
-        return generate_latest(families)
-    page: bytes = openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]  # has no types
-    return page
-
-
-class _Samples(list[Sample]):
-    """The samples of a family. Other greenlets run while an encoder iterates over them."""
-
-    def __iter__(self) -> Iterator[Sample]:
-        return in_turns(super().__iter__())
-
-
-class _Families(Collector):
-    """Metrics that were read once, for the encoders."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-        for family in self._families:
-            family.samples = _Samples(family.samples)
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
+        families = ReadFamilies((self._folder or self._metrics.registry).collect())
+        return {page_format: encoded(families, page_format) for page_format in formats}
 
 
 @dataclass(frozen=True)

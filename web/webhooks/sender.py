@@ -58,9 +58,8 @@ class WebhookSender:
         self._webhooks, self._secrets = Webhooks(context.store.client), WebhookSecrets(context.store.client)
         self._hosts = parse_hosts(context.settings.webhook_hosts)
         self._lock = threading.Lock()
-        #: The number of open requests by tenant, by host, and by both; changed under the lock.
-        self._by_tenant, self._by_host = Counter[str](), Counter[_Host]()
-        self._by_both = Counter[tuple[str, _Host]]()
+        #: The tenant and the host of each open request, AT_ONCE at most; changed under the lock.
+        self._tries: list[tuple[str, _Host]] = []
         #: Until when no webhook of a tenant is claimed, in seconds of the clock; changed under the lock.
         self._passed_over: dict[str, float] = {}
         self._one_ended = threading.Event()
@@ -74,7 +73,8 @@ class WebhookSender:
         now_s = self._clock.monotonic()
         with self._lock:
             self._passed_over = {tenant: until_s for tenant, until_s in self._passed_over.items() if until_s > now_s}
-            busy = {tenant for tenant, number in self._by_tenant.items() if number >= AT_ONCE_OF_TENANT}
+            by_tenant = Counter(tenant for tenant, _ in self._tries)
+            busy = {tenant for tenant, number in by_tenant.items() if number >= AT_ONCE_OF_TENANT}
             busy |= self._passed_over.keys()
         return self._webhooks.claim(secrets.token_hex(8), lease_ms=LEASE_MS, busy=busy)
 
@@ -101,7 +101,7 @@ class WebhookSender:
     def start_next(self) -> float:
         """Claim a webhook and send it in a thread; return the seconds to wait. Raises StoreUnavailable."""
         with self._lock:
-            if self._by_tenant.total() >= AT_ONCE:
+            if len(self._tries) >= AT_ONCE:
                 return _LOOK_S
         claimed = self.claim()
         if not isinstance(claimed, ClaimedWebhook):
@@ -116,27 +116,20 @@ class WebhookSender:
     def open_by_tenant(self) -> Counter[str]:
         """Return how many tries of each tenant are open in this process."""
         with self._lock:
-            return +self._by_tenant
+            return Counter(tenant for tenant, _ in self._tries)
 
     def _open(self, tenant: str, host: _Host) -> bool:
         """Count a try of a tenant to send to a host, and return True, if the host has room for it."""
         with self._lock:
-            if self._by_host[host] >= AT_ONCE_TO_HOST and self._by_both[tenant, host]:
+            is_full = sum(other == host for _, other in self._tries) >= AT_ONCE_TO_HOST
+            if is_full and (tenant, host) in self._tries:
                 return False
-            self._by_tenant[tenant] += 1
-            self._by_host[host] += 1
-            self._by_both[tenant, host] += 1
+            self._tries.append((tenant, host))
             return True
 
     def _close(self, tenant: str, host: _Host, *, was_made: bool) -> None:
         with self._lock:
-            self._by_tenant[tenant] -= 1
-            self._by_host[host] -= 1
-            self._by_both[tenant, host] -= 1
-            # Names that have nothing open are removed.
-            self._by_tenant += Counter()
-            self._by_host += Counter()
-            self._by_both += Counter()
+            self._tries.remove((tenant, host))
             if was_made:
                 # There is room for another try of the tenant.
                 self._passed_over.pop(tenant, None)

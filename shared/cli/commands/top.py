@@ -116,8 +116,7 @@ def _look(store: "Store", shares: Shares) -> "tuple[Snapshot, Sums]":
     from shared.accounts.groups import Groups
 
     snapshot = store.snapshot(stats=True)
-    named = {tenant.group for tenant in snapshot.tenants if tenant.group is not None}
-    return snapshot, shares.add(snapshot, Groups(store.client).weights(named) if named else {})
+    return snapshot, shares.add(snapshot, Groups(store.client).weights(snapshot.groups))
 
 
 @contextmanager

@@ -9,12 +9,20 @@ from werkzeug.datastructures import Headers
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from web.api.deadline import AnswerMode, RequestDeadline, resolve_deadline
-from web.http.api_errors import FieldError
+from web.api.request_schema import QueueFields
+from web.http.api_errors import ApiError
 
 
-def resolve(settings: Settings, mode: AnswerMode = "poll", **overrides: Any) -> RequestDeadline | FieldError:
+def resolve(settings: Settings, mode: AnswerMode = "poll", **overrides: Any) -> RequestDeadline:
     fields: dict[str, Any] = {"named_ms": None, "start_within_ms": None, "headers": {}, "policy": None} | overrides
-    return resolve_deadline(mode, settings=settings, **(fields | {"headers": Headers(fields["headers"])}))
+    body = QueueFields(deadline_ms=fields["named_ms"], start_within_ms=fields["start_within_ms"])
+    return resolve_deadline(mode, body, Headers(fields["headers"]), settings, fields["policy"])
+
+
+def refusal(settings: Settings, **overrides: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        resolve(settings, **overrides)
+    return caught.value
 
 
 def test_the_body_comes_before_the_header_and_the_header_before_the_default(settings: Settings) -> None:
@@ -25,27 +33,25 @@ def test_the_body_comes_before_the_header_and_the_header_before_the_default(sett
 
 def test_a_deadline_above_the_maximum_is_refused_by_name(settings: Settings) -> None:
     assert resolve(settings, named_ms=600_000) == RequestDeadline(600_000, "body")
-    found = resolve(settings, named_ms=600_001)
-    assert isinstance(found, FieldError)
+    found = refusal(settings, named_ms=600_001)
     assert found.param == "deadline_ms"
     assert "600001" in found.message
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "600001", "1e3", "١٢", "9" * 40])
 def test_an_invalid_deadline_header_is_refused_by_name(settings: Settings, text: str) -> None:
-    found = resolve(settings, headers={"X-Deadline-Ms": text})
-    assert isinstance(found, FieldError)
+    found = refusal(settings, headers={"X-Deadline-Ms": text})
     assert found.param == "X-Deadline-Ms"
 
 
 def test_a_policy_lowers_the_maximum_deadline_and_the_default_with_it(settings: Settings) -> None:
     policy = TenantPolicy(max_deadline_ms=1_000)
-    assert isinstance(resolve(settings, named_ms=1_001, policy=policy), FieldError)
+    assert refusal(settings, named_ms=1_001, policy=policy).param == "deadline_ms"
     assert resolve(settings, policy=policy) == RequestDeadline(1_000, "default", longest_ms=1_000)
 
 
 def test_a_policy_does_not_raise_the_system_s_maximum_deadline(settings: Settings) -> None:
-    assert isinstance(resolve(settings, named_ms=600_001, policy=TenantPolicy(max_deadline_ms=80_000_000)), FieldError)
+    assert refusal(settings, named_ms=600_001, policy=TenantPolicy(max_deadline_ms=80_000_000)).param == "deadline_ms"
 
 
 @pytest.mark.parametrize("name", ["x-stainless-timeout", "x-stainless-read-timeout"])

@@ -7,7 +7,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shared.accounts.budgets import Budget
@@ -17,7 +16,7 @@ from shared.metrics.process import PROCESS
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
 from shared.store.webhooks import NONE_PENDING, Pending
-from web.runtime.fleet.metrics import MAX_BUDGETS, fleet_registry
+from web.runtime.fleet.metrics import MAX_BUDGETS, ReadFamilies, encoded, fleet_families
 
 Labels = dict[str, str]
 
@@ -49,7 +48,8 @@ def a_snapshot(stats: dict[str, int] | None = None, **overrides: object) -> Snap
 def samples(snapshot: Snapshot, budgets: Sequence[Budget] = ()) -> dict[str, list[tuple[Labels, float]]]:
     """Return the samples that a scraper reads, by name."""
     read: dict[str, list[tuple[Labels, float]]] = {}
-    for family in text_string_to_metric_families(generate_latest(fleet_registry(snapshot, budgets)).decode()):
+    page = encoded(ReadFamilies(fleet_families(snapshot, budgets)), "text").decode()
+    for family in text_string_to_metric_families(page):
         for sample in family.samples:
             read.setdefault(sample.name, []).append((sample.labels, sample.value))
     return read
@@ -267,7 +267,7 @@ def test_the_webhooks_that_are_not_told_and_the_age_of_the_oldest_are_exported()
     snapshot = a_snapshot(stats={"webhooks|delivered": 7, "webhooks|refused_address": 2})
 
     def read(pending: Pending) -> dict[str, float]:
-        families = fleet_registry(snapshot, webhooks=pending).collect()
+        families = fleet_families(snapshot, webhooks=pending)
         return {sample.name + sample.labels.get("result", ""): sample.value for f in families for sample in f.samples}
 
     none, some = read(NONE_PENDING), read(Pending(3, snapshot.now_ms - 2_500))

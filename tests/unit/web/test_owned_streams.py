@@ -12,7 +12,7 @@ from shared.store.decode import job_view
 from web.anthropic.message_answers import MessageEvents
 from web.api.stream_format import StreamFormat
 from web.http.api_errors import ApiError
-from web.jobs.event_stream import JobEnded, JobRequeued, JobStarted, NothingNew, OwnedItem, TextDelta
+from web.jobs.event_stream import JobEnded, JobRequeued, JobStarted, NothingNew, StreamItem, TextDelta
 from web.openai.chat_answers import ChatStream, answer_format
 from web.openai.response_events import ResponseEvents
 from web.request.owned_calls import AnswerStream, CannotContinue, EndNotSeen
@@ -58,7 +58,7 @@ def test_a_text_that_another_attempt_generates_again_is_sent_once(name: str) -> 
 
 @every_format
 def test_a_resumed_attempt_continues_after_the_text_that_was_sent(name: str) -> None:
-    items: list[OwnedItem] = [TextDelta("2", "one", 1), JobStarted("4", 2, resumed=True), TextDelta("5", " two", 2)]
+    items: list[StreamItem] = [TextDelta("2", "one", 1), JobStarted("4", 2, resumed=True), TextDelta("5", " two", 2)]
     assert texts(list(stream(name).frames(iter([*items, JobEnded("7", ENDED)])))) == ["one", " two"]
 
 
@@ -78,7 +78,7 @@ def test_a_lost_upstream_stops_a_stream_that_has_shown_text(name: str) -> None:
     with pytest.raises(CannotContinue) as caught:
         list(stream(name, is_forwarded=True).frames(iter([shown, lost])))
     assert caught.value.code == "upstream_lost"
-    unseen: Iterator[OwnedItem] = iter([lost, JobEnded("7", ENDED)])
+    unseen: Iterator[StreamItem] = iter([lost, JobEnded("7", ENDED)])
     assert texts(list(stream(name, is_forwarded=True).frames(unseen))) == ["one two"]
 
 
@@ -94,7 +94,7 @@ def test_items_that_stop_before_the_end_are_not_taken_for_the_end(name: str) -> 
 def test_a_failure_is_an_event_of_a_response_and_an_error_elsewhere(name: str) -> None:
     failed: JobView = replace(ENDED, state=JobState.FAILED, text="one", finish_reason="", code="engine_error")
     answer = stream(name)
-    items: Iterator[OwnedItem] = iter([TextDelta("2", "one", 1), JobEnded("7", failed)])
+    items: Iterator[StreamItem] = iter([TextDelta("2", "one", 1), JobEnded("7", failed)])
     if name == "response":
         assert list(answer.frames(items))[-1].startswith("event: response.failed\n")
     else:

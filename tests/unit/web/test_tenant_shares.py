@@ -1,22 +1,20 @@
 """The ratio of a tenant's service to its fair share, from snapshots of the store."""
 
-from collections.abc import Collection
-
 import pytest
 
 from shared.store.keys import model_slug
 from shared.store.replies import Snapshot, TenantView
-from web.runtime.fleet.shares import TenantShares
+from shared.views.shares import Shares
 
 
-class Weights:
-    """The weights of groups."""
+class TenantShares:
+    """The ratios after each snapshot, with these weights of groups."""
 
     def __init__(self, **weights: float) -> None:
-        self._weights = weights
+        self._shares, self._weights = Shares(), weights
 
-    def weights(self, groups: Collection[str]) -> dict[str, float]:
-        return {group: self._weights.get(group, 1.0) for group in groups}
+    def ratios(self, snapshot: Snapshot) -> dict[str, float]:
+        return self._shares.add(snapshot, self._weights).ratios()
 
 
 def a_tenant(name: str, *models: str, weight: float = 1.0, group: str | None = None) -> TenantView:
@@ -32,7 +30,7 @@ def a_snapshot(now_s: float, tenants: list[TenantView], **served: int) -> Snapsh
 
 
 def test_of_two_tenants_with_queued_jobs_the_one_of_twice_the_weight_is_due_twice_as_much() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("blue", "m", weight=2.0), a_tenant("red", "m")]
     assert shares.ratios(a_snapshot(0, tenants, blue_m=1000, red_m=7000)) == {}
     assert shares.ratios(a_snapshot(15, tenants, blue_m=1600, red_m=7300)) == {"blue": 1.0, "red": 1.0}
@@ -41,7 +39,7 @@ def test_of_two_tenants_with_queued_jobs_the_one_of_twice_the_weight_is_due_twic
 
 
 def test_a_tenant_that_is_queued_and_not_served_at_all_has_the_ratio_0() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("poor", "m"), a_tenant("rich", "m")]
     shares.ratios(a_snapshot(0, tenants, poor_m=1, rich_m=1))
     assert shares.ratios(a_snapshot(15, tenants, poor_m=1, rich_m=101)) == {"poor": 0.0, "rich": 2.0}
@@ -49,14 +47,14 @@ def test_a_tenant_that_is_queued_and_not_served_at_all_has_the_ratio_0() -> None
 
 def test_tenants_of_different_pools_take_nothing_from_each_other() -> None:
     # The pool of the fast model serves ten times as much.
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("blue", "fast"), a_tenant("red", "slow")]
     shares.ratios(a_snapshot(0, tenants, blue_fast=0, red_slow=0))
     assert shares.ratios(a_snapshot(15, tenants, blue_fast=1000, red_slow=100)) == {"blue": 1.0, "red": 1.0}
 
 
 def test_the_tenants_of_a_group_share_what_is_due_to_the_group() -> None:
-    shares = TenantShares(Weights(lab=3.0))
+    shares = TenantShares(lab=3.0)
     tenants = [a_tenant("ada", "m", group="lab"), a_tenant("bob", "m", group="lab", weight=2.0), a_tenant("red", "m")]
     shares.ratios(a_snapshot(0, tenants, ada_m=0, bob_m=0, red_m=0))
     ratios = shares.ratios(a_snapshot(15, tenants, ada_m=250, bob_m=500, red_m=250))
@@ -64,21 +62,21 @@ def test_the_tenants_of_a_group_share_what_is_due_to_the_group() -> None:
 
 
 def test_idle_tenants_have_no_ratio_and_do_not_reduce_the_shares_of_others() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("busy", "m"), a_tenant("idle")]
     shares.ratios(a_snapshot(0, tenants, busy_m=0, idle_m=50))
     assert shares.ratios(a_snapshot(15, tenants, busy_m=500, idle_m=50)) == {"busy": 1.0}
 
 
 def test_a_tenant_that_was_served_without_waiting_takes_part() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("busy", "m"), a_tenant("quick")]
     shares.ratios(a_snapshot(0, tenants, busy_m=0, quick_m=0))
     assert shares.ratios(a_snapshot(15, tenants, busy_m=300, quick_m=100)) == {"busy": 1.5, "quick": 0.5}
 
 
 def test_only_the_last_five_minutes_count() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("blue", "m"), a_tenant("red", "m")]
     shares.ratios(a_snapshot(0, tenants, blue_m=0, red_m=0))
     shares.ratios(a_snapshot(15, tenants, blue_m=900, red_m=0))
@@ -88,7 +86,7 @@ def test_only_the_last_five_minutes_count() -> None:
 
 
 def test_a_long_gap_between_scrapes_and_a_store_that_was_restored_are_left_out() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("blue", "m"), a_tenant("red", "m")]
     shares.ratios(a_snapshot(0, tenants, blue_m=500, red_m=0))
     assert shares.ratios(a_snapshot(1_000, tenants, blue_m=9_000, red_m=0)) == {}
@@ -97,7 +95,7 @@ def test_a_long_gap_between_scrapes_and_a_store_that_was_restored_are_left_out()
 
 
 def test_tenants_without_a_label_of_their_own_count_together() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("blue", "m"), a_tenant("late1", "m"), a_tenant("late2", "m")]
     shares.ratios(a_snapshot(0, tenants, blue_m=0, other_m=0))
     assert shares.ratios(a_snapshot(15, tenants, blue_m=100, other_m=200)) == {
@@ -107,7 +105,7 @@ def test_tenants_without_a_label_of_their_own_count_together() -> None:
 
 
 def test_spoiled_weights_count_as_the_default() -> None:
-    shares = TenantShares(Weights())
+    shares = TenantShares()
     tenants = [a_tenant("blue", "m", weight=-1.0), a_tenant("red", "m")]
     shares.ratios(a_snapshot(0, tenants, blue_m=0, red_m=0))
     assert shares.ratios(a_snapshot(15, tenants, blue_m=10, red_m=10)) == {"blue": 1.0, "red": 1.0}

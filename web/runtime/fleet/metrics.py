@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 
@@ -36,6 +37,7 @@ _PAUSE_S = 0.0001
 MAX_BUDGETS = 100
 
 T = TypeVar("T")
+Format = Literal["text", "openmetrics"]
 
 
 def in_turns(items: Iterable[T], turn: int = _TURN) -> Iterator[T]:
@@ -47,8 +49,6 @@ def in_turns(items: Iterable[T], turn: int = _TURN) -> Iterator[T]:
 
 
 class _Samples(list[Sample]):
-    """The samples of a family. Other greenlets run while an encoder iterates over them."""
-
     def __iter__(self) -> Iterator[Sample]:
         return in_turns(super().__iter__())
 
@@ -57,60 +57,55 @@ class _Samples(list[Sample]):
 _Fields = dict[str, list[tuple[list[str], int]]]
 
 
-class FleetCollector(Collector):
-    """A Prometheus collector that makes its metrics from one snapshot, the budgets and the tenants' shares."""
+class ReadFamilies(Collector):
+    """Families of metrics that were read once. Other greenlets run while an encoder iterates over their samples."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        budgets: Sequence[Budget],
-        webhooks: Pending,
-        shares: Mapping[str, float],
-        exemplars: Mapping[str, Exemplar],
-    ) -> None:
-        self._snapshot, self._budgets, self._webhooks, self._shares = snapshot, budgets, webhooks, shares
-        self._exemplars = exemplars
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield all fleet metrics."""
-        for family in self._families():
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = list(families)
+        for family in self._families:
             family.samples = _Samples(family.samples)
-            yield family
 
-    def _families(self) -> Iterator[Metric]:
-        counters, histograms = _by_name(self._snapshot.stats)
-        for row in COUNTED:
-            if row.kind == "counter":
-                yield _counter(row, counters.get(row.field, []))
-            else:
-                yield _histogram(row, histograms.get(row.field, []), self._exemplars)
-        yield _admission(counters)
-        for row in BY_WORKER:
-            yield _by_worker(row, self._snapshot.workers)
-        values = _gauges(self._snapshot) | _budget_gauges(self._budgets)
-        values |= _webhook_gauges(self._webhooks, self._snapshot.now_ms)
-        values["penstock_tenant_share_ratio"] = [([label], ratio) for label, ratio in sorted(self._shares.items())]
-        for row in GAUGES:
-            family = GaugeMetricFamily(row.name, row.help, labels=row.labels)
-            for labels, value in values[row.name]:
-                family.add_metric(labels, value)
-            yield family
+    def collect(self) -> Iterable[Metric]:
+        """Return all families."""
+        return self._families
 
 
-def fleet_registry(
+def encoded(families: Collector, page_format: Format) -> bytes:
+    """Return the page of these metrics in this format."""
+    if page_format == "text":
+        return generate_latest(families)
+    page: bytes = openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]  # has no types
+    return page
+
+
+def fleet_families(
     snapshot: Snapshot,
     budgets: Sequence[Budget] = (),
     webhooks: Pending = NONE_PENDING,
     shares: Mapping[str, float] = MappingProxyType({}),
     exemplars: Mapping[str, Exemplar] = MappingProxyType({}),
-) -> CollectorRegistry:
-    """Return a registry with the metrics of one snapshot, of these budgets, webhooks and shares, for one scrape.
+) -> Iterator[Metric]:
+    """Yield the metrics of one snapshot, of these budgets, webhooks and shares, for one scrape.
 
     `exemplars` are by the names of the fields in the `stats` hash, without their `h|`.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(FleetCollector(snapshot, budgets, webhooks, shares, exemplars))
-    return registry
+    counters, histograms = _by_name(snapshot.stats)
+    for spec in COUNTED:
+        if spec.kind == "counter":
+            yield _counter(spec, counters.get(spec.field, []))
+        else:
+            yield _histogram(spec, histograms.get(spec.field, []), exemplars)
+    yield _admission(counters)
+    for spec in BY_WORKER:
+        yield _by_worker(spec, snapshot.workers)
+    values = _gauges(snapshot) | _budget_gauges(budgets)
+    values |= _webhook_gauges(webhooks, snapshot.now_ms)
+    values["penstock_tenant_share_ratio"] = [([label], ratio) for label, ratio in sorted(shares.items())]
+    for spec in GAUGES:
+        family = GaugeMetricFamily(spec.name, spec.help, labels=spec.labels)
+        for labels, value in values[spec.name]:
+            family.add_metric(labels, value)
+        yield family
 
 
 def _by_name(stats: dict[str, int]) -> tuple[_Fields, _Fields]:
@@ -127,40 +122,40 @@ def _by_name(stats: dict[str, int]) -> tuple[_Fields, _Fields]:
     return counters, histograms
 
 
-def _label_values(row: MetricSpec, parts: list[str]) -> list[str] | None:
+def _label_values(spec: MetricSpec, parts: list[str]) -> list[str] | None:
     """Return the label values in the name of a stats field, or None if they do not match the metric's labels.
 
     A model's name may itself contain `|`, so surplus parts are added to the value of the label `model_name`.
     """
-    surplus = len(parts) - len(row.labels)
-    if surplus < 0 or (surplus and "model_name" not in row.labels):
+    surplus = len(parts) - len(spec.labels)
+    if surplus < 0 or (surplus and "model_name" not in spec.labels):
         return None
-    at = row.labels.index("model_name") if surplus else 0
+    at = spec.labels.index("model_name") if surplus else 0
     return [*parts[:at], "|".join(parts[at : at + surplus + 1]), *parts[at + surplus + 1 :]] if surplus else parts
 
 
-def _counter(row: MetricSpec, fields: list[tuple[list[str], int]]) -> CounterMetricFamily:
-    family = CounterMetricFamily(row.name, row.help, labels=row.labels)
-    if not row.labels:
+def _counter(spec: MetricSpec, fields: list[tuple[list[str], int]]) -> CounterMetricFamily:
+    family = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
+    if not spec.labels:
         family.add_metric([], sum(value for parts, value in fields if not parts))
         return family
     counted = {
         tuple(labels): value
         for parts, value in in_turns(fields)
-        if parts and (labels := _label_values(row, parts)) is not None
+        if parts and (labels := _label_values(spec, parts)) is not None
     }
-    others = dict.fromkeys(labels[:-1] for labels in counted) if len(row.labels) > 1 else {(): None}
-    zeros = {(*other, last): 0 for other in others for last in row.initial} if row.initial else {}
+    others = dict.fromkeys(labels[:-1] for labels in counted) if len(spec.labels) > 1 else {(): None}
+    zeros = {(*other, last): 0 for other in others for last in spec.initial} if spec.initial else {}
     for label_values, value in in_turns((zeros | counted).items()):
         family.add_metric(label_values, value)
     return family
 
 
-def _by_worker(row: MetricSpec, workers: list[WorkerView]) -> CounterMetricFamily:
-    family = CounterMetricFamily(row.name, row.help, labels=row.labels)
+def _by_worker(spec: MetricSpec, workers: list[WorkerView]) -> CounterMetricFamily:
+    family = CounterMetricFamily(spec.name, spec.help, labels=spec.labels)
     for worker in workers:
-        if row.field in worker.facts:
-            family.add_metric([worker.name], _number(worker.facts[row.field]))
+        if spec.field in worker.facts:
+            family.add_metric([worker.name], _number(worker.facts[spec.field]))
     return family
 
 
@@ -188,12 +183,12 @@ _BOUNDS = [*((str(upper_ms), repr(upper_ms / 1000)) for upper_ms in BUCKETS_MS),
 
 
 def _histogram(
-    row: MetricSpec, fields: list[tuple[list[str], int]], exemplars: Mapping[str, Exemplar]
+    spec: MetricSpec, fields: list[tuple[list[str], int]], exemplars: Mapping[str, Exemplar]
 ) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(row.name, row.help, labels=row.labels)
+    family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
     series: dict[tuple[str, ...], dict[str, int]] = {}
     for parts, value in in_turns(fields):
-        labels = _label_values(row, parts[:-1]) if parts else None
+        labels = _label_values(spec, parts[:-1]) if parts else None
         if labels is not None:
             series.setdefault(tuple(labels), {})[parts[-1]] = value
     for label_values, counts in in_turns(sorted(series.items()), _SERIES_TURN):
@@ -201,7 +196,7 @@ def _histogram(
         buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
         for upper, upper_s in _BOUNDS:
             cumulative += counts.get(upper, 0)
-            newest = exemplars.get("|".join((row.field, *label_values, upper)))
+            newest = exemplars.get("|".join((spec.field, *label_values, upper)))
             buckets.append((upper_s, cumulative) if newest is None else (upper_s, cumulative, newest))
         sum_s = counts.get("sum", 0) / 1000 + counts.get("sum_us", 0) / 1_000_000
         family.add_metric(list(label_values), buckets=buckets, sum_value=sum_s)

@@ -1,11 +1,11 @@
 """The page /metrics/fleet, rendered at most once a second for each of its two formats."""
 
 import re
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import redis
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.samples import Exemplar
 
@@ -18,15 +18,13 @@ from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 from shared.store.store import Store
 from shared.store.webhooks import Webhooks
+from shared.views.shares import Shares
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.fleet.metrics import fleet_registry, in_turns
-from web.runtime.fleet.shares import TenantShares
+from web.runtime.fleet.metrics import Format, ReadFamilies, encoded, fleet_families, in_turns
 from web.runtime.shared_answer import SharedAnswer
 
 #: How old the budgets may be, in seconds, about the time between two scrapes: they are in the records of all tenants.
 _BUDGETS_AGE_S = 15.0
-
-Format = Literal["text", "openmetrics"]
 
 CONTENT_TYPES: dict[Format, str] = {
     "text": CONTENT_TYPE_PLAIN_0_0_4,
@@ -40,28 +38,27 @@ class FleetPage:
     def __init__(self, store: Store, metrics: ProcessMetrics, clock: Clock) -> None:
         self._store, self._metrics = store, metrics
         budgets, self._webhooks = Budgets(store.client), Webhooks(store.client)
-        self._shares = TenantShares(Groups(store.client))
+        self._shares, self._groups = Shares(), Groups(store.client)
         self._budgets = SharedAnswer(budgets.read_all, clock)
-        self._registry = SharedAnswer(self._read, clock)
+        self._families = SharedAnswer(self._read, clock)
         self._pages: dict[Format, SharedAnswer[bytes]] = {
-            "text": SharedAnswer(lambda: generate_latest(self._registry.get()), clock),
-            "openmetrics": SharedAnswer(self._render_openmetrics, clock),
+            each: SharedAnswer(partial(self._encode, each), clock) for each in CONTENT_TYPES
         }
 
     def render(self, page_format: Format) -> bytes:
         """Return the page; its values are at most two seconds old, budgets 17. Raises StoreUnavailable."""
         return self._pages[page_format].get()
 
-    def _render_openmetrics(self) -> bytes:
-        page: bytes = openmetrics.generate_latest(self._registry.get())  # type: ignore[no-untyped-call]  # has no types
-        return page
+    def _encode(self, page_format: Format) -> bytes:
+        return encoded(self._families.get(), page_format)
 
-    def _read(self) -> CollectorRegistry:
+    def _read(self) -> ReadFamilies:
         with self._metrics.time_script("snapshot"):
             snapshot = self._store.snapshot(tenants=MAX_TENANTS, stats=True)
-        shares = self._shares.ratios(snapshot)
+        shares = self._shares.add(snapshot, self._groups.weights(snapshot.groups)).ratios()
         webhooks, exemplars = self._webhooks.pending(), read_exemplars(self._store.client)
-        return fleet_registry(snapshot, self._budgets.get(_BUDGETS_AGE_S), webhooks, shares, exemplars)
+        budgets = self._budgets.get(_BUDGETS_AGE_S)
+        return ReadFamilies(fleet_families(snapshot, budgets, webhooks, shares, exemplars))
 
 
 #: The text that observe in shared/lua/lib/ledgers/stats.lua writes: the job's id, its time in µs, and when it was
