@@ -14,21 +14,8 @@ from web.openapi import document
 from web.request import caller as request_caller
 from web.request import hosts_and_cors, open_requests, telemetry
 from web.request.body import DoorRequest, check_content_encoding
-from web.routes import (
-    embeddings,
-    events,
-    front_page,
-    health,
-    jobs,
-    messages,
-    openai,
-    pages,
-    queue,
-    quote,
-    responses,
-    usage,
-)
-from web.runtime.context import make_door_context
+from web.routes import events, health, jobs, messages, openai, pages, queue, responses
+from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
 
 
@@ -52,7 +39,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
         AUTO_VALIDATION_ERROR_RESPONSE=False,
         AUTO_SERVERS=False,
     )
-    context = make_door_context(settings, store, clock)
+    context = DoorContext(settings, store, clock)
     app.extensions[EXTENSION_NAME] = context
     telemetry.install(app, context.metrics, context.traces)
     hosts_and_cors.install(app, settings)
@@ -62,8 +49,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     open_requests.count_tenants(app)
     errors.install(app, settings)
     document.install(app)
-    native = (jobs, events, queue, quote, usage, health, pages, front_page)
-    for routes in (*native, openai, responses, messages, embeddings, batches):
+    for routes in (jobs, events, queue, health, pages, openai, responses, messages, batches):
         app.register_blueprint(routes.bp)
     app.register_blueprint(batches.file_bp)
     register_dashboard(app, store, mode_of(settings))

@@ -1,6 +1,6 @@
 """Packs the logprobs of an answer for the store, in about a third of the space of their JSON; pure functions.
 
-The engine's form is `[token, logprob, [[token, logprob], …]]` for each token (web/api/logprobs.py); a token is its
+The engine's form is `[token, logprob, [[token, logprob], …]]` for each token (web/api/candidates.py); a token is its
 text or the list of its bytes. 1,500 tokens with 20 alternatives each take 650 kB as JSON. The packed form lists each
 distinct token once. It stores the logprobs as whole millionths, because the engine rounds them to six digits, and
 compresses the numbers: first the lowest bytes of all numbers, then the second lowest, and so on, since the high bytes

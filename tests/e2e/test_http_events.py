@@ -22,7 +22,7 @@ from tests.support.door import a_door, admitted_job, fault, run_next, serve, set
 from web.jobs import event_stream
 from web.jobs.event_stream import READER_CHECK_INTERVAL_S, JobEnded, TextDelta, follow_job
 from web.openapi import response_models
-from web.runtime.context import DoorContext, make_door_context
+from web.runtime.context import DoorContext
 
 
 @dataclass
@@ -234,7 +234,7 @@ def test_a_job_is_no_longer_followed_after_its_stream_ended(client: FlaskClient,
 def test_a_stream_whose_end_cannot_be_read_yet_follows_the_job_until_its_client_disconnects(
     client: FlaskClient, store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, away: bool
 ) -> None:
-    context = make_door_context(settings, store, RealClock())
+    context = DoorContext(settings, store, RealClock())
     queued = view_of(store, admitted_job(submit(client))["id"])
     run_job(store, "all words")
     reads = iter([StoreUnavailable("gone")] * 3)

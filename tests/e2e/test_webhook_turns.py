@@ -19,11 +19,11 @@ from shared.store.webhooks import ClaimedWebhook
 from tests.support.builders import a_job, admitted, advance_clock, heartbeat, hold_clock
 from tests.support.processes import wait_for
 from tests.support.receiver import SECRET, Receiver
-from web.runtime.context import make_door_context
-from web.webhooks import names as naming
+from web.runtime.context import DoorContext
+from web.webhooks import post as naming
 from web.webhooks import post as posting
 from web.webhooks import sender as sending
-from web.webhooks.names import AT_ONCE_OF_TENANT as NAMES_OF_TENANT
+from web.webhooks.post import AT_ONCE_OF_TENANT as NAMES_OF_TENANT
 from web.webhooks.sender import (
     AT_ONCE,
     AT_ONCE_OF_TENANT,
@@ -79,7 +79,7 @@ def sender(
         WebhookSecrets(store.client).change(tenant, SECRET)
     heartbeat(store)
     hosts = ",".join(("localhost", "silent.example", *HOSTS))
-    sender = WebhookSender(make_door_context(replace(settings, webhook_hosts=hosts), store, clock), resolve)
+    sender = WebhookSender(DoorContext(replace(settings, webhook_hosts=hosts), store, clock), resolve)
     yield sender
     # The receiver has answered by now. No try may write to the store while the store is examined.
     name_server.set()

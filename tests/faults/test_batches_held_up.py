@@ -15,7 +15,7 @@ from shared.store.store import Store
 from tests.support.builders import advance_clock, contents, heartbeat
 from tests.support.fed_batch import a_batch, answered, other_jobs, run_jobs, the_batch
 from web.batches.feeder import feed_once
-from web.runtime.context import DoorContext, make_door_context
+from web.runtime.context import DoorContext
 
 #: The cases are spread over this many tests.
 SHARES = 3
@@ -44,7 +44,7 @@ class HeldUp:
 def other(store_url: str, store: Store, settings: Settings) -> Iterator[DoorContext]:
     """Another door on the same store."""
     with open_client(store_url, name="penstock-other") as client:
-        yield make_door_context(settings, Store(client), RealClock())
+        yield DoorContext(settings, Store(client), RealClock())
 
 
 def lasting(store: Store) -> dict[str, bytes]:
@@ -80,7 +80,7 @@ def test_a_door_that_is_held_up_before_any_command_has_no_line_computed_again(
     share: int,
 ) -> None:
     held_up, after = HeldUp(store.client, monkeypatch), share
-    door, was_held_up = make_door_context(settings, store, RealClock()), True
+    door, was_held_up = DoorContext(settings, store, RealClock()), True
     while was_held_up:
         store.client.flushall()
         store.configure(settings)

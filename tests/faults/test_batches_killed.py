@@ -14,7 +14,7 @@ from tests.support.builders import advance_clock, heartbeat
 from tests.support.fed_batch import LINES, UNSERVED, WINDOW_MS, a_batch, answered, other_jobs, run_jobs, the_batch
 from tests.support.mortal import Killed, Mortal
 from web.batches.feeder import feed_once
-from web.runtime.context import DoorContext, make_door_context
+from web.runtime.context import DoorContext
 
 #: The cases are spread over this many tests.
 SHARES = 4
@@ -56,7 +56,7 @@ def feed(context: DoorContext, mortal: Mortal, kill_after: int, way: str) -> boo
 @pytest.fixture(params=["store", "folder"])
 def context(request: pytest.FixtureRequest, store: Store, settings: Any, tmp_path: Path) -> DoorContext:
     files_dir = str(tmp_path) if request.param == "folder" else ""
-    return make_door_context(replace(settings, files_dir=files_dir), store, RealClock())
+    return DoorContext(replace(settings, files_dir=files_dir), store, RealClock())
 
 
 @pytest.mark.parametrize("share", range(SHARES))

@@ -17,7 +17,7 @@ from web.api.refusals import Yield
 from web.batches import line_offers
 from web.batches.feeder import feed_once
 from web.batches.line_offers import job_id
-from web.runtime.context import DoorContext, make_door_context
+from web.runtime.context import DoorContext
 
 #: The first lines are refused whenever they are offered, and those after them are admitted.
 REFUSED, LINES = 20, 22
@@ -27,7 +27,7 @@ PROMPT = "of no use"
 @pytest.fixture
 def door(store: Store, settings: Settings) -> DoorContext:
     heartbeat(store)
-    door = make_door_context(settings, store, RealClock())
+    door = DoorContext(settings, store, RealClock())
     door.pools.refresh()
     return door
 

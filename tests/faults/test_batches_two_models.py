@@ -14,7 +14,7 @@ from tests.support.builders import MODEL, advance_clock, heartbeat
 from tests.support.fed_batch import WINDOW_MS, the_batch
 from web.batches.feeder import feed_once
 from web.batches.line_offers import job_id
-from web.runtime.context import DoorContext, make_door_context
+from web.runtime.context import DoorContext
 
 AWAY = "away"
 
@@ -25,7 +25,7 @@ def door(store: Store, settings: Settings) -> DoorContext:
     heartbeat(store, "w2", model=AWAY)
     advance_clock(store, 10_000)
     heartbeat(store)
-    door = make_door_context(settings, store, RealClock())
+    door = DoorContext(settings, store, RealClock())
     door.pools.refresh()
     return door
 

@@ -20,7 +20,7 @@ from tests.support.ports import free_port
 from tests.support.processes import Stage, wait_for
 from tests.support.receiver import SECRET, Receiver
 from tests.support.served import SIM
-from web.runtime.context import DoorContext, make_door_context
+from web.runtime.context import DoorContext
 from web.webhooks.sender import LEASE_MS, LONGEST_REST_MS, WebhookSender
 
 PUBLIC = "8.8.8.8"
@@ -29,7 +29,7 @@ PUBLIC = "8.8.8.8"
 @pytest.fixture
 def context(store: Store, settings: Any) -> DoorContext:
     WebhookSecrets(store.client).change("blue", SECRET)
-    return make_door_context(replace(settings, webhook_hosts="localhost"), store, RealClock())
+    return DoorContext(replace(settings, webhook_hosts="localhost"), store, RealClock())
 
 
 @pytest.fixture
@@ -129,7 +129,8 @@ def test_a_host_that_an_operator_removes_from_the_list_is_sent_nothing(context, 
     store = context.store
     heartbeat(store)
     store.cancel(admitted(store, a_job(callback_url=receiver.url)))
-    send_all(WebhookSender(replace(context, settings=replace(context.settings, webhook_hosts=""))))
+    context.settings = replace(context.settings, webhook_hosts="")
+    send_all(WebhookSender(context))
     assert receiver.received == []
     assert store.client.hget(keys.stats(), "webhooks|refused_url") == b"1"
 

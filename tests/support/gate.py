@@ -21,7 +21,7 @@ from tests.support.processes import Process, Stage, wait_for
 from web.gate.bounds import Bounds
 from web.gate.connection import Connection
 from web.gate.stranger_budget import StrangerBudget
-from web.runtime.context import DoorContext, make_door_context
+from web.runtime.context import DoorContext
 
 Frame = dict[str, Any]
 
@@ -148,7 +148,7 @@ def served(
 ) -> Iterator[Served]:
     """Serve one connection on this store; bounds are high and auth is open unless set."""
     settings = replace(settings, **({"auth": auth} | (settings_of_test or {})))
-    context = make_door_context(settings, store, RealClock())
+    context = DoorContext(settings, store, RealClock())
     serving = Served(context, replace(BOUNDS, **bounds), budget)
     try:
         yield serving

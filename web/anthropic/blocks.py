@@ -153,8 +153,7 @@ def _read_assistant(blocks: list[Any], where: str) -> _Turn:
         elif kind != "redacted_thinking":
             raise unsupported(f"{place}.type", f"type={shown(kind)!r} in a message of the assistant")
     if len(turn.calls) > MAX_TOOLS:
-        message = f"{where} has {len(turn.calls)} calls of tools; at most {MAX_TOOLS} are allowed"
-        raise invalid_field(where, message)
+        raise invalid_field(where, f"{where} has {len(turn.calls)} calls of tools; at most {MAX_TOOLS} are allowed")
     turn.texts.append("".join(texts))
     return turn
 

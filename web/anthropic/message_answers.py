@@ -6,7 +6,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from shared.answer_parts import AnswerParts, Call, Delta, PartsReader
-from shared.jobs.job import JobView
+from shared.jobs.job import JobView, Usage
 from web.anthropic.error_shape import anthropic_error
 from web.api.job_json import degraded_json, queue_facts
 from web.api.stream_format import NewText, StreamFormat, frame
@@ -58,14 +58,12 @@ def _has_filled_the_context(view: JobView) -> bool:
 
 def usage_json(view: JobView) -> dict[str, int]:
     """Return the job's token counts. As in Anthropic's API, `input_tokens` are those that were not in a cache."""
-    prompt, cached, completion = 0, 0, 0
-    if view.usage is not None:
-        prompt, cached, completion = view.usage.prompt_tokens, view.usage.cached_tokens, view.usage.completion_tokens
+    counts = view.usage or Usage()
     return {
-        "input_tokens": max(0, prompt - cached),
+        "input_tokens": max(0, counts.prompt_tokens - counts.cached_tokens),
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": cached,
-        "output_tokens": completion,
+        "cache_read_input_tokens": counts.cached_tokens,
+        "output_tokens": counts.completion_tokens,
     }
 
 

@@ -1,5 +1,7 @@
 """The base class of all request bodies, and the texts that they may contain; pure functions."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Annotated, Any, Self, TypeVar
@@ -77,8 +79,7 @@ def check_sizes(value: Any, limits: Mapping[str, int], *, messages: str = "") ->
 def _check_length(name: str, value: Any, limit: int) -> None:
     if isinstance(value, dict | list) and len(value) > limit:
         kind = "fields" if isinstance(value, dict) else "items"
-        message = f"{name or 'the body'} has {len(value)} {kind}; at most {limit} are allowed"
-        raise invalid_field(name, message)
+        raise invalid_field(name, f"{name or 'the body'} has {len(value)} {kind}; at most {limit} are allowed")
 
 
 #: The names that were noted so far, of the body that is being validated; a dict keeps their order.
@@ -128,3 +129,22 @@ class NotesIgnored(BaseModel):
             _noted.reset(token)
         body._ignored = tuple(noted)  # noqa: SLF001 - the body is of this class
         return body
+
+
+def given_fields(body: BaseModel) -> dict[str, Any]:
+    """Return the fields that the client set, without its return ticket, which a repeat of the request has anew."""
+    return body.model_dump(exclude_none=True, exclude_unset=True, exclude={"return_ticket"})
+
+
+def body_digest(body: Mapping[str, Any]) -> str:
+    """Return a digest of a parsed body, which does not depend on whitespace or on the order of the body's fields."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest(*parts: str) -> str:
+    """Return one digest of several texts, for use in job ids and store keys.
+
+    The length of each text is hashed before the text, so that ("a", "bc") and ("ab", "c") have different digests.
+    """
+    return hashlib.sha256(b"".join(len(part.encode()).to_bytes(8) + part.encode() for part in parts)).hexdigest()

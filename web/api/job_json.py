@@ -8,8 +8,7 @@ from shared.answer_parts import read_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import TERMINAL_STATES, JobState
-from web.api.candidates import best_view, candidates_json
-from web.api.logprobs import job_logprobs
+from web.api.candidates import best_view, candidates_json, job_logprobs
 from web.api.refusals import retry_headers
 
 #: How long a client should wait between two polls of a job, in ms. The first value applies if the job runs or is next
@@ -81,7 +80,7 @@ def job_json(view: JobView, ticket: str | None = None) -> dict[str, Any]:
         | candidates_json(view)
         | routed_json(view)
         | degraded_json(view)
-        | webhook_json(view)
+        | webhook_state(view.callback_url, view.webhook)
     )
 
 
@@ -95,13 +94,11 @@ def routed_json(view: JobView) -> dict[str, Any]:
     return {"routed": asdict(view.routed)} if view.routed else {}
 
 
-def webhook_json(view: JobView) -> dict[str, Any]:
-    """Return a dict with the field `webhook`: the URL and the state of the job's webhook; empty without a URL."""
-    return webhook_state(view.callback_url, view.webhook)
-
-
 def webhook_state(url: str, words: str) -> dict[str, Any]:
-    """Return the same from a URL and the three words that the script webhook_step writes after each try."""
+    """Return a dict with the field `webhook`, from the three words that the script webhook_step writes after each try.
+
+    It is empty without a URL.
+    """
     if not url:
         return {}
     status, tries, last = [*words.split(" "), "", "", ""][:3]
@@ -133,23 +130,18 @@ def usage_json(view: JobView) -> dict[str, int | None] | None:
     usage = view.usage.as_dict() if view.usage else {"prompt_tokens": 0, "cached_tokens": 0, "completion_tokens": 0}
     left_queue_ms = view.first_claim_ms if view.first_claim_ms is not None else view.ended_ms
     queue_ms = None if left_queue_ms is None else max(0, left_queue_ms - view.admitted_ms)
-    ttft_ms = usage.get("ttft_ms")
+    ttft_ms, prefill_ms = usage.get("ttft_ms"), usage.get("prefill_ms")
     claimed_ms = view.started_ms if view.started_ms is not None else view.admitted_ms
     return {
         "prompt_tokens": usage["prompt_tokens"],
         "cached_tokens": usage["cached_tokens"],
         "completion_tokens": usage["completion_tokens"],
         "queue_ms": queue_ms,
-        "start_ms": _start_ms(usage.get("ttft_ms"), usage.get("prefill_ms")),
-        "prefill_ms": usage.get("prefill_ms"),
+        "start_ms": None if ttft_ms is None or prefill_ms is None else max(0, ttft_ms - prefill_ms),
+        "prefill_ms": prefill_ms,
         "decode_ms": usage.get("decode_ms"),
         "ttft_ms": None if ttft_ms is None else ttft_ms + max(0, claimed_ms - view.admitted_ms),
     }
-
-
-def _start_ms(ttft_ms: int | None, prefill_ms: int | None) -> int | None:
-    """Return the ms from the claim to the first step, by the engine's times to the first token and of the prefill."""
-    return None if ttft_ms is None or prefill_ms is None else max(0, ttft_ms - prefill_ms)
 
 
 def error_json(view: JobView) -> dict[str, Any] | None:

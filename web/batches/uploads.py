@@ -1,8 +1,8 @@
 """Receives an uploaded file part by part, so that never more than one part of it is in memory."""
 
 import hashlib
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_options_header
@@ -11,7 +11,7 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 from shared.errors import FilesUnavailable
 from shared.store.batches.files import PART_BYTES, Files, StoredFile
 from shared.store.batches.repeats import Repeats
-from web.api.digests import digest
+from web.api.body import digest
 from web.batches.records import no_room_error
 from web.http.api_errors import ApiError, invalid, invalid_field, quoted
 from web.runtime.context import DoorContext
@@ -26,11 +26,8 @@ _SHORTEST_TTL_S = 3_600
 _FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
 
 
-class Source(Protocol):
-    """The body of a request."""
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes, b"" at the end. Raises ApiError."""
+#: Returns the next bytes of a request's body, up to this number, and b"" at the end. Raises ApiError.
+Source = Callable[[int], bytes]
 
 
 class _Upload:
@@ -163,10 +160,9 @@ def _events(source: Source, boundary: bytes) -> Iterator[Any]:
             try:
                 event = decoder.next_event()
             except RequestEntityTooLarge:
-                message = f"the form has more than {_MAX_FIELDS} fields"
-                raise ApiError("request_too_large", message) from None
+                raise ApiError("request_too_large", f"the form has more than {_MAX_FIELDS} fields") from None
             if isinstance(event, NeedData):
-                content = source.read(_READ_BYTES)
+                content = source(_READ_BYTES)
                 try:
                     decoder.receive_data(content or None)
                 except RequestEntityTooLarge:

@@ -1,4 +1,4 @@
-"""What operators do on the console: drain workers, cancel and submit jobs, disable a tenant; each is recorded."""
+"""The actions of operators on the console, all recorded: drain workers, cancel and submit jobs, disable tenants."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -126,8 +126,7 @@ def submit() -> str:
     """Submit a prompt on behalf of a tenant, and show its job."""
     context, tenant = current_context(), named("tenant")
     if not is_tenant_name(tenant):
-        problem = f"tenant={tenant[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'"
-        raise invalid_field("tenant", problem)
+        raise invalid_field("tenant", f"tenant={tenant[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'")
     body = _body()
     caller = Caller(tenant, _KEY_LABEL, enabled_policy(context, tenant))
     generation = native_request(body, read_deadline(context.settings, caller.policy, body, "poll"), context.settings)

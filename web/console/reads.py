@@ -14,7 +14,7 @@ from shared.store.decode import integer, text
 from shared.store.redis_errors import store_faults
 from shared.store.store import Store
 from web.api.job_json import error_json
-from web.console.counters import Counters
+from web.console.board import Counters
 
 _UNREADABLE = LimitedEvent("console.unreadable")
 #: At most this many running jobs are read in one pass; the fleet may run more.

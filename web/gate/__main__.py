@@ -21,7 +21,7 @@ from shared.errors import ConfigError, StoreUnavailable  # noqa: E402
 from web.gate.bounds import bounds_of  # noqa: E402
 from web.gate.health import start_health  # noqa: E402
 from web.gate.server import GRACE_S, Gate  # noqa: E402
-from web.runtime.context import DoorContext, make_door_context  # noqa: E402
+from web.runtime.context import DoorContext  # noqa: E402
 from web.runtime.start import (  # noqa: E402
     EXIT_CONFIG,
     configure_store,
@@ -47,7 +47,7 @@ def main() -> int:
     except StoreUnavailable as error:
         sys.stderr.write(f"penstock gate: {error}; jobs are refused until it answers\n")
     try:
-        return _serve(make_door_context(settings, store, RealClock()))
+        return _serve(DoorContext(settings, store, RealClock()))
     except ConfigError as error:
         sys.stderr.write(f"penstock gate: {error}\n")
         return EXIT_CONFIG

@@ -1,7 +1,8 @@
 """The open connections of one gate, bounded in all and for each client address."""
 
+import itertools
 import threading
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from enum import StrEnum
 from typing import Protocol
 
@@ -35,42 +36,41 @@ class ConnectionTable:
         self._lock = threading.Lock()
         #: All are changed only while `_lock` is held. The address is None for connections that are not limited by it.
         self._addresses: dict[TabledConnection, str | None] = {}
-        self._counts: defaultdict[str, int] = defaultdict(int)
-        self._strangers: OrderedDict[TabledConnection, None] = OrderedDict()
-        self._strangers_by_address: defaultdict[str, OrderedDict[TabledConnection, None]] = defaultdict(OrderedDict)
+        self._by_address: defaultdict[str, set[TabledConnection]] = defaultdict(set)
+        #: The strangers, with ascending numbers in the order in which they became strangers.
+        self._strangers: dict[TabledConnection, int] = {}
+        self._numbers = itertools.count()
 
     def add(self, connection: TabledConnection, address: str | None, *, stranger: bool) -> GateBound | None:
         """Add a connection; return None, or the bound that refuses it."""
+        victim = None
         with self._lock:
-            victims = []
-            if address is not None and self._counts.get(address, 0) >= self._max_per_address:
-                victims = list(self._strangers_by_address.get(address, ()))[:1]
-                if not victims:
+            mine = self._by_address.get(address, ()) if address is not None else ()
+            if len(mine) >= self._max_per_address:
+                victim = min(self._strangers.keys() & mine, key=self._strangers.__getitem__, default=None)
+                if victim is None:
                     return GateBound.ADDRESS
             elif len(self._addresses) >= self._max_in_all:
-                victims = [next(iter(self._strangers))] if self._strangers else []
-                if not victims:
+                victim = next(iter(self._strangers), None)
+                if victim is None:
                     return GateBound.CONNECTIONS
-            for victim in victims:
+            if victim is not None:
                 self._remove(victim)
             self._addresses[connection] = address
             if address is not None:
-                self._counts[address] += 1
+                self._by_address[address].add(connection)
             if stranger:
-                self._add_stranger(connection, address)
-        for victim in victims:
+                self._strangers[connection] = next(self._numbers)
+        if victim is not None:
             victim.abort()
         return None
 
     def mark(self, connection: TabledConnection, *, stranger: bool) -> None:
         """Note that a connection has shown a valid key, or that its key is no longer valid."""
         with self._lock:
-            if connection not in self._addresses:
-                return
-            address = self._addresses[connection]
-            self._remove_stranger(connection, address)
-            if stranger:
-                self._add_stranger(connection, address)
+            self._strangers.pop(connection, None)
+            if stranger and connection in self._addresses:
+                self._strangers[connection] = next(self._numbers)
 
     def remove(self, connection: TabledConnection) -> None:
         """Remove a connection that has ended; it may have been removed before in favor of another."""
@@ -78,24 +78,9 @@ class ConnectionTable:
             self._remove(connection)
 
     def _remove(self, connection: TabledConnection) -> None:
-        if connection not in self._addresses:
-            return
-        address = self._addresses.pop(connection)
-        self._remove_stranger(connection, address)
-        if address is not None:
-            self._counts[address] -= 1
-            if not self._counts[address]:
-                del self._counts[address]
-
-    def _add_stranger(self, connection: TabledConnection, address: str | None) -> None:
-        self._strangers[connection] = None
-        if address is not None:
-            self._strangers_by_address[address][connection] = None
-
-    def _remove_stranger(self, connection: TabledConnection, address: str | None) -> None:
+        address = self._addresses.pop(connection, None)
         self._strangers.pop(connection, None)
         if address is not None:
-            strangers = self._strangers_by_address.get(address, OrderedDict())
-            strangers.pop(connection, None)
-            if not strangers:
-                self._strangers_by_address.pop(address, None)
+            self._by_address[address].discard(connection)
+            if not self._by_address[address]:
+                del self._by_address[address]

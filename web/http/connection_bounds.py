@@ -180,19 +180,11 @@ class RequestBounds:
 
     def open_tenant_request(self, tenant: str) -> Callable[[], None]:
         """Count a request of the tenant; return the function that counts it as ended. Raises ApiError (429)."""
-        budget = self.tenant_requests
-        if not budget.fits_holder(tenant, 1):
-            message = f"tenant {tenant!r} has {budget.per_holder} open requests at this process already"
-            raise turned_away(DoorBound.TENANT_REQUESTS, message)
-        return budget.take(tenant)
+        return _open_request(self.tenant_requests, tenant, f"tenant {tenant!r}", DoorBound.TENANT_REQUESTS)
 
     def open_address_request(self, address: str) -> Callable[[], None]:
         """Count a request of a client address; return the function that counts it as ended. Raises ApiError (429)."""
-        budget = self.address_requests
-        if not budget.fits_holder(address, 1):
-            message = f"your address has {budget.per_holder} open requests at this process already"
-            raise turned_away(DoorBound.ADDRESS, message)
-        return budget.take(address)
+        return _open_request(self.address_requests, address, "your address", DoorBound.ADDRESS)
 
     def open_body(self, tenant: str, length: int) -> Callable[[], None]:
         """Count the bytes of a body that will be read; return the function that frees them.
@@ -206,6 +198,12 @@ class RequestBounds:
             message = f"this process reads bodies of at most {self.bodies.total} bytes at once"
             raise turned_away(DoorBound.BODIES, message)
         return self.bodies.take(tenant, length)
+
+
+def _open_request(budget: Budget, holder: str, who: str, bound: DoorBound) -> Callable[[], None]:
+    if not budget.fits_holder(holder, 1):
+        raise turned_away(bound, f"{who} has {budget.per_holder} open requests at this process already")
+    return budget.take(holder)
 
 
 def request_bounds(settings: DoorSettings, connections: ConnectionLimits) -> RequestBounds:

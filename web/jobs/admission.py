@@ -15,7 +15,7 @@ from shared.store.repeat_lookup import EarlierRequest
 from shared.store.replies import Admitted, IdempotencyMismatch, Quote, RouteChanged, StaleClaim
 from shared.store.webhooks import Webhooks
 from shared.tracing.names import Attribute, SpanName
-from web.api.digests import digest
+from web.api.body import digest
 from web.api.refusals import Yield, to_yield, with_return_ticket
 from web.http.api_errors import ApiError, invalid_field
 from web.http.callback_url import check_allowed, parse_url
@@ -142,20 +142,16 @@ def quote(context: DoorContext, caller: Caller, generation: GenerationRequest) -
 
 
 def _admit(context: DoorContext, job: NewJob, attempt: int) -> Answer:
-    began_s, ack_replicas = context.clock.monotonic(), context.settings.ack_replicas
-    try:
-        with context.metrics.time_script("admit"):
-            return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
-    except StoreUnavailable as error:
-        if context.clock.monotonic() - began_s > _RETRY_WITHIN_S:
-            context.in_doubt.add(_job_in_doubt(job, error), job.offer)
-            raise
-    try:
-        with context.metrics.time_script("admit"):
-            return context.store.admit(job, attempt=attempt, ack_replicas=ack_replicas)
-    except StoreUnavailable as error:
-        context.in_doubt.add(_job_in_doubt(job, error), job.offer)
-        raise
+    began_s, is_last = context.clock.monotonic(), False
+    while True:
+        try:
+            with context.metrics.time_script("admit"):
+                return context.store.admit(job, attempt=attempt, ack_replicas=context.settings.ack_replicas)
+        except StoreUnavailable as error:
+            if is_last or context.clock.monotonic() - began_s > _RETRY_WITHIN_S:
+                context.in_doubt.add(_job_in_doubt(job, error), job.offer)
+                raise
+        is_last = True
 
 
 def _job_in_doubt(job: NewJob, error: StoreUnavailable) -> str:

@@ -91,8 +91,7 @@ def caller_of_user(
         policy = context.credentials.policy(name)
         is_allowed = policy is not None and policy.group in user.groups
     if not is_allowed:
-        message = f"user {user.name!r} may not act as tenant {name!r}"
-        raise ApiError("tenant_not_allowed", message, param=fields.tenant)
+        raise ApiError("tenant_not_allowed", f"user {user.name!r} may not act as tenant {name!r}", param=fields.tenant)
     return Caller(name, SIGNED_IN_LABEL, enabled_policy(context, name))
 
 

@@ -89,8 +89,7 @@ def _conversation(
         held.callback(context.request_bounds.open_body(tenant, n_bytes))
     request = None if view is None else context.store.kept_request(view.id)
     if view is None or view.text is None or request is None or not isinstance(request.get("messages"), list):
-        message = f"{_FIELD}={quoted(response_id)} was not found"
-        raise ApiError("previous_response_not_found", message, param=_FIELD)
+        raise ApiError("previous_response_not_found", f"{_FIELD}={quoted(response_id)} was not found", param=_FIELD)
     answer = message_fields(parts_of(view), view.id)
     own_system = 1 if view.form.get("instructed") else 0
     said = {"role": "assistant"} | answer | {"content": answer["content"] or ""}
@@ -173,8 +172,7 @@ class _Referenced:
                 raise invalid_field(where, f"{where}: the items of the input have more than {most} bytes")
             self.is_private = self.is_private or view.private
             return item
-        message = f"{where}={quoted(item_id)} was not found"
-        raise ApiError("previous_response_not_found", message, param=where)
+        raise ApiError("previous_response_not_found", f"{where}={quoted(item_id)} was not found", param=where)
 
     def _view(self, job_id: str, where: str) -> JobView | None:
         if job_id not in self._views:

@@ -10,10 +10,9 @@ from shared.jobs.job import new_job_id
 from shared.jobs.request import JobRequest
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.queue import QueueSettings
-from web.api.body import validated
+from web.api.body import body_digest, given_fields, validated
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
-from web.api.digests import body_digest, given_fields
 from web.api.request_schema import SubmitBody, checks_of
 from web.http.api_errors import ApiError
 from web.openai.chat_answers import AnswerKind
@@ -191,7 +190,7 @@ def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str,
 
 def _check_dimensions(body: EmbeddingsBody, target: Model | FoundRoute) -> None:
     """Raise ApiError if the request names more dimensions than a model, or one of the models of a route, has."""
-    for model in (target,) if isinstance(target, Model) else target.models:
+    for model in target.models:
         if body.dimensions is not None and model.dimensions is not None and body.dimensions > model.dimensions:
             message = f"dimensions={body.dimensions}: embeddings of {model.name!r} have {model.dimensions} dimensions"
             raise ApiError("unsupported_parameter", message, param="dimensions")

@@ -11,7 +11,7 @@ from shared.jobs.job import NewJob
 from shared.jobs.request_texts import attachments
 from shared.jobs.route import RouteReason
 from shared.jobs.routing import RoutedRequest, Routing
-from web.api.digests import digest
+from web.api.body import digest
 from web.api.job_json import LONGEST_POLL_MS
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller
@@ -166,16 +166,14 @@ def _check_model_kind(generation: GenerationRequest, model: Model) -> None:
         raise ApiError("unsupported_parameter", message, param="model")
     if not model.live or model.forwards or wanted == model.purpose:
         return
-    message = f"model {model.name!r} {_PURPOSES[model.purpose]}"
-    raise ApiError("unsupported_parameter", message, param="model")
+    raise ApiError("unsupported_parameter", f"model {model.name!r} {_PURPOSES[model.purpose]}", param="model")
 
 
 def _check_min_tokens(generation: GenerationRequest) -> None:
     """Raise ApiError if the answer would have to be longer than it may be."""
     least = generation.payload.get("min_tokens")
     if least is not None and generation.max_tokens is not None and least > generation.max_tokens:
-        message = f"min_tokens={least} is more than max_tokens={generation.max_tokens}"
-        raise invalid_field("min_tokens", message)
+        raise invalid_field("min_tokens", f"min_tokens={least} is more than max_tokens={generation.max_tokens}")
 
 
 def _check_tools(generation: GenerationRequest, model: Model) -> None:

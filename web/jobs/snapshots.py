@@ -9,7 +9,6 @@ from shared.accounts.usage import days_between, parse_day, parse_dimensions, sum
 from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.redis_errors import store_faults
-from shared.store.replies import Overview
 from web.http.api_errors import invalid_field
 from web.runtime.context import DoorContext
 
@@ -65,16 +64,10 @@ def can_no_job_end(context: DoorContext) -> bool:
         return bool(client.zcard(keys.leases()) == 0)
 
 
-def read_overview(context: DoorContext) -> Overview:
-    """Return how many jobs are inflight, the bounds and the number of live workers. Raises StoreUnavailable."""
-    with context.metrics.time_script("overview"):
-        return context.store.overview()
-
-
 def read_totals(context: DoorContext) -> dict[str, int]:
     """Return the three metrics that the gate's `metrics` frame answers. Raises StoreUnavailable."""
     executed, yielded = context.store.counters("executed", "yielded")
-    return {"inflight": read_overview(context).inflight, "executed_total": executed, "yielded_total": yielded}
+    return {"inflight": context.overview().inflight, "executed_total": executed, "yielded_total": yielded}
 
 
 def count_tenant(context: DoorContext, tenant: str) -> dict[str, int]:

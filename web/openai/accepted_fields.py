@@ -111,7 +111,7 @@ class OpenAIFields(NotesIgnored, Body):
     #: The lengths to check before the fields are validated, and the name of the list of messages.
     sizes: ClassVar[Mapping[str, int]] = {}
     message_list: ClassVar[str] = ""
-    #: What this body accepts in addition to `_IGNORED` and `_NEUTRAL`.
+    #: The fields that this body accepts in addition to `_IGNORED` and `_NEUTRAL`.
     more_ignored: ClassVar[frozenset[str]] = frozenset()
     more_neutral: ClassVar[dict[str, tuple[Any, ...]]] = {}
 

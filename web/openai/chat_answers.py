@@ -7,13 +7,12 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from shared.answer_parts import AnswerParts, Delta, PartsReader, read_parts
-from shared.jobs.job import JobView
+from shared.jobs.job import JobView, Usage
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
 from shared.version import package_version
-from web.api.candidates import Choice, choices_of, n_candidates
+from web.api.candidates import Choice, chat_logprobs, choices_of, completion_logprobs, n_candidates
 from web.api.job_json import degraded_json, error_json, queue_facts
-from web.api.logprobs import chat_logprobs, completion_logprobs
 from web.api.stream_format import NewText, StreamFormat, data_frame
 from web.http.api_errors import ApiError
 
@@ -259,19 +258,13 @@ def _rest(view: JobView, of: str) -> dict[str, Any]:
 
 def usage(view: JobView) -> dict[str, Any]:
     """Return the job's token counts under OpenAI's field names."""
-    prompt, cached, completion = 0, 0, 0
-    if view.usage is not None:
-        prompt, cached, completion = (
-            view.usage.prompt_tokens,
-            view.usage.cached_tokens,
-            view.usage.completion_tokens,
-        )
+    counts = view.usage or Usage()
     reasoning = view.extra.get("reasoning_tokens")
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens": counts.prompt_tokens,
+        "completion_tokens": counts.completion_tokens,
+        "total_tokens": counts.prompt_tokens + counts.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": counts.cached_tokens},
     } | ({"completion_tokens_details": {"reasoning_tokens": reasoning}} if reasoning else {})
 
 

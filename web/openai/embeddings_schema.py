@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator
 
-from shared.jobs.job import JobView
+from shared.jobs.job import JobView, Usage
 from web.api.body import NulFreeText
 from web.api.request_schema import QueueFields, TokenIds, read_inputs
 from web.openai.accepted_fields import OpenAIFields
@@ -56,7 +56,7 @@ class EmbeddingsBody(OpenAIFields, QueueFields):
 def embeddings_json(view: JobView, encoding: Literal["float", "base64"]) -> dict[str, Any]:
     """Return the response for a job that has succeeded, with its vectors in the order of the inputs."""
     vectors: list[str] = view.extra.get("embeddings", [])
-    tokens = view.usage.prompt_tokens if view.usage is not None else 0
+    tokens = (view.usage or Usage()).prompt_tokens
     return {
         "object": "list",
         "model": view.model,

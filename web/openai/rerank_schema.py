@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from shared.jobs.job import JobView
+from shared.jobs.job import JobView, Usage
 from web.api.body import Body, NulFreeText
 from web.api.request_schema import QueueFields
 from web.openai.accepted_fields import OpenAIFields
@@ -59,7 +59,7 @@ def rerank_json(view: JobView, body: RerankBody) -> dict[str, Any]:
     """Return the response for a job that has succeeded: the documents by their scores, the best first."""
     scores: list[float] = view.extra.get("scores", [])
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
-    tokens = view.usage.prompt_tokens if view.usage is not None else 0
+    tokens = (view.usage or Usage()).prompt_tokens
     return {
         "id": "rerank-" + view.id,
         "object": "list",

@@ -5,12 +5,13 @@ therefore increase with gaps. The same text has the same number whether it was r
 attempt after a lost worker, or from the stored result, so a client can resume the stream after any number.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from shared.answer_parts import END, Call, Delta, PartsReader, first_mark, segments
 from shared.jobs.job import JobView
-from web.api.logprobs import job_logprobs
+from web.api.candidates import job_logprobs
 from web.api.stream_format import NewText, StreamFormat, frame
 from web.http.api_errors import ApiError, error_response
 from web.openai.chat_answers import has_parts
@@ -43,6 +44,22 @@ class OutputEvent(NamedTuple):
     body: dict[str, Any]
 
 
+class _TextForm(NamedTuple):
+    """The item of a text, its only part, the prefix of its events, and more fields of these."""
+
+    item: Callable[..., dict[str, Any]]
+    part: Callable[[str], dict[str, Any]]
+    event: str
+    more: dict[str, Any]
+
+
+#: By the kind of a delta (shared/answer_parts.py).
+_TEXTS = {
+    "content": _TextForm(message_json, part_json, "output_text", {"logprobs": []}),
+    "reasoning": _TextForm(reasoning_json, reasoning_part_json, "reasoning_text", {}),
+}
+
+
 class OutputEvents:
     """Makes the events of one response. Their numbers are greater than `first`, and deltas begin after `after`.
 
@@ -58,11 +75,11 @@ class OutputEvents:
         self._known = max(0, (after - first) // _STEP)
         self._reader = PartsReader()
         self._position = 0
-        self._n_calls = self._n_thoughts = 0
-        self._n_items = self._n_messages = n_messages
-        #: The item that is open: reasoning, the text of the message, or a call.
-        self._thought: str | None = None
-        self._text: str | None = None
+        #: How many items there are, and how many of each kind were closed.
+        self._n_items = n_messages
+        self._counts = Counter({"content": n_messages})
+        #: The item that is open: the kind of a text and what it has so far, or a call.
+        self._open, self._text = "", ""
         self._call: Call | None = None
 
     @property
@@ -83,18 +100,17 @@ class OutputEvents:
     def end(self, status: str, *, has_output: bool) -> Iterator[OutputEvent]:
         """Yield the events that close the last item. An answer without any text is an empty message."""
         if has_output and not self._n_items:
-            yield from self._open_message()
-            yield from self._close_message(status, self._number(_CLOSE_AT_ONCE))
-        elif self._thought is not None:
-            yield from self._close_thought(status, self._position)
-        elif self._text is not None:
-            yield from self._close_message(status, self._number(_CLOSE))
+            yield from self._open_text("content", 0)
+            yield from self._close_text(status, self._position, _CLOSE_AT_ONCE)
+        elif self._open:
+            yield from self._close_text(status, self._position)
         elif self._call is not None:
             yield from self._close_call(status)
 
     def _grow(self, delta: Delta, began: int) -> Iterator[OutputEvent]:
         if delta.kind == "call":
-            yield from self._close_before(self._position)
+            if self._open:
+                yield from self._close_text("completed", self._position)
             self._call, self._n_items = Call(delta.text), self._n_items + 1
             item = self._call_item("in_progress")
             yield self._event("output_item.added", _OPEN, {"output_index": self._index, "item": item})
@@ -103,60 +119,34 @@ class OutputEvents:
         unknown = delta.text[max(0, self._known - began) :]
         if delta.kind == "arguments" and self._call is not None:
             self._call.arguments += delta.text
-            place = {"item_id": self._call_item("in_progress")["id"], "output_index": self._index}
-            yield self._event("function_call_arguments.delta", 0, place | {"delta": unknown})
-        elif delta.kind == "reasoning":
-            if self._thought is None:
-                yield from self._close_before(began)
-                yield from self._open_thought(began)
-            self._thought = (self._thought or "") + delta.text
-            yield self._event("reasoning_text.delta", 0, self._thought_place | {"delta": unknown})
-        elif delta.kind == "content":
-            if self._text is None:
-                yield from self._close_before(began)
-                yield from self._open_message(began)
-            self._text = (self._text or "") + delta.text
-            yield self._event("output_text.delta", 0, self._content | {"delta": unknown, "logprobs": []})
+            item_id = self._call_item("in_progress")["id"]
+            body = {"item_id": item_id, "output_index": self._index, "delta": unknown}
+            yield self._event("function_call_arguments.delta", 0, body)
+        elif delta.kind in _TEXTS:
+            if self._open and self._open != delta.kind:
+                yield from self._close_text("completed", began)
+            if not self._open:
+                yield from self._open_text(delta.kind, began)
+            self._text += delta.text
+            form = _TEXTS[delta.kind]
+            yield self._event(f"{form.event}.delta", 0, self._content | {"delta": unknown} | form.more)
 
-    def _close_before(self, position: int) -> Iterator[OutputEvent]:
-        """Close the model's reasoning or message where the next item begins: only then it is complete."""
-        if self._thought is not None:
-            yield from self._close_thought("completed", position)
-        elif self._text is not None:
-            yield from self._close_message("completed", self._first + _STEP * position + _CLOSE)
-
-    def _open_thought(self, position: int) -> Iterator[OutputEvent]:
-        self._thought, self._n_items = "", self._n_items + 1
-        item = reasoning_json(self._job_id, None, "in_progress", index=self._n_thoughts)
-        number = self._first + _STEP * position + _OPEN
+    def _open_text(self, kind: str, position: int) -> Iterator[OutputEvent]:
+        self._open, self._text, self._n_items = kind, "", self._n_items + 1
+        form, number = _TEXTS[kind], self._first + _STEP * position + _OPEN
+        item = form.item(self._job_id, None, "in_progress", index=self._counts[kind])
         yield OutputEvent("output_item.added", number, {"output_index": self._index, "item": item})
-        yield OutputEvent("content_part.added", number + 1, self._thought_place | {"part": reasoning_part_json("")})
+        yield OutputEvent("content_part.added", number + 1, self._content | {"part": form.part("")})
 
-    def _close_thought(self, status: str, position: int) -> Iterator[OutputEvent]:
-        """Close the reasoning where the next item begins: only then it is known to be complete."""
-        text, self._thought = self._thought or "", None
-        number = self._first + _STEP * position + _CLOSE
-        item = reasoning_json(self._job_id, text, status, index=self._n_thoughts)
-        yield OutputEvent("reasoning_text.done", number, self._thought_place | {"text": text})
-        part = {"part": reasoning_part_json(text)}
-        yield OutputEvent("content_part.done", number + 1, self._thought_place | part)
+    def _close_text(self, status: str, position: int, within: int = _CLOSE) -> Iterator[OutputEvent]:
+        """Close the reasoning or the message where the next item begins: only then it is known to be complete."""
+        form, number = _TEXTS[self._open], self._first + _STEP * position + within
+        item = form.item(self._job_id, self._text, status, index=self._counts[self._open])
+        yield OutputEvent(f"{form.event}.done", number, self._content | {"text": self._text} | form.more)
+        yield OutputEvent("content_part.done", number + 1, self._content | {"part": form.part(self._text)})
         yield OutputEvent("output_item.done", number + 2, {"output_index": self._index, "item": item})
-        self._n_thoughts += 1
-
-    def _open_message(self, position: int = 0) -> Iterator[OutputEvent]:
-        self._text, self._n_items = "", self._n_items + 1
-        item = message_json(self._job_id, None, "in_progress", index=self._n_messages)
-        number = self._first + _STEP * position + _OPEN
-        yield OutputEvent("output_item.added", number, {"output_index": self._index, "item": item})
-        yield OutputEvent("content_part.added", number + 1, self._content | {"part": part_json("")})
-
-    def _close_message(self, status: str, number: int) -> Iterator[OutputEvent]:
-        text, self._text = self._text or "", None
-        item = message_json(self._job_id, text, status, index=self._n_messages)
-        yield OutputEvent("output_text.done", number, self._content | {"text": text, "logprobs": []})
-        yield OutputEvent("content_part.done", number + 1, self._content | {"part": part_json(text)})
-        yield OutputEvent("output_item.done", number + 2, {"output_index": self._index, "item": item})
-        self._n_messages += 1
+        self._counts[self._open] += 1
+        self._open = ""
 
     def _close_call(self, status: str) -> Iterator[OutputEvent]:
         item = self._call_item(status)
@@ -164,10 +154,11 @@ class OutputEvents:
         done = place | {"arguments": item["arguments"], "name": item["name"]}
         yield self._event("function_call_arguments.done", _CLOSE, done)
         yield self._event("output_item.done", _CLOSE + 1, {"output_index": self._index, "item": item})
-        self._call, self._n_calls = None, self._n_calls + 1
+        self._counts["call"] += 1
+        self._call = None
 
     def _call_item(self, status: str) -> dict[str, Any]:
-        return call_json(self._job_id, self._n_calls, self._call or Call(""), status, self._namespaces)
+        return call_json(self._job_id, self._counts["call"], self._call or Call(""), status, self._namespaces)
 
     @property
     def _index(self) -> int:
@@ -175,12 +166,8 @@ class OutputEvents:
 
     @property
     def _content(self) -> dict[str, Any]:
-        item_id = message_json(self._job_id, None, "", index=self._n_messages)["id"]
-        return {"item_id": item_id, "output_index": self._index, "content_index": 0}
-
-    @property
-    def _thought_place(self) -> dict[str, Any]:
-        item_id = reasoning_json(self._job_id, None, "", index=self._n_thoughts)["id"]
+        """The place of the content of the open text."""
+        item_id = _TEXTS[self._open].item(self._job_id, None, "", index=self._counts[self._open])["id"]
         return {"item_id": item_id, "output_index": self._index, "content_index": 0}
 
     def _number(self, within: int) -> int:

@@ -8,8 +8,8 @@ from shared.answer_parts import END, Call, Part, ordered_parts
 from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
-from web.api.job_json import degraded_json, error_json, has_ended, queue_facts, webhook_json
-from web.api.logprobs import job_logprobs
+from web.api.candidates import job_logprobs
+from web.api.job_json import degraded_json, error_json, has_ended, queue_facts, webhook_state
 from web.openai.chat_answers import REQUEST_ERRORS, call_id, has_parts, usage
 from web.openai.response_functions import Namespaces
 
@@ -69,7 +69,7 @@ def response_json(view: JobView) -> dict[str, Any]:
             "queue": queue_facts(view),
         }
         | degraded_json(view)
-        | webhook_json(view)
+        | webhook_state(view.callback_url, view.webhook)
     )
 
 

@@ -330,6 +330,10 @@ def install(app: APIFlask) -> None:
 
 
 def _complete(operation: dict[str, Any], method: str, path: str) -> None:
+    # Both are from the docstring of the route's function.
+    operation["summary"] = operation["summary"].rstrip(".")
+    if text := operation.get("description"):
+        operation["description"] = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
     if is_api_path(path):
         operation["security"] = [{"key": []}, {"x-api-key": []}] if path in _ANTHROPIC else [{"key": []}]
         operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])

@@ -2,6 +2,8 @@
 
 import hashlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from flask import Request, g, request
@@ -63,14 +65,8 @@ class DoorRequest(Request):
                 end()
 
     def _whole_body(self) -> bytes:
-        try:
+        with _errors_of_body():
             data = self.get_data(cache=False)
-        except ParseException as error:
-            message = f"Transfer-Encoding is chunked, but the body is not encoded in chunks: {error}"
-            raise ApiError("invalid_request", message) from error
-        except ClientDisconnected:
-            message = "the client stopped sending the body, or the body ended within a chunk"
-            raise ApiError("invalid_request", message) from None
         if self.content_length is None and len(data) >= (self.max_content_length or sys.maxsize):
             # A body of unknown length is read only up to the limit. If that much was read, there may be more, so the
             # body is refused.
@@ -78,6 +74,25 @@ class DoorRequest(Request):
         if self.content_length is not None and len(data) < self.content_length:
             raise ApiError("invalid_request", f"the body ended after {len(data)} of {self.content_length} bytes")
         return data
+
+
+@contextmanager
+def _errors_of_body() -> Iterator[None]:
+    """Raise ApiError for a body that is malformed, or that breaks off."""
+    try:
+        yield
+    except ParseException as error:
+        message = f"Transfer-Encoding is chunked, but the body is not encoded in chunks: {error}"
+        raise ApiError("invalid_request", message) from error
+    except ClientDisconnected:
+        message = "the client stopped sending the body, or the body ended within a chunk"
+        raise ApiError("invalid_request", message) from None
+
+
+def read_part(size: int) -> bytes:
+    """Return the next bytes of the body. Raises ApiError, and RequestEntityTooLarge (413) if the body is too long."""
+    with _errors_of_body():
+        return request.stream.read(size)
 
 
 def check_content_encoding() -> None:
@@ -111,8 +126,7 @@ def retry_attempt() -> int:
     if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ATTEMPT)):
         return int(text)
     if named is not None:
-        message = f"X-Attempt={named[:60]!r} is not a whole number from 0 to {MAX_ATTEMPT}"
-        raise invalid_field("X-Attempt", message)
+        raise invalid_field("X-Attempt", f"X-Attempt={named[:60]!r} is not a whole number from 0 to {MAX_ATTEMPT}")
     return 0
 
 

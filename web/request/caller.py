@@ -1,6 +1,5 @@
 """Authenticate the current Flask request: identify its tenant, or check that an operator sent it."""
 
-import base64
 import hashlib
 import hmac
 import time
@@ -61,7 +60,7 @@ def uses_ticket() -> bool:
 
 def wants_all_tenants() -> bool:
     """Return whether this request is for the usage of all tenants, whose route requires an admin key instead."""
-    return request.endpoint == "usage.own_usage" and request.args.get("all", "0").lower() in {"1", "true", "yes"}
+    return request.endpoint == "queue.own_usage" and request.args.get("all", "0").lower() in {"1", "true", "yes"}
 
 
 def current_caller() -> Caller:
@@ -142,7 +141,7 @@ def require_admin() -> None:
     if user is not None:
         _let_act(user)
         return
-    if key is None and (key := _basic_password(request.headers)):
+    if key is None and (key := _basic_password()):
         g.acting_admin = _admin_name(context, key)
     if not g.acting_admin:
         error = ApiError(
@@ -182,7 +181,7 @@ def watch_admin() -> Callable[[], bool]:
         return lambda: not user.has_expired(time.time())
     if context.settings.auth == "open" or name == FILE_KEY_NAME:
         return lambda: True
-    key = bearer(request.headers) or _basic_password(request.headers) or ""
+    key = bearer(request.headers) or _basic_password() or ""
     return lambda: context.credentials.admin_key(key) is not None
 
 
@@ -217,14 +216,9 @@ def bearer(headers: Headers) -> str | None:
     return key.strip() or None if kind.lower() == "bearer" else None
 
 
-def _basic_password(headers: Headers) -> str | None:
-    kind, _, encoded = headers.get("Authorization", "").partition(" ")
-    if kind.lower() != "basic":
-        return None
-    try:
-        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
-    except ValueError:
-        return None
+def _basic_password() -> str | None:
+    given = request.authorization
+    return given.password if given is not None and given.type == "basic" else None
 
 
 def _keys_match(given: str, expected: str) -> bool:

@@ -11,7 +11,7 @@ from flask import g, request
 from pydantic import BaseModel
 
 from shared.store.batches.repeats import Repeats
-from web.api.digests import body_digest, digest, given_fields
+from web.api.body import body_digest, digest, given_fields
 from web.http.api_errors import invalid_field
 from web.jobs.generation import GenerationRequest
 from web.request.body import raw_body_digest

@@ -41,18 +41,18 @@ _MAX_STREAM_NUMBER = 2**64 - 1
 
 @bp.get("/v1/jobs/<job_id>/events")
 @bp.doc(
-    summary="Follow a job",
-    description="Sends these server-sent events: queued, started, token and ended. To resume a broken stream, send the "
-    "id of the last event as the header Last-Event-ID or as last_event_id in the query. A ticket in the query replaces "
-    "the API key.",
     responses={
         200: "The events, as text/event-stream",
         401: "The API key is missing or not valid, or the ticket is not valid for this job",
         404: "This tenant has no such job",
-    },
+    }
 )
 def events(job_id: str) -> Response:
-    """Stream all events of the job, or only those after the event whose id is in the request."""
+    """Follow a job.
+
+    Sends these server-sent events: queued, started, token and ended. To resume a broken stream, send the id of the last
+    event as the header Last-Event-ID or as last_event_id in the query. A ticket in the query replaces the API key.
+    """
     context = current_context()
     after = _last_event_id()
     if uses_ticket():

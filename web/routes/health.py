@@ -10,26 +10,22 @@ from web.jobs.snapshots import read_readiness
 from web.request.caller import require_admin
 from web.request.responses import json_response, store_away_response
 from web.runtime.current import current_context
-from web.runtime.fleet.metrics import Format
-from web.runtime.fleet.page import CONTENT_TYPES
+from web.runtime.fleet_metrics import CONTENT_TYPES, Format
 
 bp = APIBlueprint("health", __name__, tag="Operators")
 
 
 @bp.get("/health")
-@bp.doc(summary="Check whether this process is alive", responses={200: "This process answers requests"})
+@bp.doc(responses={200: "This process answers requests"})
 def health() -> Response:
-    """Answer without calling the store. A 200 means only that this process is running."""
+    """Check whether this process is alive."""
     return json_response({"status": "ok", "version": package_version()})
 
 
 @bp.get("/health/ready")
-@bp.doc(
-    summary="Check whether the system is ready to admit jobs",
-    responses={200: "The system is ready", 503: "The system is not ready; `reason` says why"},
-)
+@bp.doc(responses={200: "The system is ready", 503: "The system is not ready; `reason` says why"})
 def ready() -> Response:
-    """Answer 200 if the store answers and a worker is live that may claim jobs; otherwise 503.
+    """Check whether the system is ready to admit jobs.
 
     The answer is up to a second old, because anybody may send this request as often as they like.
     """
@@ -42,12 +38,9 @@ def ready() -> Response:
 
 
 @bp.get("/metrics")
-@bp.doc(
-    summary="Read the metrics of this host's door, for Prometheus",
-    responses={200: "The metrics in Prometheus text format"},
-)
+@bp.doc(responses={200: "The metrics in Prometheus text format"})
 def process_metrics() -> Response:
-    """Return the metrics of all HTTP processes of this start, without those that are kept in the store.
+    """Read the metrics of this host's door, for Prometheus.
 
     Each of these processes gives the same answer.
     """
@@ -56,12 +49,9 @@ def process_metrics() -> Response:
 
 
 @bp.get("/metrics/fleet")
-@bp.doc(
-    summary="Read the metrics of the whole system, for Prometheus",
-    responses={200: "The metrics in Prometheus text format"},
-)
+@bp.doc(responses={200: "The metrics in Prometheus text format"})
 def fleet_metrics() -> Response:
-    """Return the metrics that are kept in the store; every ingress returns the same values.
+    """Read the metrics of the whole system, for Prometheus.
 
     Only operators may read these metrics, because they contain the names of tenants.
     """

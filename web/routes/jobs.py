@@ -1,20 +1,17 @@
-"""`/v1/jobs`: submit, read, cancel and list jobs; calls that submit or read a job can wait for its end."""
-
-from dataclasses import replace
+"""`/v1/jobs` and `/v1/quote`: submit, quote, read, cancel and list jobs; calls can wait for the end of a job."""
 
 from apiflask import APIBlueprint
-from flask import Response, g, request
+from flask import Response, request
 
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
-from web.api.deadline import RequestDeadline
 from web.api.job_json import job_json
-from web.api.refusals import Yield
+from web.api.refusals import Yield, to_yield
 from web.api.request_schema import SubmitBody
 from web.http import shutdown
 from web.http.api_errors import invalid_field
-from web.jobs.admission import offer
-from web.jobs.generation import GenerationRequest, native_request
+from web.jobs.admission import offer, quote
+from web.jobs.generation import native_request
 from web.jobs.tenant_jobs import (
     LONGEST_WAIT_MS,
     erase_job,
@@ -25,11 +22,11 @@ from web.jobs.tenant_jobs import (
     wait_until_ended,
     waiting_for_own_job,
 )
-from web.request.body import read_deadline, retry_attempt, return_ticket
+from web.request.body import read_deadline
 from web.request.caller import current_caller, watch_client
 from web.request.idempotency import with_job_identity
+from web.request.owned_calls import with_headers
 from web.request.responses import job_response, json_response, yield_response
-from web.request.telemetry import traceparent
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -42,23 +39,25 @@ _MAX_CURSOR_CHARS = 64
 @bp.post("/v1/jobs")
 @bp.input(SubmitBody, arg_name="body")
 @bp.doc(
-    summary="Submit a job",
-    description="An admitted job is returned with status 202, or with 200 if it has ended within the time that wait_ms "
-    "or Prefer: wait=S requests. A refused job is answered with a yield. The request may have the headers "
-    "Idempotency-Key, Prefer, X-Deadline-Ms and X-Attempt, and wait_ms in the query.",
     responses={
         202: "The job was admitted and has not ended",
         200: "The job was admitted and has ended within the requested wait",
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
-    },
+    }
 )
 def submit(body: SubmitBody) -> Response:
-    """Offer a job to the store and return the admitted job or the refusal."""
+    """Submit a job.
+
+    An admitted job is returned with status 202, or with 200 if it has ended within the time that wait_ms or Prefer:
+    wait=S requests. A refused job is answered with a yield. The request may have the headers Idempotency-Key, Prefer,
+    X-Deadline-Ms and X-Attempt, and wait_ms in the query.
+    """
     context, caller = current_context(), current_caller()
     wait_s, wait_headers = _requested_wait()
     make_ticket = ticket_issuer(context) if body.ticket else None
     deadline = read_deadline(context.settings, caller.policy, body, "poll")
-    verdict = offer(context, caller, _generation_request(context, body, deadline, caller.tenant))
+    generation = with_headers(native_request(body, deadline, context.settings), body.return_ticket)
+    verdict = offer(context, caller, with_job_identity(generation, caller.tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)
     ticket = make_ticket(verdict.view) if make_ticket else None
@@ -68,14 +67,13 @@ def submit(body: SubmitBody) -> Response:
 
 
 @bp.get("/v1/jobs/<job_id>")
-@bp.doc(
-    summary="Read a job",
-    description="A read counts as a poll of the job. With wait_ms in the query or the header Prefer: wait=S, the call "
-    "blocks until the job has ended or that time has passed.",
-    responses={200: "The job", 404: "This tenant has no such job"},
-)
+@bp.doc(responses={200: "The job", 404: "This tenant has no such job"})
 def read(job_id: str) -> Response:
-    """Return the job; if the request asks for a wait, first wait for the job's end."""
+    """Read a job.
+
+    A read counts as a poll of the job. With wait_ms in the query or the header Prefer: wait=S, the call blocks until
+    the job has ended or that time has passed.
+    """
     context = current_context()
     wait_s, wait_headers = _requested_wait()
     view = read_job(context, job_id, current_caller().tenant)
@@ -83,14 +81,13 @@ def read(job_id: str) -> Response:
 
 
 @bp.delete("/v1/jobs/<job_id>")
-@bp.doc(
-    summary="Cancel a job",
-    description="Cancels a queued job at once and a running job within two engine steps. A job that has already ended "
-    "does not change, except that ?erase=1 removes its text.",
-    responses={200: "The job", 404: "This tenant has no such job"},
-)
+@bp.doc(responses={200: "The job", 404: "This tenant has no such job"})
 def cancel(job_id: str) -> Response:
-    """Cancel the job. With `erase`, also remove the text of a job that has ended."""
+    """Cancel a job.
+
+    Cancels a queued job at once and a running job within two engine steps. A job that has already ended does not
+    change, except that ?erase=1 removes its text.
+    """
     context = current_context()
     view = read_job(context, job_id, current_caller().tenant)
     context.cancel(view)
@@ -100,13 +97,12 @@ def cancel(job_id: str) -> Response:
 
 
 @bp.get("/v1/jobs")
-@bp.doc(
-    summary="List the tenant's jobs, newest first",
-    description="The query may have status, limit (1 to 100) and cursor (the `cursor` of the previous page).",
-    responses={200: "One page of jobs"},
-)
+@bp.doc(responses={200: "One page of jobs"})
 def page() -> Response:
-    """Return one page of the tenant's jobs, with the cursor for the next page."""
+    """List the tenant's jobs, newest first.
+
+    The query may have status, limit (1 to 100) and cursor (the `cursor` of the previous page).
+    """
     context, caller = current_context(), current_caller()
     status = request.args.get("status")
     if status is not None and status not in set(JobState):
@@ -124,20 +120,6 @@ def page() -> Response:
             "has_more": found.cursor is not None,
         }
     )
-
-
-def _generation_request(
-    context: DoorContext, body: SubmitBody, deadline: RequestDeadline, tenant: str
-) -> GenerationRequest:
-    generation = native_request(body, deadline, context.settings)
-    generation = replace(
-        generation,
-        attempt=retry_attempt(),
-        traceparent=traceparent(),
-        request_id=g.request_id,
-        return_ticket=return_ticket(body.return_ticket),
-    )
-    return with_job_identity(generation, tenant)
 
 
 def _wait(context: DoorContext, view: JobView, wait_s: float) -> JobView:
@@ -176,10 +158,48 @@ def _requested_wait() -> tuple[float, dict[str, str]]:
 def _whole_number(name: str, text: str, low: int, high: int, param: str = "") -> int:
     """Return the number in a text. Raises ApiError, which names the field or header `param`, by default `name`."""
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
-        message = f"{name}={text[:60]!r} is not a whole number from {low} to {high}"
-        raise invalid_field(param or name, message)
+        raise invalid_field(param or name, f"{name}={text[:60]!r} is not a whole number from {low} to {high}")
     return int(text)
 
 
 def _query_flag(name: str) -> bool:
     return request.args.get(name, "0").lower() in {"1", "true", "yes"}
+
+
+@bp.post("/v1/quote")
+@bp.input(SubmitBody, arg_name="body")
+@bp.doc(responses={200: "The job's cost, its predicted end, and the verdict if it were submitted now"})
+def quote_job(body: SubmitBody) -> Response:
+    """Quote a job.
+
+    The body is the same as for POST /v1/jobs. Nothing is written to the store, and the verdict may be different when
+    the job is submitted later.
+    """
+    context, caller = current_context(), current_caller()
+    deadline = read_deadline(context.settings, caller.policy, body, "poll")
+    job, answer = quote(context, caller, native_request(body, deadline, context.settings))
+    early_ms, late_ms = answer.eta_interval_ms or (None, None)
+    refusal = None
+    if answer.refused is not None:
+        bound_status = context.settings.tenant_bound_status
+        refusal = to_yield(
+            answer.refused, tenant=job.tenant, model=job.model, deadline=deadline, bound_status=bound_status
+        ).body
+    within = answer.pool or job
+    return json_response(
+        {
+            "object": "quote",
+            "tenant": job.tenant,
+            "model": within.model,
+            "prompt_tokens": within.prompt_tokens,
+            "max_tokens": within.max_tokens,
+            "cost_mwt": answer.cost_mwt,
+            "max_cost_micro": answer.max_cost_micro,
+            "eta_ms": answer.eta_ms,
+            "eta_early_ms": early_ms,
+            "eta_late_ms": late_ms,
+            "verdict": "admitted" if refusal is None else "yield",
+            "refusal": refusal,
+            **({"routed": {"pool": within.model, "why": answer.why}} if answer.why else {}),
+        }
+    )

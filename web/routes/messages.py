@@ -36,16 +36,16 @@ def _name_request(response: Response) -> Response:
 @bp.post("/v1/messages")
 @bp.input(MessagesBody, arg_name="body")
 @bp.doc(
-    summary="Create a message, plain or streaming",
-    description="Behaves like /v1/chat/completions, in the form of Anthropic's API. Closing the connection cancels the "
-    "job.",
     responses={
         200: "A message, or its events as server-sent events",
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
-    },
+    }
 )
 def create(body: MessagesBody) -> Response:
-    """Generate the next message of a conversation."""
+    """Create a message, plain or streaming.
+
+    Behaves like /v1/chat/completions, in the form of Anthropic's API. Closing the connection cancels the job.
+    """
     context, caller = current_context(), current_caller()
     chat = _chat(context, body)
     deadline = read_deadline(context.settings, caller.policy, chat, "stream" if body.stream else "hold")
@@ -56,19 +56,17 @@ def create(body: MessagesBody) -> Response:
 
 @bp.post("/v1/messages/count_tokens")
 @bp.input(CountTokensBody, arg_name="body")
-@bp.doc(
-    summary="Estimate the tokens of a message's prompt",
-    description="The door has no tokenizer: it estimates the number from the length of the texts and from what the "
-    "workers of the model have measured. No job is created.",
-    responses={200: "The estimated number of tokens"},
-)
+@bp.doc(responses={200: "The estimated number of tokens"})
 def count_tokens(body: CountTokensBody) -> Response:
-    """Estimate how many tokens the prompt of a message has."""
+    """Estimate the tokens of a message's prompt.
+
+    The door has no tokenizer: it estimates the number from the length of the texts and from what the workers of the
+    model have measured. No job is created.
+    """
     context = current_context()
     target = context.pools.resolve_target(body.model, current_caller().policy)
     payload = _chat(context, body).payload()
-    models = target.models if isinstance(target, FoundRoute) else (target,)
-    response = json_response({"input_tokens": max(model.estimate(payload) for model in models)})
+    response = json_response({"input_tokens": max(model.estimate(payload) for model in target.models)})
     return name_ignored(context, body, response)
 
 

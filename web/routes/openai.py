@@ -1,7 +1,8 @@
-"""OpenAI's routes for chat completions, completions and models; the unmodified `openai` package works with them."""
+"""OpenAI's routes for chats, completions, embeddings and models, and those to rank documents."""
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any
@@ -10,11 +11,14 @@ from apiflask import APIBlueprint
 from flask import Response, request
 
 from shared.jobs.job import JobView
+from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
-from web.jobs.generation import forwarded_of, text_request
+from web.jobs.generation import GenerationRequest, embeddings_request, forwarded_of, text_request, vector_request
 from web.openai.chat_answers import AnswerKind, ChatStream, UsageChunks, answer_format
 from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.forwarded_schema import ForwardedBody
+from web.openai.rerank_schema import RerankBody, rerank_json
 from web.request.body import read_deadline
 from web.request.caller import current_caller
 from web.request.owned_calls import serve_owned, with_headers
@@ -29,9 +33,9 @@ _MODEL_CREATED = int(time.time())
 
 
 @bp.get("/v1/models")
-@bp.doc(summary="List live models", responses={200: "The models that this tenant may use"})
+@bp.doc(responses={200: "The models that this tenant may use"})
 def models() -> Response:
-    """Return the names and aliases of all live models that this tenant may use, and the routes to them.
+    """List live models.
 
     The objects have the fields of OpenAI's API and of Anthropic's.
     """
@@ -40,12 +44,9 @@ def models() -> Response:
 
 
 @bp.get("/v1/models/<path:name>")
-@bp.doc(
-    summary="Read one model",
-    responses={200: "The model", 404: "No such model, or this tenant may not use it"},
-)
+@bp.doc(responses={200: "The model", 404: "No such model, or this tenant may not use it"})
 def model(name: str) -> Response:
-    """Return a model by its served name or alias, or a route by its name."""
+    """Read one model."""
     return json_response(_model_json(current_context().pools.resolve_target(name, current_caller().policy).name))
 
 
@@ -67,16 +68,17 @@ def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Ca
 @_forwarded_first("chat")
 @bp.input(ChatBody, arg_name="body")
 @bp.doc(
-    summary="Create a chat completion, plain or streaming",
-    description="Closing the connection cancels the job. If the job does not succeed, the answer is an error with "
-    "status 504 if the job expired, 500 if it failed, or 409 if it was canceled.",
     responses={
         200: "A chat.completion, or its chunks as server-sent events",
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
-    },
+    }
 )
 def chat(body: ChatBody) -> Response:
-    """Generate the next message of a chat."""
+    """Create a chat completion, plain or streaming.
+
+    Closing the connection cancels the job. If the job does not succeed, the answer is an error with status 504 if the
+    job expired, 500 if it failed, or 409 if it was canceled.
+    """
     return _serve(body, "chat")
 
 
@@ -84,15 +86,16 @@ def chat(body: ChatBody) -> Response:
 @_forwarded_first("completion")
 @bp.input(CompletionBody, arg_name="body")
 @bp.doc(
-    summary="Create a completion, plain or streaming",
-    description="Behaves like /v1/chat/completions. Without max_tokens, at most 16 tokens are generated.",
     responses={
         200: "A text_completion, or its chunks as server-sent events",
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
-    },
+    }
 )
 def completions(body: CompletionBody) -> Response:
-    """Generate the continuation of a text."""
+    """Create a completion, plain or streaming.
+
+    Behaves like /v1/chat/completions. Without max_tokens, at most 16 tokens are generated.
+    """
     return _serve(body, "completion")
 
 
@@ -127,3 +130,64 @@ def forwarded_body(kind: AnswerKind) -> ForwardedBody | None:
     Raises ApiError and StoreUnavailable.
     """
     return forwarded_of(current_context(), request.get_json(), kind, current_caller().policy)
+
+
+@bp.post("/v1/embeddings")
+@bp.input(EmbeddingsBody, arg_name="body")
+@bp.doc(
+    responses={
+        200: "The embeddings, in the order of the inputs",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    }
+)
+def embeddings(body: EmbeddingsBody) -> Response:
+    """Create embeddings.
+
+    The input is one text, one list of token ids, or up to 2048 of either. Closing the connection cancels the job. A
+    request that names a model that generates text is answered with 400.
+    """
+    return _serve_vectors(
+        body,
+        lambda deadline: embeddings_request(current_context(), body, current_caller().policy, deadline),
+        lambda ended: embeddings_json(ended, body.encoding_format),
+    )
+
+
+@bp.post("/rerank")
+@bp.post("/v2/rerank")
+@bp.post("/v1/rerank")
+@bp.input(RerankBody, arg_name="body")
+@bp.doc(
+    responses={
+        200: "The scores, the best first",
+        503: "A yield: the job was refused; retry after `retry_hint_ms`",
+    }
+)
+def rerank(body: RerankBody) -> Response:
+    """Rank documents.
+
+    Returns the documents in the order of how well they answer the query, with a score from 0 to 1 each. Closing the
+    connection cancels the job. A request that names a model that does not rank is answered with 400.
+    """
+    return _serve_vectors(
+        body,
+        lambda deadline: vector_request(body.payload(), body.model, deadline),
+        lambda ended: rerank_json(ended, body),
+    )
+
+
+def _serve_vectors(
+    body: EmbeddingsBody | RerankBody,
+    to_request: Callable[[RequestDeadline], GenerationRequest],
+    to_json: Callable[[JobView], dict[str, Any]],
+) -> Response:
+    context, caller = current_context(), current_caller()
+    deadline = read_deadline(context.settings, caller.policy, body, "hold")
+    generation = replace(
+        with_headers(to_request(deadline), body.return_ticket), priority=body.priority, private=body.private
+    )
+
+    def to_response(view: JobView) -> Response:
+        return json_response(to_json(view), headers=route_headers(view))
+
+    return name_ignored(context, body, serve_owned(context, generation, deadline, to_response))

@@ -1,17 +1,17 @@
-"""`/v1/queue`: how many queued and running jobs the calling tenant has, and the bounds on them."""
+"""`/v1/queue` and `/v1/usage`: the jobs and the bounds of the calling tenant, and the usage of one or all tenants."""
 
 from typing import Any
 
 from apiflask import APIBlueprint
-from flask import Response
+from flask import Response, request
 
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.queue import QueueSettings
 from shared.settings.setting import AUTO
 from shared.store.replies import Overview
 from web.api.deadline import max_deadline_ms
-from web.jobs.snapshots import count_tenant, read_overview
-from web.request.caller import current_caller
+from web.jobs.snapshots import count_tenant, read_usage
+from web.request.caller import current_caller, require_admin, wants_all_tenants
 from web.request.responses import json_response
 from web.runtime.current import current_context
 
@@ -19,14 +19,11 @@ bp = APIBlueprint("queue", __name__, tag="Jobs")
 
 
 @bp.get("/v1/queue")
-@bp.doc(
-    summary="Read how many jobs the tenant has, and its bounds",
-    responses={200: "The number of the tenant's queued and running jobs, and the tenant's bounds"},
-)
+@bp.doc(responses={200: "The number of the tenant's queued and running jobs, and the tenant's bounds"})
 def own_queue() -> Response:
-    """Return how many queued and running jobs the tenant has, and the tenant's bounds."""
+    """Read how many jobs the tenant has, and its bounds."""
     context, caller = current_context(), current_caller()
-    overview, counts = read_overview(context), count_tenant(context, caller.tenant)
+    overview, counts = context.overview(), count_tenant(context, caller.tenant)
     bounds = bounds_of(context.settings, caller.policy, overview)
     return json_response(
         {
@@ -60,3 +57,19 @@ def bounds_of(settings: QueueSettings, policy: TenantPolicy | None, overview: Ov
         "max_waiting_tokens": policy.max_waiting_tokens or max_tokens,
         "weight": policy.weight or 1,
     }
+
+
+@bp.get("/v1/usage")
+@bp.doc(responses={200: "The sums, by the dimensions in `by`"})
+def own_usage() -> Response:
+    """Read what the tenant has used.
+
+    The sums of the jobs that ended and of their tokens, on up to 31 days (UTC). With `all`, which requires an admin
+    key, the sums are those of all tenants.
+    """
+    if wants_all_tenants():
+        require_admin()
+    tenant = None if wants_all_tenants() else current_caller().tenant
+    given = request.args
+    found = read_usage(current_context(), tenant, by=given.get("by"), first=given.get("from"), last=given.get("to"))
+    return json_response(found)

@@ -36,7 +36,6 @@ from web.request.owned_calls import answer_owned, reader_stream, with_headers
 from web.request.responses import json_response, list_response, name_ignored
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
-from web.runtime.model_pools import FoundRoute
 
 bp = APIBlueprint("responses", __name__, tag="OpenAI")
 
@@ -63,17 +62,18 @@ def _with_references(view: Callable[..., Response]) -> Callable[..., Response]:
 @_with_references
 @bp.input(ResponsesBody, arg_name="body")
 @bp.doc(
-    summary="Create a response, plain, streaming or in the background",
-    description="Without background, closing the connection cancels the job, and a job that does not succeed is "
-    "answered with the same errors as on /v1/chat/completions. With background, the job continues when the connection "
-    "closes, and the `status` of the response shows the job's outcome.",
     responses={
         200: "The response, or its events as server-sent events",
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
-    },
+    }
 )
 def create(body: ResponsesBody) -> Response:
-    """Offer a job and answer as the body requests: with the whole response, a stream, or a background response."""
+    """Create a response, plain, streaming or in the background.
+
+    Without background, closing the connection cancels the job, and a job that does not succeed is answered with the
+    same errors as on /v1/chat/completions. With background, the job continues when the connection closes, and the
+    `status` of the response shows the job's outcome.
+    """
     context, caller = current_context(), current_caller()
     mode: AnswerMode = "poll" if body.background else "stream" if body.stream else "hold"
     deadline = read_deadline(context.settings, caller.policy, body, mode)
@@ -98,17 +98,18 @@ def create(body: ResponsesBody) -> Response:
 
 @bp.get("/v1/responses/<response_id>")
 @bp.doc(
-    summary="Read a response, or resume its stream",
-    description="A read counts as a poll of the job. With ?stream=true, the response's events are streamed; with "
-    "starting_after=N as well, only those with a sequence number above N.",
     responses={
         200: "The response, or its events as server-sent events",
         400: "`include` names a field that is not supported, or that was not requested when the response was created",
         404: "This tenant has no such response",
-    },
+    }
 )
 def read(response_id: str) -> Response:
-    """Return the response as it is now, or stream its events."""
+    """Read a response, or resume its stream.
+
+    A read counts as a poll of the job. With ?stream=true, the response's events are streamed; with starting_after=N as
+    well, only those with a sequence number above N.
+    """
     stream, after = _query_bool("stream"), _starting_after()
     if after is not None and not stream:
         raise invalid_field("starting_after", f"starting_after={after} is only valid for a stream; add stream=true")
@@ -122,16 +123,17 @@ def read(response_id: str) -> Response:
 
 @bp.get("/v1/responses/<response_id>/input_items")
 @bp.doc(
-    summary="List the input of a response",
-    description="The items of the whole conversation before the answer, without the instructions. They are kept as "
-    "long as the response.",
     responses={
         200: "One page of items, the newest first",
         404: "This tenant has no such response, or its input is gone",
-    },
+    }
 )
 def input_items(response_id: str) -> Response:
-    """Return one page of the items."""
+    """List the input of a response.
+
+    The items of the whole conversation before the answer, without the instructions. They are kept as long as the
+    response.
+    """
     limit, after, is_ascending = page_limit(_INPUT_PAGE, _MAX_INPUT_PAGE), page_after(), oldest_first()
     context = current_context()
     view = _find_response(context, response_id)
@@ -149,32 +151,29 @@ def input_items(response_id: str) -> Response:
 @bp.post("/v1/responses/input_tokens")
 @_with_references
 @bp.input(ResponsesBody, arg_name="body")
-@bp.doc(
-    summary="Estimate the tokens of a response's prompt",
-    description="The door has no tokenizer: it estimates the number from the length of the texts and from what the "
-    "workers of the model have measured. No job is created.",
-    responses={200: "The estimated number of tokens"},
-)
+@bp.doc(responses={200: "The estimated number of tokens"})
 def input_tokens(body: ResponsesBody) -> Response:
-    """Estimate how many tokens the prompt of a response has."""
+    """Estimate the tokens of a response's prompt.
+
+    The door has no tokenizer: it estimates the number from the length of the texts and from what the workers of the
+    model have measured. No job is created.
+    """
     context, caller = current_context(), current_caller()
     target = context.pools.resolve_target(body.model, caller.policy)
     deadline = read_deadline(context.settings, caller.policy, body, "hold")
     with ExitStack() as held:
         payload = continued(context, caller.tenant, response_request(context, body, deadline), held).payload
-        models = target.models if isinstance(target, FoundRoute) else (target,)
-        tokens = max(model.estimate(payload) for model in models)
+        tokens = max(model.estimate(payload) for model in target.models)
     return name_ignored(context, body, json_response({"object": "response.input_tokens", "input_tokens": tokens}))
 
 
 @bp.post("/v1/responses/<response_id>/cancel")
-@bp.doc(
-    summary="Cancel a response",
-    description="Works like DELETE /v1/jobs/{id}. A response that has already ended is returned unchanged.",
-    responses={200: "The response", 404: "This tenant has no such response"},
-)
+@bp.doc(responses={200: "The response", 404: "This tenant has no such response"})
 def cancel(response_id: str) -> Response:
-    """Cancel the response's job."""
+    """Cancel a response.
+
+    Works like DELETE /v1/jobs/{id}. A response that has already ended is returned unchanged.
+    """
     context = current_context()
     view = _find_response(context, response_id)
     context.cancel(view)
@@ -182,14 +181,13 @@ def cancel(response_id: str) -> Response:
 
 
 @bp.delete("/v1/responses/<response_id>")
-@bp.doc(
-    summary="Delete a response",
-    description="Deletes its text and its request. It can then neither be read nor be continued. A response that has "
-    "not ended has to be canceled first.",
-    responses={200: "What was deleted", 400: "The response has not ended", 404: "This tenant has no such response"},
-)
+@bp.doc(responses={200: "What was deleted", 400: "The response has not ended", 404: "This tenant has no such response"})
 def delete(response_id: str) -> Response:
-    """Delete a response that has ended."""
+    """Delete a response.
+
+    Deletes its text and its request. It can then neither be read nor be continued. A response that has not ended has to
+    be canceled first.
+    """
     context = current_context()
     view = _find_response(context, response_id)
     if not has_ended(view):

@@ -60,6 +60,11 @@ class Model:
     dimensions: int | None = None
 
     @property
+    def models(self) -> tuple["Model"]:
+        """The only model, as a route has several."""
+        return (self,)
+
+    @property
     def purpose(self) -> Literal["embed", "generate", "rank"]:
         """The purpose of the model, which decides the routes that accept it."""
         if not self.pooling:

@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 from shared.clock import Clock
 from web.http.metric_files import shared_folder
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.fleet.metrics import Format, ReadFamilies, encoded, in_turns
+from web.runtime.fleet_metrics import Format, ReadFamilies, encoded, in_turns
 
 #: After a page, none is rendered for this many times the processor time that it took, so that pages take a fifth of a
 #: process's time at most; but for no longer than MAX_PAUSE_S, because scrapers give up after some seconds.

@@ -17,8 +17,7 @@ from web.http import shutdown
 from web.http.callback_url import CallbackTarget, check_allowed, is_listed, parse_url
 from web.runtime.context import DoorContext
 from web.webhooks.event import event_body, webhook_id
-from web.webhooks.names import NameResolver, NoThreadFree, Resolve, look_up
-from web.webhooks.post import post, signed_headers
+from web.webhooks.post import NameResolver, NoThreadFree, Resolve, look_up, post, signed_headers
 
 log = get_logger()
 #: The owner of a receiver can cause these lines as often as they like.

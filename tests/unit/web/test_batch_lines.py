@@ -6,7 +6,7 @@ import pytest
 
 from web.batches.line_offers import OpenLine, job_id
 from web.batches.lines import BadLine, parse_line, read_lines
-from web.openai.batch_schema import BatchBody, window_ms
+from web.batches.records import BatchBody, window_ms
 
 #: For each unit, the longest window and a number of digits that no window has.
 LONGEST = {"s": 604_800, "m": 10_080, "h": 168, "d": 7}

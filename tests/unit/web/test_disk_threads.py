@@ -20,7 +20,7 @@ from shared.store.batches.storage_location import claim_home, remove_old_files
 from web.batches.feeder import clear_folder
 from web.runtime import context as context_module
 from web.runtime import disk_threads
-from web.runtime.context import make_door_context
+from web.runtime.context import DoorContext
 from web.runtime.disk_threads import DISK_THREADS, in_disk_thread
 
 #: When a disk that hangs answers at the latest, so that a test which waits for it fails and does not hang itself.
@@ -58,7 +58,7 @@ def test_a_door_writes_reads_and_removes_files_in_such_threads(store, settings, 
         return call(*arguments)
 
     monkeypatch.setattr(context_module, "in_disk_thread", recorded)
-    files = make_door_context(replace(settings, files_dir=str(tmp_path)), store, RealClock()).files
+    files = DoorContext(replace(settings, files_dir=str(tmp_path)), store, RealClock()).files
     files.add_part("f", "blue", 0, b"abc")
     file = files.close("f", "blue", purpose="batch", filename="", ttl_s=3_600)
     assert b"".join(files.read(file)) == b"abc"
@@ -102,7 +102,7 @@ def test_a_folder_that_hangs_while_it_is_cleared_holds_up_nobody_else(store, set
             return in_disk_thread(partial(_after, begun, hang, call) if call.__name__ == hangs else call, *arguments)
 
         monkeypatch.setattr(context_module, "in_disk_thread", slow)
-        context = make_door_context(chosen, store, RealClock())
+        context = DoorContext(chosen, store, RealClock())
         clearing = gevent.spawn(clear_folder, context)
         # The event loop continues while the folder hangs.
         while not begun.is_set():
@@ -125,7 +125,7 @@ def test_clearing_touches_the_disk_only_in_its_threads(store, settings, tmp_path
     for owner, name in touched:
         original = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *given, _call=original, **named: noting(_call, *given, **named))
-    context = make_door_context(chosen, store, RealClock())
+    context = DoorContext(chosen, store, RealClock())
     elsewhere.clear()
     assert remove_old_files(context.store.client, context.files.folder) == 0
     clear_folder(context)

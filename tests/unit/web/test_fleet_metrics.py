@@ -16,7 +16,7 @@ from shared.metrics.process import PROCESS
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, MetricSpec
 from shared.store.replies import Snapshot, TenantView, WorkerView
 from shared.store.webhooks import NONE_PENDING, Pending
-from web.runtime.fleet.metrics import MAX_BUDGETS, ReadFamilies, encoded, fleet_families
+from web.runtime.fleet_metrics import MAX_BUDGETS, ReadFamilies, encoded, fleet_families
 
 Labels = dict[str, str]
 

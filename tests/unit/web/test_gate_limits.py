@@ -106,5 +106,4 @@ def test_the_table_forgets_addresses_without_connections() -> None:
         table.remove(connection)
         table.remove(connection)
         table.mark(connection, stranger=True)
-    assert (len(table._addresses), len(table._counts)) == (0, 0)
-    assert (len(table._strangers), len(table._strangers_by_address)) == (0, 0)
+    assert (len(table._addresses), len(table._by_address), len(table._strangers)) == (0, 0, 0)

@@ -20,7 +20,7 @@ from tests.support.scrapes import parse
 from web.http.metric_files import MetricFiles
 from web.http.process_metrics import ProcessMetrics
 from web.runtime import process_page
-from web.runtime.fleet.page import Format
+from web.runtime.fleet_metrics import Format
 from web.runtime.process_page import FolderMetrics, ProcessPage
 
 

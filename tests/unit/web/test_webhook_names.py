@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 from tests.support.processes import ROOT, wait_for
-from web.webhooks import names as naming
-from web.webhooks.names import AT_ONCE_OF_TENANT, MAX_THREADS, NameResolver, NoThreadFree, NotResolved, look_up
+from web.webhooks import post as naming
+from web.webhooks.post import AT_ONCE_OF_TENANT, MAX_THREADS, NameResolver, NoThreadFree, NotResolved, look_up
 
 ADDRESS = "192.0.2.1"
 
@@ -118,7 +118,7 @@ from web.server import gevent_patches
 gevent_patches.apply()
 import gevent, socket
 from gevent import monkey
-from web.webhooks import names
+from web.webhooks import post as names
 stuck = monkey.get_original("_thread", "allocate_lock")()
 stuck.acquire()
 names._look_up_here = lambda host, port: stuck.acquire(timeout=120)
@@ -136,7 +136,7 @@ stuck.release()
 NOWHERE = """
 from web.server import gevent_patches
 gevent_patches.apply()
-from web.webhooks.names import look_up
+from web.webhooks.post import look_up
 assert look_up("a..b", 443) == []
 assert "127.0.0.1" in look_up("localhost", 443)
 print("resolved", flush=True)

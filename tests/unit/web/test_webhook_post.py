@@ -16,8 +16,7 @@ from tests.support.receiver import Receiver, make_certificate
 from web.http import bounded_connection
 from web.http.callback_url import CallbackTarget, parse_url
 from web.webhooks import post as posting
-from web.webhooks.names import NoThreadFree, NotResolved, Resolve
-from web.webhooks.post import post
+from web.webhooks.post import NoThreadFree, NotResolved, Resolve, post
 
 PUBLIC, LOOPBACK = "8.8.8.8", "127.0.0.1"
 HEADERS = {"webhook-id": "msg_1"}

@@ -5,27 +5,39 @@ between (`in_turns`).
 """
 
 import heapq
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
+import redis
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 
-from shared.accounts.budgets import Budget
+from shared.accounts.budgets import Budget, Budgets
+from shared.accounts.groups import Groups
+from shared.clock import Clock
 from shared.metrics.fleet import ADMISSION, BY_WORKER, COUNTED, GAUGES
 from shared.metrics.spec import BUCKETS_MS, MAX_TENANTS, OTHER, MetricSpec
+from shared.store import keys
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
 from shared.store.replies import Snapshot, TenantView, WorkerView
-from shared.store.webhooks import NONE_PENDING, Pending
+from shared.store.store import Store
+from shared.store.webhooks import NONE_PENDING, Pending, Webhooks
+from shared.views.shares import Shares
+from web.http.process_metrics import ProcessMetrics
+from web.runtime.shared_answer import SharedAnswer
 
 #: After this many fields or samples, which take 1 or 2 ms, other greenlets run. A series of a histogram has 20 samples.
 _TURN, _SERIES_TURN = 200, 10
@@ -266,3 +278,65 @@ def _by_tenant(
         # A tenant may be named so too.
         counts[OTHER] = counts.get(OTHER, 0) + rest
     return [([name, model], number) for name, number in sorted(counts.items())]
+
+
+#: How old the budgets may be, in seconds, about the time between two scrapes: they are in the records of all tenants.
+_BUDGETS_AGE_S = 15.0
+
+CONTENT_TYPES: dict[Format, str] = {
+    "text": CONTENT_TYPE_PLAIN_0_0_4,
+    "openmetrics": openmetrics.CONTENT_TYPE_LATEST,
+}
+
+
+class FleetPage:
+    """Reads and renders the metrics of the whole system. Scrapes of the same second share one page."""
+
+    def __init__(self, store: Store, metrics: ProcessMetrics, clock: Clock) -> None:
+        self._store, self._metrics = store, metrics
+        budgets, self._webhooks = Budgets(store.client), Webhooks(store.client)
+        self._shares, self._groups = Shares(), Groups(store.client)
+        self._budgets = SharedAnswer(budgets.read_all, clock)
+        self._families = SharedAnswer(self._read, clock)
+        self._pages: dict[Format, SharedAnswer[bytes]] = {
+            each: SharedAnswer(partial(self._encode, each), clock) for each in CONTENT_TYPES
+        }
+
+    def render(self, page_format: Format) -> bytes:
+        """Return the page; its values are at most two seconds old, budgets 17. Raises StoreUnavailable."""
+        return self._pages[page_format].get()
+
+    def _encode(self, page_format: Format) -> bytes:
+        return encoded(self._families.get(), page_format)
+
+    def _read(self) -> ReadFamilies:
+        with self._metrics.time_script("snapshot"):
+            snapshot = self._store.snapshot(tenants=MAX_TENANTS, stats=True)
+        shares = self._shares.add(snapshot, self._groups.weights(snapshot.groups)).ratios()
+        webhooks, exemplars = self._webhooks.pending(), read_exemplars(self._store.client)
+        budgets = self._budgets.get(_BUDGETS_AGE_S)
+        return ReadFamilies(fleet_families(snapshot, budgets, webhooks, shares, exemplars))
+
+
+#: The text that observe in shared/lua/lib/ledgers/stats.lua writes: the job's id, its time in µs, and when it was
+#: observed, in ms.
+_STORED = re.compile(r"([\w-]{1,64}) (\d{1,15}) (\d{1,15})\Z", re.ASCII)
+
+
+def read_exemplars(client: redis.Redis) -> dict[str, Exemplar]:
+    """Return the exemplars by the names of their buckets. Raises StoreUnavailable.
+
+    Values that another program has put in their place are left out.
+    """
+    try:
+        with store_faults(client):
+            stored: Any = client.hgetall(keys.exemplars())
+    except redis.ResponseError:
+        return {}
+    found = {}
+    for bucket, job in in_turns(stored.items()):
+        match = _STORED.match(text(job))
+        if match is not None:
+            job_id, time_us, at_ms = match.groups()
+            found[text(bucket)] = Exemplar({"job_id": job_id}, int(time_us) / 1_000_000, int(at_ms) / 1000)
+    return found

@@ -1,1 +1,0 @@
-"""The metrics of the whole system, which any process of the door reads from the store."""
