@@ -66,7 +66,7 @@ class Conversation:
 
 
 @dataclass
-class _Turn:
+class _ChatMessage:
     """One message of a chat, of one or several messages of the client."""
 
     role: str
@@ -79,12 +79,12 @@ class _Turn:
     #: The content if it has images or documents.
     parts: list[dict[str, Any]] | None = None
 
-    def takes(self, other: "_Turn") -> bool:
-        """Return whether the other turn, which follows, is part of this one."""
+    def takes(self, other: "_ChatMessage") -> bool:
+        """Return whether the other message, which follows, is part of this one."""
         same = self.role == other.role and self.role in {"user", "assistant"}
         return same and not self.calls and self.parts is None and other.parts is None
 
-    def message(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the message of the chat."""
         content = _BETWEEN_MESSAGES.join(text for text in self.texts if text)
         message: dict[str, Any] = {"role": self.role, "content": content if self.parts is None else self.parts}
@@ -99,22 +99,22 @@ def read_conversation(value: Any) -> Conversation:
     """Return the conversation in the field `messages`. Raises ApiError, which names the place of the fault."""
     if not isinstance(value, list) or not value:
         raise invalid("messages", value, "a list of messages")
-    turns: list[_Turn] = []
+    messages: list[_ChatMessage] = []
     attachment = ""
     for i, item in enumerate(value):
         read, place = _read_message(item, f"messages[{i}]")
         attachment = attachment or place
-        for turn in read:
-            if turns and turns[-1].takes(turn):
-                turns[-1].texts += turn.texts
-                turns[-1].thoughts += turn.thoughts
-                turns[-1].calls += turn.calls
+        for one in read:
+            if messages and messages[-1].takes(one):
+                messages[-1].texts += one.texts
+                messages[-1].thoughts += one.thoughts
+                messages[-1].calls += one.calls
             else:
-                turns.append(turn)
-    if len(turns) > MAX_MESSAGES:
-        message = f"messages has {len(turns)} messages and results of tools; at most {MAX_MESSAGES} are allowed"
+                messages.append(one)
+    if len(messages) > MAX_MESSAGES:
+        message = f"messages has {len(messages)} messages and results of tools; at most {MAX_MESSAGES} are allowed"
         raise invalid_field("messages", message)
-    return Conversation([turn.message() for turn in turns], attachment)
+    return Conversation([one.as_dict() for one in messages], attachment)
 
 
 def read_system(value: Any) -> str:
@@ -122,14 +122,14 @@ def read_system(value: Any) -> str:
     return _text_content(value, "system")
 
 
-def _read_message(item: Any, where: str) -> tuple[list[_Turn], str]:
-    """Return the turns of a message, and the place of its first image or document."""
+def _read_message(item: Any, where: str) -> tuple[list[_ChatMessage], str]:
+    """Return the messages of a message, and the place of its first image or document."""
     fields = read_fields(item, frozenset({"content", "role"}), where)
     role, content = fields.get("role"), fields.get("content")
     if role not in ("user", "assistant", "system"):
         raise invalid(f"{where}.role", role, "'user' or 'assistant'")
     if isinstance(content, str) or role == "system":
-        return [_Turn(role, [_text_content(content, f"{where}.content")])], ""
+        return [_ChatMessage(role, [_text_content(content, f"{where}.content")])], ""
     if not isinstance(content, list):
         raise invalid(f"{where}.content", content, "a text or a list of blocks")
     if role == "assistant":
@@ -137,9 +137,9 @@ def _read_message(item: Any, where: str) -> tuple[list[_Turn], str]:
     return _read_user(content, f"{where}.content")
 
 
-def _read_assistant(blocks: list[Any], where: str) -> _Turn:
-    """Return the turn of an earlier answer."""
-    turn = _Turn("assistant", [])
+def _read_assistant(blocks: list[Any], where: str) -> _ChatMessage:
+    """Return the message of an earlier answer."""
+    read = _ChatMessage("assistant", [])
     texts = []
     for i, block in enumerate(blocks):
         place = f"{where}[{i}]"
@@ -147,19 +147,19 @@ def _read_assistant(blocks: list[Any], where: str) -> _Turn:
         if kind == "text":
             texts.append(_read_text_block(block, place))
         elif kind == "tool_use":
-            turn.calls.append(_read_call(block, place))
+            read.calls.append(_read_call(block, place))
         elif kind == "thinking":
-            turn.thoughts += [block["thinking"]] if isinstance(block.get("thinking"), str) else []
+            read.thoughts += [block["thinking"]] if isinstance(block.get("thinking"), str) else []
         elif kind != "redacted_thinking":
             raise unsupported(f"{place}.type", f"type={shown(kind)!r} in a message of the assistant")
-    if len(turn.calls) > MAX_TOOLS:
-        raise invalid_field(where, f"{where} has {len(turn.calls)} calls of tools; at most {MAX_TOOLS} are allowed")
-    turn.texts.append("".join(texts))
-    return turn
+    if len(read.calls) > MAX_TOOLS:
+        raise invalid_field(where, f"{where} has {len(read.calls)} calls of tools; at most {MAX_TOOLS} are allowed")
+    read.texts.append("".join(texts))
+    return read
 
 
-def _read_user(blocks: list[Any], where: str) -> tuple[list[_Turn], str]:
-    turns: list[_Turn] = []
+def _read_user(blocks: list[Any], where: str) -> tuple[list[_ChatMessage], str]:
+    messages: list[_ChatMessage] = []
     parts: list[dict[str, Any]] = []
     attachment = ""
     for i, block in enumerate(blocks):
@@ -168,9 +168,9 @@ def _read_user(blocks: list[Any], where: str) -> tuple[list[_Turn], str]:
         if kind == "text":
             parts.append({"type": "text", "text": _read_text_block(block, place)})
         elif kind == "tool_result":
-            turns += [_user_turn(parts)] if parts else []
+            messages += [_user_message(parts)] if parts else []
             parts = []
-            turns.append(_read_result(block, place))
+            messages.append(_read_result(block, place))
         elif kind == "document" and _is_text_document(block):
             parts.append({"type": "text", "text": _read_text_document(block, place)})
         elif kind in {"image", "document"}:
@@ -178,13 +178,13 @@ def _read_user(blocks: list[Any], where: str) -> tuple[list[_Turn], str]:
             attachment = attachment or place
         else:
             raise unsupported(f"{place}.type", f"type={shown(kind)!r} in a message of the user")
-    return [*turns, *([_user_turn(parts)] if parts or not turns else [])], attachment
+    return [*messages, *([_user_message(parts)] if parts or not messages else [])], attachment
 
 
-def _user_turn(parts: list[dict[str, Any]]) -> _Turn:
+def _user_message(parts: list[dict[str, Any]]) -> _ChatMessage:
     if all(part["type"] == "text" for part in parts):
-        return _Turn("user", ["".join(part["text"] for part in parts)])
-    return _Turn("user", [], parts=parts)
+        return _ChatMessage("user", ["".join(part["text"] for part in parts)])
+    return _ChatMessage("user", [], parts=parts)
 
 
 def _kind(block: Any, where: str) -> str:
@@ -228,14 +228,14 @@ def _read_call(block: Any, where: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _read_result(block: Any, where: str) -> _Turn:
+def _read_result(block: Any, where: str) -> _ChatMessage:
     fields = read_fields(block, frozenset({"content", "is_error", "tool_use_id", "type"}), where)
     call_id = read_text(fields.get("tool_use_id"), f"{where}.tool_use_id", least=1, most=_MAX_ID)
     text = _text_content(fields.get("content", ""), f"{where}.content", documents=True)
     is_error = fields.get("is_error", False)
     if not isinstance(is_error, bool):
         raise invalid(f"{where}.is_error", is_error, "true or false")
-    return _Turn("tool", [_ERROR_MARK + text if is_error else text], call_id=call_id)
+    return _ChatMessage("tool", [_ERROR_MARK + text if is_error else text], call_id=call_id)
 
 
 def _read_image(block: Any, where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The duty that feeds batches: each HTTP process claims one batch after the other for a turn, in a thread.
+"""The duty that feeds batches: each HTTP process claims one batch after the other for a pass, in a thread.
 
 The thread also removes the contents of expired files from the folder, if files are kept in one.
 """
@@ -37,7 +37,7 @@ from web.runtime.context import DoorContext
 _SPOILED_REST_MS = 60_000
 
 
-def take_turn(context: DoorContext, claimed: ClaimedBatch) -> None:
+def work_on(context: DoorContext, claimed: ClaimedBatch) -> None:
     """Do the work for a batch that is possible now. Raises StoreUnavailable, and ClaimLost if the claim has ended."""
     batch, batches = claimed.batch, Batches(context.store.client)
     if batch.status is BatchStatus.VALIDATING:
@@ -60,12 +60,12 @@ def _validate(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> 
         checked = Validated(0, [problem])
     if checked.problems:
         errors = json.dumps(checked.problems, separators=(",", ":"))
-        step = BatchProgress({"errors": errors}, change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
-        batches.write(claimed, step, rest_ms=0, ends=True)
+        progress = BatchProgress({"errors": errors}, change=(BatchStatus.VALIDATING, BatchStatus.FAILED))
+        batches.write(claimed, progress, rest_ms=0, ends=True)
         log.info("batch.invalid", batch=batch.id, tenant=batch.tenant, problems=len(checked.problems))
         return
-    step = BatchProgress({"total": str(checked.total)}, change=(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
-    batches.write(claimed, step, rest_ms=0)
+    progress = BatchProgress({"total": str(checked.total)}, change=(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
+    batches.write(claimed, progress, rest_ms=0)
 
 
 def _check_lines(context: DoorContext, claimed: ClaimedBatch, batches: Batches, file: StoredFile | None) -> Validated:
@@ -88,7 +88,7 @@ def _feed(context: DoorContext, claimed: ClaimedBatch) -> None:
         Feeding(context, claimed, file, caller).run()
     except LookupError as error:
         log.warning("batch.input_lost", batch=claimed.batch.id, error=str(error))
-        # The next turn knows all lines that this one has opened, and answers them.
+        # The next pass knows all lines that this one has opened, and answers them.
         Batches(context.store.client).write(claimed, BatchProgress({"input_lost": "1"}), rest_ms=0)
 
 
@@ -193,7 +193,7 @@ def start_feeding(context: DoorContext) -> None:
 
 
 def feed_once(context: DoorContext) -> float:
-    """Take a turn for the batch that is due, if there is one; return the seconds to wait.
+    """Work on the batch that is due, if there is one; return the seconds to wait.
 
     Raises StoreUnavailable.
     """
@@ -203,7 +203,7 @@ def feed_once(context: DoorContext) -> float:
     if isinstance(claimed, int):
         return min(_LOOK_S, claimed / 1000)
     try:
-        take_turn(context, claimed)
+        work_on(context, claimed)
     except ClaimLost:
         log.warning("batch.claim_lost", batch=claimed.batch.id)
     return 0.0

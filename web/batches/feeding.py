@@ -22,45 +22,45 @@ from web.batches.lines import BadLine, RawLine, RequestLine, longest_line, parse
 from web.jobs.callers import Caller
 from web.runtime.context import DoorContext
 
-#: How soon a batch is due again, in ms: after a turn in which a line ended, and after another one. The hint of a
+#: How soon a batch is due again, in ms: after a pass in which a line ended, and after another one. The hint of a
 #: refusal counts up to the last of these.
 _BUSY_MS, _IDLE_MS, _LONGEST_REST_MS = 50, 250, 2_000
-#: How many lines get their answers in one turn if the batch ends before they were offered.
-_UNRUN_A_TURN = 512
-#: How many lines for one model may be refused because of their own deadlines before no others are offered in a turn.
-_OWN_REFUSALS_A_TURN = 8
+#: How many lines get their answers in one pass if the batch ends before they were offered.
+_UNRUN_A_PASS = 512
+#: How many lines for one model may be refused because of their own deadlines before no others are offered in a pass.
+_OWN_REFUSALS_A_PASS = 8
 
 
 @dataclass
 class _Plan:
-    """The findings of one turn, and the values that it writes."""
+    """The findings of one pass, and the values that it writes."""
 
     lines: dict[int, OpenLine]
-    step: BatchProgress = field(default_factory=BatchProgress)
-    #: The jobs that are of no use any more: their answers are in the step, or their lines get other jobs.
+    progress: BatchProgress = field(default_factory=BatchProgress)
+    #: The jobs that are of no use any more: their answers are in the progress, or their lines get other jobs.
     answered: list[JobView] = field(default_factory=list)
     #: The numbers of the lines whose jobs are to be offered.
     to_offer: list[int] = field(default_factory=list)
-    #: The requests of lines that this turn has read.
+    #: The requests of lines that this pass has read.
     requests: dict[int, RequestLine] = field(default_factory=dict)
     rest_ms: int = _IDLE_MS
     read_all: bool = False
 
     def answer(self, line: OpenLine, answer: str) -> None:
         """Store the answer of a line, which is then no longer open."""
-        self.step.answers[line.number] = answer
-        self.step.lines.pop(line.number, None)
+        self.progress.answers[line.number] = answer
+        self.progress.lines.pop(line.number, None)
         self.lines.pop(line.number, None)
         self.rest_ms = _BUSY_MS
 
     def keep(self, line: OpenLine) -> None:
         """Store an open line."""
         self.lines[line.number] = line
-        self.step.lines[line.number] = line.dump()
+        self.progress.lines[line.number] = line.dump()
 
 
 class Feeding:
-    """One turn for a batch whose lines are valid."""
+    """One pass for a batch whose lines are valid."""
 
     def __init__(
         self, context: DoorContext, claimed: ClaimedBatch, file: StoredFile | None, caller: Caller | None
@@ -88,13 +88,13 @@ class Feeding:
         if not plan.read_all and (self._stop or self._caller is not None):
             self._read_more(plan)
         # Lines are written before their jobs are offered, so that a process which takes over knows all jobs.
-        self._batches.write(self._claimed, plan.step, rest_ms=self._context.settings.lease_ms)
+        self._batches.write(self._claimed, plan.progress, rest_ms=self._context.settings.lease_ms)
         for view in plan.answered:
             self._context.store.erase(view.id, tenant=view.tenant)
-        plan.step = BatchProgress()
+        plan.progress = BatchProgress()
         if not self._stop and self._caller is not None:
             self._offer(plan, self._caller)
-        self._end_turn(plan)
+        self._end_pass(plan)
 
     def _reason_to_stop(self) -> str:
         """Return the code of the lines that have not ended, if no job is to be offered any more, otherwise ""."""
@@ -138,15 +138,15 @@ class Feeding:
     def _read_more(self, plan: _Plan) -> None:
         """Open further lines; if the batch ends, they get their answers instead."""
         at_once = self._context.settings.batch_lines_at_once
-        room = _UNRUN_A_TURN if self._stop else at_once - len(plan.lines)
+        most = _UNRUN_A_PASS if self._stop else at_once - len(plan.lines)
         lines = self._lines_from(self._batch.number("read_lines"), self._batch.number("read_bytes"))
-        for _ in range(room):
+        for _ in range(most):
             raw = next(lines, None)
             if raw is None:
                 plan.read_all = True
-                plan.step.fields["read_all"] = "1"
+                plan.progress.fields["read_all"] = "1"
                 return
-            plan.step.fields.update(read_lines=str(raw.number), read_bytes=str(raw.end))
+            plan.progress.fields.update(read_lines=str(raw.number), read_bytes=str(raw.end))
             if not raw.is_blank:
                 self._open(plan, raw)
             self._holder.beat()
@@ -172,7 +172,7 @@ class Feeding:
         refused, rests_ms = Counter[str](), [_LONGEST_REST_MS]
         for number in sorted(plan.to_offer, key=lambda number: (plan.lines[number].at_ms, number)):
             line = plan.lines[number]
-            if refused[line.model] >= _OWN_REFUSALS_A_TURN:
+            if refused[line.model] >= _OWN_REFUSALS_A_PASS:
                 continue
             request = plan.requests.get(number) or self._read_again(line)
             offered = offer_line(self._context, caller, self._claimed, line, request.body)
@@ -181,13 +181,13 @@ class Feeding:
             elif offered.line != line:
                 plan.keep(offered.line)
             if offered.is_stale:
-                # The next turn, of this process or another one, finds what has changed.
+                # The next pass, of this process or another one, finds what has changed.
                 plan.rest_ms = 0
                 return
             if offered.is_own:
                 refused[line.model] += 1
             elif offered.rest_ms is not None:
-                refused[line.model] = _OWN_REFUSALS_A_TURN
+                refused[line.model] = _OWN_REFUSALS_A_PASS
                 rests_ms.append(offered.rest_ms)
             self._holder.beat()
         if len(rests_ms) > 1:
@@ -208,22 +208,22 @@ class Feeding:
         parts = self._files.read(self._file, offset)
         return read_lines(parts, longest=self._longest, number=number, offset=offset)
 
-    def _end_turn(self, plan: _Plan) -> None:
+    def _end_pass(self, plan: _Plan) -> None:
         change = None
         if plan.read_all and not plan.lines and self._batch.status is not None:
             change = (self._batch.status, BatchStatus.FINALIZING)
             ended = {"batch_cancelled": "cancelled", "batch_expired": "expired", "input_file_lost": "failed"}
-            plan.step.fields["ends_as"] = ended.get(self._stop, "completed")
+            plan.progress.fields["ends_as"] = ended.get(self._stop, "completed")
             plan.rest_ms = 0
-        step = BatchProgress(plan.step.fields, plan.step.lines, plan.step.answers, change)
-        self._batches.write(self._claimed, step, rest_ms=plan.rest_ms)
+        progress = BatchProgress(plan.progress.fields, plan.progress.lines, plan.progress.answers, change)
+        self._batches.write(self._claimed, progress, rest_ms=plan.rest_ms)
 
 
 #: How often the claim is prolonged during long work: after this part of it.
 _PROLONG_AFTER = 0.2
 #: How long this process works on a batch without a pause, in seconds, and the pause. gevent continues after a sleep of
 #: zero before it has served the others.
-_TURN_S, _PAUSE_S = 0.002, 1e-6
+_SLICE_S, _PAUSE_S = 0.002, 1e-6
 
 
 class ClaimHolder:
@@ -231,13 +231,13 @@ class ClaimHolder:
 
     def __init__(self, batches: Batches, claimed: ClaimedBatch, lease_ms: int) -> None:
         self._batches, self._claimed, self._lease_ms = batches, claimed, lease_ms
-        self._prolonged_s = self._turn_began_s = time.monotonic()
+        self._prolonged_s = self._slice_began_s = time.monotonic()
 
     def beat(self) -> None:
         """Pause and prolong the claim if it is time. Raises StoreUnavailable, and ClaimLost if the claim has ended."""
-        if time.monotonic() - self._turn_began_s >= _TURN_S:
+        if time.monotonic() - self._slice_began_s >= _SLICE_S:
             time.sleep(_PAUSE_S)
-            self._turn_began_s = time.monotonic()
+            self._slice_began_s = time.monotonic()
         if time.monotonic() - self._prolonged_s >= _PROLONG_AFTER * self._lease_ms / 1000:
             self._batches.write(self._claimed, BatchProgress(), rest_ms=self._lease_ms)
             self._prolonged_s = time.monotonic()

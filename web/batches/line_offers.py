@@ -65,7 +65,7 @@ class OpenLine:
     at_ms: int = 0
     #: How embeddings are encoded in the answer.
     base64: bool = False
-    #: The model that the line names, shortened. After a refusal, other lines for it are not offered in the same turn.
+    #: The model that the line names, shortened. After a refusal, other lines for it are not offered in the same pass.
     model: str = ""
 
     def dump(self) -> str:
@@ -189,7 +189,7 @@ def offer_line(
     except StoreUnavailable:
         raise
     except LineNotOpen:
-        # The next turn, of this process or another one, finds what has changed.
+        # The next pass, of this process or another one, finds what has changed.
         return Offered(line, is_stale=True)
     except ApiError as error:
         if error.status in {408, 429} or error.status >= 500 or _may_come_back(context, batch, error):

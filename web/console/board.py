@@ -11,7 +11,7 @@ from shared.store.replies import Snapshot
 from shared.views.frame import Frame, TenantLine, make_frame
 from shared.views.shares import Sums
 from web.console.reads import FailedJob, RunningJob, RunningJobs, TenantFacts
-from web.runtime.fleet_metrics import in_turns
+from web.runtime.fleet_metrics import with_pauses
 
 #: The outcomes of jobs that the console lists.
 FAILURES = ("failed", "expired")
@@ -44,7 +44,7 @@ def divide(snapshot: Snapshot) -> tuple[Snapshot, Counters]:
     refused: dict[tuple[str, str], int] = {}
     failed: dict[tuple[str, str], int] = {}
     first_token: dict[str, list[int]] = {}
-    for name, value in in_turns(snapshot.stats.items()):
+    for name, value in with_pauses(snapshot.stats.items()):
         kind, _, rest = name.partition("|")
         if kind == "refused":
             rates[name] = value

@@ -57,23 +57,23 @@ class Connection:
         *,
         client: str,
         budget: StrangerBudget,
-        on_standing: Callable[["Connection"], None] = lambda _connection: None,
+        on_keys: Callable[["Connection"], None] = lambda _connection: None,
     ) -> None:
         """Prepare to serve the socket.
 
         `count` is called with the status of each frame sent. `client` is the client's address, against whose limit
-        failed keys count. `budget` is shared by all connections of the process. `on_standing` is called when
+        failed keys count. `budget` is shared by all connections of the process. `on_keys` is called when
         `is_stranger` has changed.
         """
         self._context, self._sock, self._bounds, self._count = context, sock, bounds, count
-        self._budget, self._on_standing = budget, on_standing
+        self._budget, self._on_keys = budget, on_keys
         self._sock.settimeout(0)
         self._frames = FrameReader(bounds.frame_bytes)
         self._outbox = Outbox(sock, max_bytes=bounds.unsent_bytes, stall_s=bounds.frame_s)
         self._jobs = ConnectionJobs(context, send=self._send, on_empty=self._leave_if_drained)
-        self._standing = ConnectionKeys(context, client, on_change=self._change_limits, on_key_end=self._end_with_key)
-        self._handler = FrameHandler(context, self._jobs, self._standing, max_jobs=bounds.jobs, send=self._send)
-        if self._standing.is_stranger:
+        self._keys = ConnectionKeys(context, client, on_change=self._change_limits, on_key_end=self._end_with_key)
+        self._handler = FrameHandler(context, self._jobs, self._keys, max_jobs=bounds.jobs, send=self._send)
+        if self._keys.is_stranger:
             self._outbox.set_max_bytes(_STRANGER_UNSENT_BYTES)
         #: When the incomplete frame began, and when the last frame arrived, in seconds of the monotonic clock.
         self._frame_began_s = self._last_frame_s = context.clock.monotonic()
@@ -87,7 +87,7 @@ class Connection:
     @property
     def is_stranger(self) -> bool:
         """Whether the connection has the limits of clients without a valid key."""
-        return self._standing.is_stranger
+        return self._keys.is_stranger
 
     def serve(self) -> None:
         """Answer frames until either side ends the connection, then close the socket."""
@@ -97,7 +97,7 @@ class Connection:
             client_gone = self._read_until_end()
         finally:
             self._budget.hold(self, 0)
-            self._standing.end()
+            self._keys.end()
             unfinished = self._jobs.leave()
             if client_gone and not self._leaving:
                 self._jobs.cancel(unfinished)
@@ -129,14 +129,14 @@ class Connection:
 
     def _change_limits(self) -> None:
         self._outbox.set_max_bytes(_STRANGER_UNSENT_BYTES if self.is_stranger else self._bounds.unsent_bytes)
-        self._on_standing(self)
+        self._on_keys(self)
 
     def _end_with_key(self, problem: ApiError) -> None:
         """React to the end of a key; called on the thread that watches keys, so this method must not block.
 
         Jobs that were submitted with another key continue. Without such jobs, the connection ends.
         """
-        if not self._standing.is_stranger:
+        if not self._keys.is_stranger:
             return
         self._change_limits()
         if not self._jobs.any_with_valid_key():
@@ -254,7 +254,7 @@ class Connection:
             with self._budget.parsing(len(frame) if self.is_stranger else 0) as has_room:
                 request = read_request(frame) if has_room else _refuse(frame)
                 ref = request.ref
-                caller = self._standing.identify(request)
+                caller = self._keys.identify(request)
             self._handler.handle(request, caller)
         except BadFrame as fault:
             self._send(answers.error_frame(ref if fault.ref is None else fault.ref, fault))

@@ -34,19 +34,19 @@ class FrameHandler:
         self,
         context: DoorContext,
         jobs: ConnectionJobs,
-        standing: ConnectionKeys,
+        keys: ConnectionKeys,
         *,
         max_jobs: int,
         send: Callable[[answers.Frame], bool],
     ) -> None:
         """`max_jobs` is the maximum number of the connection's jobs in flight; `send` sends a frame."""
-        self._context, self._jobs, self._standing = context, jobs, standing
+        self._context, self._jobs, self._keys = context, jobs, keys
         self._max_jobs, self._send = max_jobs, send
         #: Set when the gate is stopping, and never cleared. Every `submit` frame is then refused.
         self.stopping = False
 
     def handle(self, request: Request, caller: Caller | None) -> None:
-        """Carry out one request and send its answer; `caller` is what Standing.identify returned for it.
+        """Carry out one request and send its answer; `caller` is what ConnectionKeys.identify returned for it.
 
         Raises BadFrame, ApiError and StoreUnavailable.
         """
@@ -98,7 +98,7 @@ class FrameHandler:
         if isinstance(verdict, Yield):
             self._send(answers.with_ref(request.ref, verdict.body))
             return
-        job = GateJob(verdict.view, request.ref, stream=request.stream, use=self._standing.use_of(caller))
+        job = GateJob(verdict.view, request.ref, stream=request.stream, use=self._keys.use_of(caller))
         self._jobs.add(job)
         self._send(answers.accepted(request.ref, job.view))
         self._jobs.follow(job)

@@ -124,7 +124,7 @@ class Gate:
             self._metrics.count,
             client=client,
             budget=self._budget,
-            on_standing=lambda changed: self._table.mark(changed, stranger=changed.is_stranger),
+            on_keys=lambda changed: self._table.mark(changed, stranger=changed.is_stranger),
         )
         limited = self._context.trusted_proxies.limiting_key(client)
         bound = self._table.add(connection, limited, stranger=connection.is_stranger)

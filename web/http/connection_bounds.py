@@ -83,10 +83,10 @@ class ConnectionBounds:
         self._reserved_by_address: Counter[str] = Counter()
 
     def enter(self, address: str | None) -> tuple[ConnectionService, DoorBound | None]:
-        """Count a new connection; return its place and, unless the place is regular, the bound that is exceeded.
+        """Count a new connection; return its service and, unless that is regular, the bound that is exceeded.
 
         `address` is the key under which the client's connections are counted, None for a proxy, which has no bound of
-        its own. `leave` must be called with the same address and place when the connection is closed.
+        its own. `leave` must be called with the same address and service when the connection is closed.
         """
         mine = self._by_address.get(address, 0) if address is not None else 0
         exceeded = None
@@ -94,22 +94,22 @@ class ConnectionBounds:
             exceeded = DoorBound.CONNECTIONS
         if mine >= self.limits.per_address:
             exceeded = DoorBound.ADDRESS
-        place = ConnectionService.REGULAR
+        service = ConnectionService.REGULAR
         if exceeded is not None:
             my_reserved = self._reserved_by_address.get(address, 0) if address is not None else 0
             full = self._reserved >= RESERVE or my_reserved >= RESERVE_PER_ADDRESS
-            place = ConnectionService.NONE if full else ConnectionService.RESERVED
-        self._count(address, place, 1)
-        return place, exceeded
+            service = ConnectionService.NONE if full else ConnectionService.RESERVED
+        self._count(address, service, 1)
+        return service, exceeded
 
-    def leave(self, address: str | None, place: ConnectionService) -> None:
+    def leave(self, address: str | None, service: ConnectionService) -> None:
         """Count a connection as closed."""
-        self._count(address, place, -1)
+        self._count(address, service, -1)
 
-    def _count(self, address: str | None, place: ConnectionService, change: int) -> None:
-        if place is ConnectionService.NONE:
+    def _count(self, address: str | None, service: ConnectionService, change: int) -> None:
+        if service is ConnectionService.NONE:
             return
-        is_reserved = place is ConnectionService.RESERVED
+        is_reserved = service is ConnectionService.RESERVED
         self.open += change
         self._reserved += change * is_reserved
         if address is None:

@@ -1,7 +1,7 @@
 """Convert a snapshot of the store into the Prometheus fleet metrics, which are defined in shared/metrics/fleet.py.
 
 There may be more than 15,000 samples, which take a tenth of a second or more. Other greenlets of the process run in
-between (`in_turns`).
+between (`with_pauses`).
 """
 
 import heapq
@@ -40,7 +40,7 @@ from web.http.process_metrics import ProcessMetrics
 from web.runtime.shared_answer import SharedAnswer
 
 #: After this many fields or samples, which take 1 or 2 ms, other greenlets run. A series of a histogram has 20 samples.
-_TURN, _SERIES_TURN = 200, 10
+_EVERY, _EVERY_SERIES = 200, 10
 #: How long they may run, in seconds. After a pause of 0, gevent may run this greenlet 50 times before it looks for new
 #: requests.
 _PAUSE_S = 0.0001
@@ -52,17 +52,17 @@ T = TypeVar("T")
 Format = Literal["text", "openmetrics"]
 
 
-def in_turns(items: Iterable[T], turn: int = _TURN) -> Iterator[T]:
-    """Yield the items, and let other greenlets run after every `turn` items."""
+def with_pauses(items: Iterable[T], every: int = _EVERY) -> Iterator[T]:
+    """Yield the items, and let other greenlets run after every `every` items."""
     for number, item in enumerate(items, 1):
         yield item
-        if number % turn == 0:
+        if number % every == 0:
             time.sleep(_PAUSE_S)
 
 
 class _Samples(list[Sample]):
     def __iter__(self) -> Iterator[Sample]:
-        return in_turns(super().__iter__())
+        return with_pauses(super().__iter__())
 
 
 #: The labels and the value of each field of the `stats` hash, by the first part of the field's name.
@@ -124,7 +124,7 @@ def _by_name(stats: dict[str, int]) -> tuple[_Fields, _Fields]:
     """Return the fields `<name>|<value>|…` of counters and `h|<name>|<value>|…|<bound>` of histograms, by name."""
     counters: _Fields = {}
     histograms: _Fields = {}
-    for field, value in in_turns(stats.items()):
+    for field, value in with_pauses(stats.items()):
         name, *parts = field.split("|")
         if name == "h" and parts:
             name, *parts = parts
@@ -153,12 +153,12 @@ def _counter(spec: MetricSpec, fields: list[tuple[list[str], int]]) -> CounterMe
         return family
     counted = {
         tuple(labels): value
-        for parts, value in in_turns(fields)
+        for parts, value in with_pauses(fields)
         if parts and (labels := _label_values(spec, parts)) is not None
     }
     others = dict.fromkeys(labels[:-1] for labels in counted) if len(spec.labels) > 1 else {(): None}
     zeros = {(*other, last): 0 for other in others for last in spec.initial} if spec.initial else {}
-    for label_values, value in in_turns((zeros | counted).items()):
+    for label_values, value in with_pauses((zeros | counted).items()):
         family.add_metric(label_values, value)
     return family
 
@@ -199,11 +199,11 @@ def _histogram(
 ) -> HistogramMetricFamily:
     family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
     series: dict[tuple[str, ...], dict[str, int]] = {}
-    for parts, value in in_turns(fields):
+    for parts, value in with_pauses(fields):
         labels = _label_values(spec, parts[:-1]) if parts else None
         if labels is not None:
             series.setdefault(tuple(labels), {})[parts[-1]] = value
-    for label_values, counts in in_turns(sorted(series.items()), _SERIES_TURN):
+    for label_values, counts in with_pauses(sorted(series.items()), _EVERY_SERIES):
         cumulative = 0
         buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
         for upper, upper_s in _BOUNDS:
@@ -334,7 +334,7 @@ def read_exemplars(client: redis.Redis) -> dict[str, Exemplar]:
     except redis.ResponseError:
         return {}
     found = {}
-    for bucket, job in in_turns(stored.items()):
+    for bucket, job in with_pauses(stored.items()):
         match = _STORED.match(text(job))
         if match is not None:
             job_id, time_us, at_ms = match.groups()

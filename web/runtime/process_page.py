@@ -1,4 +1,4 @@
-"""The page /metrics of a door: the metrics of all HTTP processes of this start, added up and rendered in turns.
+"""The page /metrics of a door: the metrics of all HTTP processes of this start, added up and rendered with pauses.
 
 Anybody may request this page, and its cost grows with the number of processes. So a process renders one page at a
 time, other greenlets run in between, and after each page it pauses for several times as long as the page took.
@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 from shared.clock import Clock
 from web.http.metric_files import shared_folder
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.fleet_metrics import Format, ReadFamilies, encoded, in_turns
+from web.runtime.fleet_metrics import Format, ReadFamilies, encoded, with_pauses
 
 #: After a page, none is rendered for this many times the processor time that it took, so that pages take a fifth of a
 #: process's time at most; but for no longer than MAX_PAUSE_S, because scrapers give up after some seconds.
@@ -49,7 +49,7 @@ class ProcessPage:
         self._folder: FolderMetrics | None = None
         self._lock = threading.Lock()
         #: Held by the request that renders, and while it waits for the end of the pause.
-        self._turn = threading.Lock()
+        self._rendering = threading.Lock()
         self._next: _Round | None = None
         self._pause_ends_s = 0.0
 
@@ -65,7 +65,7 @@ class ProcessPage:
 
     def _lead(self, shared: _Round) -> None:
         try:
-            with self._turn:
+            with self._rendering:
                 time.sleep(max(0.0, self._pause_ends_s - self._clock.monotonic()))
                 self._close(shared)
                 pages = self._measured(shared.formats)
@@ -138,7 +138,7 @@ class FolderMetrics(Collector):
         families: dict[str, Metric] = {}
         buckets: dict[str, list[tuple[float, Sample]]] = {}
         sums: dict[str, Sample] = {}
-        for key, value in in_turns(by_key.items()):
+        for key, value in with_pauses(by_key.items()):
             parsed = self._keys.get(key)
             if parsed is None:
                 parsed = self._keys[key] = _Key(*json.loads(key))
@@ -152,7 +152,7 @@ class FolderMetrics(Collector):
             else:
                 family.samples.append(sample)
         # In OpenMetrics, the samples of a series stand together.
-        for series, of_series in in_turns(buckets.items(), turn=10):
+        for series, of_series in with_pauses(buckets.items(), every=10):
             metric_name = of_series[0][1].name.removesuffix("_bucket")
             families[metric_name].samples += _cumulated(metric_name, of_series)
             families[metric_name].samples += [sums[series]] if series in sums else []
@@ -168,7 +168,7 @@ def _add_up(file: Path, kind: str, values: dict[str, float]) -> None:
         if kind.startswith("gauge"):
             return
         raise
-    for key, value, _, _ in in_turns(read):
+    for key, value, _, _ in with_pauses(read):
         values[key] = max(values.get(key, value), value) if kind == "gauge_livemax" else values.get(key, 0.0) + value
 
 

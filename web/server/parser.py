@@ -30,7 +30,7 @@ DRAIN_MAX_BYTES, DRAIN_S = 65_536, 1.0
 #: seconds.
 UPLOAD_PATH, _LONGEST_UPLOAD_S = "/v1/files", 3_600.0
 #: How long a connection is read and parsed without a pause, in seconds; then all others that have something get a turn.
-_TURN_S = 0.002
+_SLICE_S = 0.002
 #: Sleeping for any time above zero continues in the next iteration of the event loop, after every connection that has
 #: something was served. A sleep of zero may continue in the same iteration.
 _NEXT_ITERATION_S = 1e-6
@@ -94,7 +94,7 @@ class PacedSocket:
     def __init__(self, sock: Any, limits: ReadLimits, heads: UnfinishedBytes) -> None:
         self._sock, self._limits, self._heads = sock, limits, heads
         self._phase = _Phase.IDLE
-        self._until_s = self._turn_began_s = time.monotonic()
+        self._until_s = self._slice_began_s = time.monotonic()
         self._left_bytes = 0
         #: How long the current body may take, in seconds, and its most bytes on the wire.
         self._body_limits = limits.of_body("")
@@ -134,9 +134,9 @@ class PacedSocket:
         if self.awaits_continue and self._phase is _Phase.BODY:
             self.awaits_continue = False
             self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if time.monotonic() - self._turn_began_s > _TURN_S:
+        if time.monotonic() - self._slice_began_s > _SLICE_S:
             yield_to_others()
-            self._turn_began_s = time.monotonic()
+            self._slice_began_s = time.monotonic()
         if self._dropped:
             raise self._drop_error()
         began_s = time.monotonic()
@@ -157,8 +157,8 @@ class PacedSocket:
             # The app's response is written with the socket's own timeout.
             self._sock.settimeout(stall_s)
         now_s = time.monotonic()
-        if now_s - began_s > _TURN_S:
-            self._turn_began_s = now_s
+        if now_s - began_s > _SLICE_S:
+            self._slice_began_s = now_s
         self._left_bytes -= len(data)
         if self._phase is _Phase.IDLE:
             self._phase, self._until_s = _Phase.HEAD, now_s + self._limits.head_s

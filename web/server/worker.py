@@ -64,7 +64,7 @@ SOCKET_TIMEOUT_S = 30.0
 _CLOSED_BY_CLIENT = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
 #: The parser limits its waits itself. The context around it, which can be ended, lasts this many seconds longer.
 _LEEWAY_S = 5.0
-#: How long a connection that was answered is still read before it is closed, in seconds, by the connection's place.
+#: How long a connection that was answered is still read before it is closed, in seconds, by the connection's service.
 _LINGER_S = {ConnectionService.REGULAR: LINGER_S, ConnectionService.RESERVED: 0.25, ConnectionService.NONE: 0.05}
 #: The reads from a connection beyond the bounds: enough for a health probe, which sends its request at once.
 _RESERVE_LIMITS = ReadLimits(
@@ -137,16 +137,16 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         # The connection may have inherited a timeout from the listening socket.
         client.settimeout(None)
         address = self._proxies.limiting_key(addr[0] if addr else "")
-        place, exceeded = self._bounds.enter(address)
+        service, exceeded = self._bounds.enter(address)
         self._show_connections()
         try:
             if exceeded is None:
                 self._serve(listener, client, addr)
             else:
-                self._turn_away(listener, client, addr, place, exceeded)
+                self._turn_away(listener, client, addr, service, exceeded)
         finally:
-            close_gently(client, hurry=shutdown.requested.is_set, seconds=_LINGER_S[place])
-            self._bounds.leave(address, place)
+            close_gently(client, hurry=shutdown.requested.is_set, seconds=_LINGER_S[service])
+            self._bounds.leave(address, service)
             self._show_connections()
 
     def _show_connections(self) -> None:
@@ -171,10 +171,12 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         finally:
             parser.close()
 
-    def _turn_away(self, listener: Any, client: Any, addr: Any, place: ConnectionService, exceeded: DoorBound) -> None:
+    def _turn_away(
+        self, listener: Any, client: Any, addr: Any, service: ConnectionService, exceeded: DoorBound
+    ) -> None:
         """Answer a connection beyond the bounds: a health probe as always, anything else with an error."""
         request = None
-        if place is ConnectionService.RESERVED:
+        if service is ConnectionService.RESERVED:
             with suppress(StopIteration, ParseException, OSError):
                 parser = DoorParser(self.cfg, client, addr, _RESERVE_LIMITS, self._reserve_heads)
                 with closing(parser):

@@ -127,7 +127,7 @@ def test_requests_during_a_page_share_the_next_one_and_see_what_was_counted_befo
 def test_pages_take_a_fifth_of_a_processs_time_at_most(monkeypatch: pytest.MonkeyPatch, files: MetricFiles) -> None:
     used_s, slept_s, clock = iter([0.0, 0.1, 0.1, 0.9, 0.9, 0.9]), [], ManualClock()
     page = ProcessPage(ProcessMetrics(clock), clock, lambda: next(used_s))
-    monkeypatch.setattr(process_page, "in_turns", lambda items, turn=0: items)
+    monkeypatch.setattr(process_page, "with_pauses", lambda items, every=0: items)
     monkeypatch.setattr(time, "sleep", slept_s.append)
     for _ in range(3):
         page.render("text")
