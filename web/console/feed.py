@@ -15,10 +15,12 @@ from shared.log import LimitedEvent
 from shared.store.replies import Snapshot
 from shared.store.store import Store
 from shared.views.shares import Shares
-from web.console.board import Board, Counters, NoBoard, RecentEvents, Since, divide, make_board
+from web.console.board import Board, NoBoard, RecentEvents, Since, make_board
 from web.console.reads import (
+    Counters,
     RunningJobs,
     TenantFacts,
+    divide,
     or_default,
     read_failed,
     read_running,

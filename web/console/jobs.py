@@ -23,7 +23,7 @@ from web.http.api_errors import ApiError
 from web.http.disconnect import watch_disconnect
 from web.jobs.event_stream import JobEnded, JobStarted, TextDelta, follow_job
 from web.request.caller import watch_admin
-from web.request.sse import stream_response, with_comments
+from web.request.responses import stream_response, with_comments
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 

@@ -65,12 +65,8 @@ def job_status(ref: Ref, view: JobView) -> Frame:
 
 def stopping(ref: Ref) -> Frame:
     """Return the refusal with which a stopping gate answers every `submit` frame."""
-    error = {
-        "message": f"this gate is stopping; retry in {RESTART_HINT_MS / 1000:.1f} s",
-        "type": "server_overloaded",
-        "param": None,
-        "code": "draining",
-    }
+    problem = ApiError("draining", f"this gate is stopping; retry in {RESTART_HINT_MS / 1000:.1f} s")
+    error = error_response(problem).body["error"]
     return with_ref(ref, {"status": "yield", "retry_hint_ms": RESTART_HINT_MS, "reason": "draining", "error": error})
 
 

@@ -11,21 +11,34 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
+from werkzeug.datastructures import Headers
+
 from shared.errors import StoreUnavailable
+from shared.jobs.job import JobView
 from shared.log import LimitedEvent, get_logger
-from web.api.refusals import store_unavailable_yield
+from web.api.body import validated
+from web.api.deadline import AnswerMode, resolve_deadline
+from web.api.refusals import Yield, store_unavailable_yield
+from web.api.request_schema import SubmitBody, checks_of
 from web.gate import answers
 from web.gate.bounds import Bounds
 from web.gate.connection_keys import ConnectionKeys
 from web.gate.frames import KEPT_BYTES, FrameReader, OversizedFrame
-from web.gate.handler import FrameHandler
-from web.gate.jobs import ConnectionJobs
+from web.gate.jobs import ConnectionJobs, GateJob
 from web.gate.outbox import Outbox, wait_ready
-from web.gate.requests import BadFrame, find_ref, read_request
+from web.gate.requests import Auth, BadFrame, Cancel, Metrics, Ping, Request, Status, Submit, find_ref, read_request
 from web.gate.stranger_budget import StrangerBudget
 from web.http.api_errors import ApiError
+from web.http.json_body import parse_json
+from web.jobs.admission import offer
+from web.jobs.callers import Caller
+from web.jobs.cancel_on_disconnect import cancel_when_possible
+from web.jobs.generation import native_request
+from web.jobs.snapshots import read_totals
+from web.jobs.tenant_jobs import refresh_job
 from web.runtime.context import DoorContext
 from web.runtime.unfinished_bytes import SMALL_BYTES
 
@@ -36,6 +49,7 @@ _STORE_AWAY = LimitedEvent("store.away")
 
 #: The maximum number of bytes that one read takes from the socket. The frame of a short request is much smaller.
 _READ_BYTES = 65_536
+_NO_HEADERS = Headers()
 #: While this many bytes of answers to a client without a valid key are unsent, further answers must wait. This is room
 #: for a few error frames.
 _STRANGER_UNSENT_BYTES = 4_096
@@ -72,7 +86,8 @@ class Connection:
         self._outbox = Outbox(sock, max_bytes=bounds.unsent_bytes, stall_s=bounds.frame_s)
         self._jobs = ConnectionJobs(context, send=self._send, on_empty=self._leave_if_drained)
         self._keys = ConnectionKeys(context, client, on_change=self._change_limits, on_key_end=self._end_with_key)
-        self._handler = FrameHandler(context, self._jobs, self._keys, max_jobs=bounds.jobs, send=self._send)
+        #: Set when the gate is stopping, and never cleared. Every `submit` frame is then refused.
+        self._stopping = False
         if self._keys.is_stranger:
             self._outbox.set_max_bytes(_STRANGER_UNSENT_BYTES)
         #: When the incomplete frame began, and when the last frame arrived, in seconds of the monotonic clock.
@@ -109,7 +124,7 @@ class Connection:
 
     def wind_down(self) -> None:
         """Refuse further `submit` frames, and end the connection when its jobs in flight have ended."""
-        self._handler.stopping = True
+        self._stopping = True
         self._leave_if_drained()
 
     def leave(self) -> None:
@@ -145,7 +160,7 @@ class Connection:
                 self._sock.shutdown(socket.SHUT_RD)
 
     def _leave_if_drained(self) -> None:
-        if self._handler.stopping and not len(self._jobs):
+        if self._stopping and not len(self._jobs):
             self.leave()
 
     def _read_until_end(self) -> bool:
@@ -255,7 +270,7 @@ class Connection:
                 request = read_request(frame) if has_room else _refuse(frame)
                 ref = request.ref
                 caller = self._keys.identify(request)
-            self._handler.handle(request, caller)
+            self._handle(request, caller)
         except BadFrame as fault:
             self._send(answers.error_frame(ref if fault.ref is None else fault.ref, fault))
         except ApiError as problem:
@@ -268,6 +283,61 @@ class Connection:
             log.exception("gate.fault")
             internal_error = ApiError("internal_error", "the gate failed on this frame; its log says why")
             self._send(answers.error_frame(ref, internal_error))
+
+    def _handle(self, request: Request, caller: Caller | None) -> None:
+        """Carry out a request of this caller and send its answer. Raises BadFrame, ApiError and StoreUnavailable."""
+        if isinstance(request, Submit):
+            self._submit(request, caller)
+        elif isinstance(request, Cancel):
+            # A cancel has no answer of its own: the client receives the job's last frame.
+            cancel_when_possible(self._context, self._job_in_flight(request.ref))
+        elif isinstance(request, Status):
+            view = refresh_job(self._context, self._job_in_flight(request.ref))
+            self._send(answers.job_status(request.ref, view))
+        elif isinstance(request, Metrics):
+            self._send(answers.with_ref(request.ref, read_totals(self._context)))
+        elif isinstance(request, Auth):
+            self._send(answers.with_ref(request.ref, {"status": "ok"}))
+        elif isinstance(request, Ping):
+            self._send(answers.with_ref(request.ref, {"status": "pong"}))
+
+    def _job_in_flight(self, ref: str | int) -> JobView:
+        view = self._jobs.find(ref)
+        if view is None:
+            raise ApiError("job_not_found", f"no job with ref={ref!r} is in flight on this connection", param="ref")
+        return view
+
+    def _submit(self, request: Submit, caller: Caller | None) -> None:
+        context = self._context
+        if self._stopping:
+            self._send(answers.stopping(request.ref))
+            return
+        if request.ref is not None and self._jobs.find(request.ref) is not None:
+            raise BadFrame("invalid_value", f"ref={request.ref!r} is already in flight on this connection", param="ref")
+        if len(self._jobs) >= self._bounds.jobs:
+            message = f"{len(self._jobs)} jobs of this connection are in flight (PENSTOCK_GATE_MAX_FRAMES)"
+            raise BadFrame("too_many_frames", message)
+        text = request.text()
+        assert caller is not None  # noqa: S101 - for mypy: every submit has a caller
+        body = validated(SubmitBody, parse_json(text))
+        mode: AnswerMode = "stream" if request.stream else "hold"
+        deadline = resolve_deadline(mode, body, _NO_HEADERS, context.settings, caller.policy)
+        checks_of(body.escalate, streams=request.stream)
+        generation = native_request(body, deadline, context.settings)
+        generation = replace(
+            generation,
+            attempt=request.attempt,
+            traceparent=request.traceparent or "",
+            return_ticket=request.return_ticket or generation.return_ticket,
+        )
+        verdict = offer(context, caller, generation)
+        if isinstance(verdict, Yield):
+            self._send(answers.with_ref(request.ref, verdict.body))
+            return
+        job = GateJob(verdict.view, request.ref, stream=request.stream, use=self._keys.use_of(caller))
+        self._jobs.add(job)
+        self._send(answers.accepted(request.ref, job.view))
+        self._jobs.follow(job)
 
     def _send(self, frame: answers.Frame) -> bool:
         self._count(str(frame.get("status", "metrics")))

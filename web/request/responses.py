@@ -1,18 +1,20 @@
 """Build Flask responses from jobs, refusals and errors."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from flask import Response, g, request
 
+from shared.clock import Clock
 from shared.jobs.job import JobView
 from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
 from web.anthropic.error_shape import anthropic_error, follows_anthropic
 from web.api.body import NotesIgnored
 from web.api.job_json import has_ended, job_headers, job_json
 from web.api.refusals import Yield, store_unavailable_yield
+from web.api.stream_format import COMMENT
 from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
 from web.runtime.context import DoorContext
 
@@ -91,3 +93,31 @@ def name_ignored(context: DoorContext, body: NotesIgnored, response: Response) -
             for name in body.ignored:
                 context.metrics.ignored_fields.labels(route, name).inc()
     return response
+
+
+#: After this many seconds without a frame, a comment is sent. The time is shorter than the idle timeout of common
+#: proxies, and the comment shows the client that the connection still works.
+COMMENT_S = 5.0
+#: The first header prevents caching, and the second one prevents nginx from buffering the frames.
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+def with_comments(frames: Iterable[str], clock: Clock, comment: str = COMMENT) -> Iterator[str]:
+    """Yield the frames that are not empty, and `comment` whenever nothing was sent for COMMENT_S seconds.
+
+    The source must yield an empty frame from time to time while it has nothing to send.
+    """
+    written_s = clock.monotonic()
+    for text in frames:
+        if text:
+            yield text
+        elif clock.monotonic() - written_s >= COMMENT_S:
+            yield comment
+        else:
+            continue
+        written_s = clock.monotonic()
+
+
+def stream_response(frames: Iterator[str]) -> Response:
+    """Return a response that sends the frames as they are produced."""
+    return Response(frames, mimetype="text/event-stream", headers=_HEADERS)

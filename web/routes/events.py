@@ -23,7 +23,7 @@ from web.jobs.event_stream import (
 from web.jobs.tenant_jobs import job_of_ticket, read_job
 from web.request.caller import current_caller, uses_ticket, watch_client
 from web.request.open_requests import count_tenant
-from web.request.sse import stream_response, with_comments
+from web.request.responses import stream_response, with_comments
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import ClientWatch
 from web.runtime.current import current_context

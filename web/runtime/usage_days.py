@@ -5,8 +5,8 @@ does not change, so it is read once. That of the current day is read at most onc
 """
 
 import threading
-from collections import OrderedDict
 from datetime import date
+from functools import lru_cache
 
 import redis
 
@@ -25,8 +25,8 @@ class UsageDays:
         self._usage, self._clock = UsageRecords(client), clock
         #: Held while the store is asked, so that one process never asks for two days at once.
         self._lock = threading.Lock()
-        #: For each tenant and day: the rows, and until when they are valid, by the clock; None for ever.
-        self._kept: OrderedDict[tuple[str, date], tuple[list[UsageRow], float | None]] = OrderedDict()
+        # The period of the current day is a part of the key, so that its rows are read again.
+        self._read_kept = lru_cache(_MAX_KEPT)(lambda tenant, day, _period: self._usage.read_day(day, tenant))
 
     def today(self) -> date:
         """Return the date of the store's time."""
@@ -35,14 +35,7 @@ class UsageDays:
     def read(self, tenant: str, day: date, today: date) -> list[UsageRow]:
         """Return the tenant's rows of a day. `today` is the day that the method of this name has returned."""
         with self._lock:
-            kept = self._kept.get((tenant, day))
-            if kept is None or (kept[1] is not None and kept[1] < self._clock.monotonic()):
-                rows = self._usage.read_day(day, tenant)
-                kept = self._kept[tenant, day] = rows, None if day < today else self._clock.monotonic() + MAX_AGE_S
-            self._kept.move_to_end((tenant, day))
-            if len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
-            return kept[0]
+            return self._read_kept(tenant, day, None if day < today else int(self._clock.monotonic() / MAX_AGE_S))
 
     def read_all(self, day: date) -> list[UsageRow]:
         """Return the rows of all tenants of a day."""

@@ -5,18 +5,17 @@ from typing import Any
 from shared.metrics.spec import BUCKETS_MS
 from shared.store.replies import Snapshot, TenantView
 from shared.views.shares import Sums
-from web.console.board import (
-    MAX_EVENTS,
-    MAX_LINES,
+from web.console.board import MAX_EVENTS, MAX_LINES, RecentEvents, Since, make_board
+from web.console.reads import (
     Counters,
-    RecentEvents,
-    Since,
+    FailedJob,
+    RunningJob,
+    RunningJobs,
+    TenantFacts,
     divide,
-    make_board,
     quantile_ms,
     refusals_between,
 )
-from web.console.reads import FailedJob, RunningJob, RunningJobs, TenantFacts
 
 NOTHING = Counters(0, {}, {}, {})
 
