@@ -53,8 +53,17 @@ def work_on(context: DoorContext, claimed: ClaimedBatch) -> None:
 
 def _validate(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> None:
     batch, file = claimed.batch, _input_file(context, claimed)
+    longest = longest_line(context.settings)
     try:
-        checked = _check_lines(context, claimed, batches, file)
+        if file is None:
+            raise LookupError("the input file is gone")  # noqa: TRY301 - as a part that is gone
+        checked = validate_lines(
+            read_lines(context.files.read(file), longest=longest),
+            endpoint=batch.fields.get("endpoint", ""),
+            max_lines=context.settings.max_batch_lines,
+            longest=longest,
+            beat=ClaimHolder(batches, claimed, context.settings.lease_ms).beat,
+        )
     except LookupError:
         problem = {"code": "input_file_lost", "message": "the input file is gone", "param": None, "line": None}
         checked = Validated(0, [problem])
@@ -66,19 +75,6 @@ def _validate(context: DoorContext, claimed: ClaimedBatch, batches: Batches) -> 
         return
     progress = BatchProgress({"total": str(checked.total)}, change=(BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS))
     batches.write(claimed, progress, rest_ms=0)
-
-
-def _check_lines(context: DoorContext, claimed: ClaimedBatch, batches: Batches, file: StoredFile | None) -> Validated:
-    if file is None:
-        raise LookupError("the input file is gone")
-    longest = longest_line(context.settings)
-    return validate_lines(
-        read_lines(context.files.read(file), longest=longest),
-        endpoint=claimed.batch.fields.get("endpoint", ""),
-        max_lines=context.settings.max_batch_lines,
-        longest=longest,
-        beat=ClaimHolder(batches, claimed, context.settings.lease_ms).beat,
-    )
 
 
 def _feed(context: DoorContext, claimed: ClaimedBatch) -> None:

@@ -127,6 +127,11 @@ def cancel_batch(context: DoorContext, tenant: str, batch_id: str) -> StoredBatc
     return read_batch(context, tenant, batch_id)
 
 
+def list_batches(context: DoorContext, tenant: str, *, limit: int, after: str | None) -> tuple[list[StoredBatch], bool]:
+    """Return a page of the tenant's batches, and whether there are more. Raises StoreUnavailable."""
+    return Batches(context.store.client).page(tenant, limit=limit, after=after)
+
+
 def read_file(context: DoorContext, tenant: str, file_id: str) -> StoredFile:
     """Return a file of the tenant. Raises ApiError and StoreUnavailable."""
     found = context.files.find(file_id, tenant)

@@ -3,7 +3,6 @@
 from apiflask import APIBlueprint
 from flask import Response, g, request
 
-from shared.store.batches.batches import Batches
 from web.batches.records import (
     BatchBody,
     batch_json,
@@ -12,6 +11,7 @@ from web.batches.records import (
     delete_file,
     file_content,
     file_json,
+    list_batches,
     read_batch,
     read_file,
 )
@@ -44,9 +44,8 @@ def create(body: BatchBody) -> Response:
 @bp.doc(responses={200: "One page of batches, the newest first"})
 def page() -> Response:
     """List the tenant's batches."""
-    store = Batches(current_context().store.client)
     limit, after = page_limit(_PAGE, _MAX_PAGE), page_after()
-    batches, has_more = store.page(current_caller().tenant, limit=limit, after=after)
+    batches, has_more = list_batches(current_context(), current_caller().tenant, limit=limit, after=after)
     return list_response([batch_json(batch) for batch in batches], has_more=has_more)
 
 

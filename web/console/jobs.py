@@ -26,6 +26,7 @@ from web.request.caller import watch_admin
 from web.request.responses import stream_response, with_comments
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
+from web.runtime.shared_answer import seldom
 
 #: How long a browser should wait before it connects again, in ms.
 _RETRY_MS = 2_000
@@ -64,21 +65,13 @@ def stream(feed: ConsoleFeed, frames: Iterator[str]) -> Response:
 
 def when_to_stop(clock: Clock) -> Callable[[], bool]:
     """Return a function that returns whether the stream of this request must end. It is called about once a second."""
-    has_left, is_admin = watch_disconnect(request.environ), watch_admin()
-    began_s = checked_s = clock.monotonic()
+    has_left, is_admin, began_s = watch_disconnect(request.environ), watch_admin(), clock.monotonic()
+    # While the store does not answer, the panels say so, and the key is checked again with the next look.
+    has_lost_key = seldom(lambda: not is_admin(), _CHECK_KEY_S, clock)
 
     def must_stop() -> bool:
-        nonlocal checked_s
-        now_s = clock.monotonic()
-        if now_s - checked_s >= _CHECK_KEY_S:
-            checked_s = now_s
-            try:
-                if not is_admin():
-                    return True
-            except StoreUnavailable:
-                # The panels say that the store does not answer. The key is checked again with the next look.
-                pass
-        return has_left() or shutdown.requested.is_set() or now_s - began_s > _LONGEST_S
+        is_over = shutdown.requested.is_set() or clock.monotonic() - began_s > _LONGEST_S
+        return is_over or has_left() or has_lost_key()
 
     return must_stop
 

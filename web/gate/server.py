@@ -6,9 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gevent.server import StreamServer
-from prometheus_client import Counter, Gauge
 
-from shared.errors import ConfigError, StoreUnavailable
+from shared.errors import ConfigError
 from shared.log import get_logger
 from shared.metrics import process as specs
 from web.gate.answers import error_frame, to_line
@@ -19,6 +18,7 @@ from web.gate.requests import BadFrame
 from web.gate.stranger_budget import StrangerBudget
 from web.jobs.snapshots import can_no_job_end
 from web.runtime.context import DoorContext
+from web.runtime.shared_answer import seldom
 
 log = get_logger()
 
@@ -40,15 +40,12 @@ class GateMetrics:
     """The metrics of one gate, registered with the other metrics of the process."""
 
     def __init__(self, context: DoorContext) -> None:
-        registry = context.metrics.registry
-        frames, connections = specs.GATE_FRAMES, specs.GATE_CONNECTIONS
-        refused = specs.GATE_REFUSED_CONNECTIONS
-        self._frames = Counter(frames.name, frames.help, frames.labels, registry=registry)
-        self._refused = Counter(refused.name, refused.help, refused.labels, registry=registry)
+        self._frames = context.metrics.counter(specs.GATE_FRAMES)
+        self._refused = context.metrics.counter(specs.GATE_REFUSED_CONNECTIONS)
         for bound in GateBound:
             # An alert would miss the first count of a series that did not exist before.
             self._refused.labels(bound.value)
-        self.connections = Gauge(connections.name, connections.help, registry=registry)
+        self.connections = context.metrics.gauge(specs.GATE_CONNECTIONS)
 
     def count(self, status: str) -> None:
         """Count one frame that is sent to a client. An error of the metrics package must not prevent the sending."""
@@ -93,21 +90,8 @@ class Gate:
         self._server.close()
         for connection in list(self._connections):
             connection.wind_down()
-        looked_s = float("-inf")
-
-        def is_over() -> bool:
-            nonlocal looked_s
-            if stop_now():
-                return True
-            now_s = self._clock.monotonic()
-            if now_s - looked_s < _LOOK_S:
-                return False
-            looked_s = now_s
-            with suppress(StoreUnavailable):
-                return can_no_job_end(self._context)
-            return False
-
-        self._wait_for_connections(grace_s, is_over)
+        no_job_ends = seldom(lambda: can_no_job_end(self._context), _LOOK_S, self._clock)
+        self._wait_for_connections(grace_s, lambda: stop_now() or no_job_ends())
         remaining = list(self._connections)
         for connection in remaining:
             connection.leave()

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -24,35 +25,32 @@ class ProcessMetrics:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.registry = CollectorRegistry()
-        self.requests = self._counter(specs.HTTP_REQUESTS)
-        self.request_seconds = self._histogram(specs.HTTP_SECONDS, _BUCKETS_S)
-        self.script_seconds = self._histogram(specs.SCRIPT_SECONDS, _SCRIPT_BUCKETS_S)
-        self.refused_without_store = self._counter(specs.REFUSED_WITHOUT_STORE)
-        self.failed_keys = self._counter(specs.FAILED_KEYS)
-        self.turned_away = self._counter(specs.TURNED_AWAY)
+        self.requests = self.counter(specs.HTTP_REQUESTS)
+        self.request_seconds = self.histogram(specs.HTTP_SECONDS, _BUCKETS_S)
+        self.script_seconds = self.histogram(specs.SCRIPT_SECONDS, _SCRIPT_BUCKETS_S)
+        self.refused_without_store = self.counter(specs.REFUSED_WITHOUT_STORE)
+        self.failed_keys = self.counter(specs.FAILED_KEYS)
+        self.turned_away = self.counter(specs.TURNED_AWAY)
         for bound in DoorBound:
             # An alert would miss the first count of a series that did not exist before.
             self.turned_away.labels(bound.value)
-        self.ignored_fields = self._counter(specs.IGNORED_FIELDS)
-        self.connections = self._gauge(specs.HTTP_CONNECTIONS)
-        self.followed_jobs = self._gauge(specs.FOLLOWED_JOBS)
+        self.ignored_fields = self.counter(specs.IGNORED_FIELDS)
+        self.connections = self.gauge(specs.HTTP_CONNECTIONS)
+        self.followed_jobs = self.gauge(specs.FOLLOWED_JOBS)
         # Several processes of one version are one build, so their values are not added up.
-        build = Gauge(
-            specs.BUILD_INFO.name,
-            specs.BUILD_INFO.help,
-            specs.BUILD_INFO.labels,
-            registry=self.registry,
-            multiprocess_mode="livemax",
-        )
+        build = self.gauge(specs.BUILD_INFO, "livemax")
         build.labels(package_version(), platform.python_version()).set(1)
 
-    def _counter(self, spec: MetricSpec) -> Counter:
+    def counter(self, spec: MetricSpec) -> Counter:
+        """Return a new counter of this process."""
         return Counter(spec.name, spec.help, spec.labels, registry=self.registry)
 
-    def _gauge(self, spec: MetricSpec) -> Gauge:
-        return Gauge(spec.name, spec.help, spec.labels, registry=self.registry, multiprocess_mode="livesum")
+    def gauge(self, spec: MetricSpec, of_processes: Literal["livesum", "livemax"] = "livesum") -> Gauge:
+        """Return a new gauge of this process; `of_processes` says how those of several processes become one."""
+        return Gauge(spec.name, spec.help, spec.labels, registry=self.registry, multiprocess_mode=of_processes)
 
-    def _histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
+    def histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
+        """Return a new histogram of this process."""
         return Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=buckets)
 
     def show_connections(self, number: int) -> None:

@@ -5,7 +5,7 @@ is told at once that the server stops, and the job is canceled, so that the clie
 call is cut off at last, its job is not canceled.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from shared.errors import StoreUnavailable
@@ -23,6 +23,7 @@ from web.jobs.tenant_jobs import refresh_job, wait_until_ended, waiting_for_own_
 from web.openai.chat_answers import job_end_error
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import ClientWatch
+from web.runtime.shared_answer import seldom
 
 log = get_logger()
 
@@ -33,33 +34,27 @@ GRACE_S = 2.0
 _LOOK_S = 1.0
 
 
-class _EarlyEnd:
-    """Says when a call must end before its job because its client is gone or no worker will start the job."""
+def _early_end(context: DoorContext, view: JobView, client: ClientWatch) -> Callable[[], bool]:
+    """Return a function that returns whether a call must end before its job.
 
-    def __init__(self, context: DoorContext, view: JobView, client: ClientWatch) -> None:
-        self._context, self._view, self._client = context, view, client
-        self._looked_s = float("-inf")
-        #: Whether the last look found that no worker will start the job. It stays true.
-        self._is_left_behind = False
+    It must if its client is gone, or if no worker will start the job: it is queued, and no live worker claims jobs.
+    """
+    is_left_behind = False
 
-    def is_due(self) -> bool:
-        """Return whether the call must end now."""
-        if shutdown.requested.is_set() and not self._is_left_behind:
-            now_s = self._context.clock.monotonic()
-            if now_s - self._looked_s >= _LOOK_S:
-                self._looked_s = now_s
-                self._is_left_behind = self._look()
-        return self._is_left_behind or self._client.gone()
-
-    def _look(self) -> bool:
-        """Return whether the job is queued, and no live worker claims jobs."""
-        try:
-            if read_readiness(self._context).jobs_start:
-                return False
-            # Read after the workers: one that drains now may have claimed the job until then.
-            return refresh_job(self._context, self._view).state is JobState.QUEUED
-        except StoreUnavailable:
+    def look() -> bool:
+        if read_readiness(context).jobs_start:
             return False
+        # Read after the workers: one that drains now may have claimed the job until then.
+        return refresh_job(context, view).state is JobState.QUEUED
+
+    look_seldom = seldom(look, _LOOK_S, context.clock)
+
+    def is_due() -> bool:
+        nonlocal is_left_behind
+        is_left_behind = is_left_behind or (shutdown.requested.is_set() and look_seldom())
+        return is_left_behind or client.gone()
+
+    return is_due
 
 
 def wait_for_result(
@@ -70,8 +65,8 @@ def wait_for_result(
     Raises StoreUnavailable if the store loses the job.
     """
     with waiting_for_own_job():
-        early_end = _EarlyEnd(context, view, client)
-        view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=early_end.is_due)
+        must_end = _early_end(context, view, client)
+        view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=must_end)
     if not has_ended(view):
         return give_up(context, view, client)
     return job_end_error(view) or view
@@ -88,8 +83,8 @@ def follow_from_first_text(
     or `cancel_unless_stopping`.
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
-    early_end = _EarlyEnd(context, view, client)
-    items = follow_job(context, view, stop=lambda: early_end.is_due() or context.clock.monotonic() > until_s)
+    must_end = _early_end(context, view, client)
+    items = follow_job(context, view, stop=lambda: must_end() or context.clock.monotonic() > until_s)
     with waiting_for_own_job():
         first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)
     if first is None:

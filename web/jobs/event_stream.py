@@ -16,7 +16,7 @@ from web.api.job_json import has_ended
 from web.http.disconnect import CHECK_INTERVAL_S
 from web.jobs.tenant_jobs import TOUCH_S, refresh_job
 from web.runtime.context import DoorContext
-from web.runtime.event_hub import Event, Follower
+from web.runtime.event_hub import Event, Follower, later
 
 #: How often a stream that does not own its job checks whether its client is still connected, in seconds. When such a
 #: client disconnects, no job has to be canceled, so the check can be rare, and hundreds of idle readers cost little.
@@ -162,14 +162,9 @@ def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
 
 def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
     """Yield the items that come after the stream id `after`: a client that has seen an event needs no stored result."""
-    seen = _place(after)
     for item in items:
-        if after == "0" or isinstance(item, NothingNew | JobEnded) or (item.event_id and _place(item.event_id) > seen):
+        if after == "0" or isinstance(item, NothingNew | JobEnded) or (item.event_id and later(item.event_id, after)):
             yield item
-
-
-def _place(stream_id: str) -> tuple[int, ...]:
-    return tuple(map(int, stream_id.split("-")))
 
 
 class _ItemSource:

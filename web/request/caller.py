@@ -1,5 +1,6 @@
 """Authenticate the current Flask request: identify its tenant, or check that an operator sent it."""
 
+import base64
 import hashlib
 import hmac
 import time
@@ -141,7 +142,7 @@ def require_admin() -> None:
     if user is not None:
         _let_act(user)
         return
-    if key is None and (key := _basic_password()):
+    if key is None and (key := _basic_password(request.headers)):
         g.acting_admin = _admin_name(context, key)
     if not g.acting_admin:
         error = ApiError(
@@ -181,7 +182,7 @@ def watch_admin() -> Callable[[], bool]:
         return lambda: not user.has_expired(time.time())
     if context.settings.auth == "open" or name == FILE_KEY_NAME:
         return lambda: True
-    key = bearer(request.headers) or _basic_password() or ""
+    key = bearer(request.headers) or _basic_password(request.headers) or ""
     return lambda: context.credentials.admin_key(key) is not None
 
 
@@ -216,9 +217,15 @@ def bearer(headers: Headers) -> str | None:
     return key.strip() or None if kind.lower() == "bearer" else None
 
 
-def _basic_password() -> str | None:
-    given = request.authorization
-    return given.password if given is not None and given.type == "basic" else None
+def _basic_password(headers: Headers) -> str | None:
+    # werkzeug's own parser raises ValueError for a header that is not ASCII.
+    kind, _, encoded = headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return None
 
 
 def _keys_match(given: str, expected: str) -> bool:

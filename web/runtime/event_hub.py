@@ -33,13 +33,8 @@ _AWAY_S = 0.25
 
 
 def later(one: str, other: str) -> bool:
-    """Return whether stream id `one` (`ms-number`, or `0`) is greater than `other`."""
-    return _as_numbers(one) > _as_numbers(other)
-
-
-def _as_numbers(stream_id: str) -> tuple[int, int]:
-    ms, _, number = stream_id.partition("-")
-    return int(ms), int(number or 0)
+    """Return whether stream id `one` (`ms-number`, or `0`) is greater than `other`; both may have further numbers."""
+    return [*map(int, one.split("-"))] > [*map(int, other.split("-"))]
 
 
 class Follower:

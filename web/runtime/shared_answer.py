@@ -1,11 +1,13 @@
-"""An answer that all requests of this process share for up to a second, so that many requests cost one computation."""
+"""Answers that many requests of this process share for up to a second, and checks that are made seldom."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from shared.clock import Clock
+from shared.errors import StoreUnavailable
 
 #: For how long an answer is shared unless its caller says otherwise, in seconds, counted from the end of its
 #: computation. If it were counted from the beginning, an answer whose computation takes longer than this would not be
@@ -76,3 +78,22 @@ class SharedAnswer(Generic[T]):
             # A computation that was forgotten may end after a newer one, whose age must not begin again.
             if answer is self._newest:
                 self._ended_s = self._clock.monotonic()
+
+
+def seldom(check: Callable[[], bool], interval_s: float, clock: Clock) -> Callable[[], bool]:
+    """Return a function that calls `check` at most once in this time, and otherwise returns False.
+
+    It also returns False while the store does not answer.
+    """
+    checked_s = float("-inf")
+
+    def check_if_due() -> bool:
+        nonlocal checked_s
+        if clock.monotonic() - checked_s < interval_s:
+            return False
+        checked_s = clock.monotonic()
+        with suppress(StoreUnavailable):
+            return check()
+        return False
+
+    return check_if_due

@@ -115,12 +115,15 @@ def start_duties(
 
     The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
     """
-    arguments = {"settings": settings, "store": store, "on_fatal_error": on_fatal_error, "serves_files": serves_files}
-    threading.Thread(target=_run_duties, kwargs=arguments, name="duties", daemon=True).start()
+
+    def run() -> NoReturn:
+        _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files)
+        _reap_and_sweep(store)
+
+    threading.Thread(target=run, name="duties", daemon=True).start()
 
 
-def _run_duties(*, settings: Settings, store: Store, on_fatal_error: Callable[[], None], serves_files: bool) -> None:
-    _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files)
+def _reap_and_sweep(store: Store) -> NoReturn:
     reaper, sweeper = Reaper(store), Sweeper(store)
     next_sweep_s = time.monotonic() + PERIOD_S
     never_set = threading.Event()

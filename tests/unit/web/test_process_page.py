@@ -19,7 +19,7 @@ from tests.support.processes import wait_for
 from tests.support.scrapes import parse
 from web.http.metric_files import MetricFiles
 from web.http.process_metrics import ProcessMetrics
-from web.runtime import process_page
+from web.runtime import fleet_metrics, process_page
 from web.runtime.fleet_metrics import Format
 from web.runtime.process_page import FolderMetrics, ProcessPage
 
@@ -127,7 +127,8 @@ def test_requests_during_a_page_share_the_next_one_and_see_what_was_counted_befo
 def test_pages_take_a_fifth_of_a_processs_time_at_most(monkeypatch: pytest.MonkeyPatch, files: MetricFiles) -> None:
     used_s, slept_s, clock = iter([0.0, 0.1, 0.1, 0.9, 0.9, 0.9]), [], ManualClock()
     page = ProcessPage(ProcessMetrics(clock), clock, lambda: next(used_s))
-    monkeypatch.setattr(process_page, "with_pauses", lambda items, every=0: items)
+    for module in (process_page, fleet_metrics):
+        monkeypatch.setattr(module, "with_pauses", lambda items, every=0: items)
     monkeypatch.setattr(time, "sleep", slept_s.append)
     for _ in range(3):
         page.render("text")
