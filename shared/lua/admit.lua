@@ -160,26 +160,26 @@ if seen.reservation then
   reservation.end_reservation(asked, seen, refusal and 'refused' or 'admitted')
 end
 if refusal then
-  local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
-  local retry_ms, window_ms = 0, 0
-  local hint_ms, is_capped = hint.hint_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, asked_id)
-  if return_id ~= '' and priority >= 0 and hint.depends_on_load(reason, infeasible) and not is_capped
+  local is_due_to_load, retry_ms, window_ms = hint.depends_on_load(refusal), 0, 0
+  local hint_ms, is_capped = hint.hint_for(asked, seen, verdict, refusal, attempt, asked_id)
+  if return_id ~= '' and priority >= 0 and is_due_to_load and not is_capped
     and hint.is_in_time(asked, verdict, hint_ms) then
     retry_ms, window_ms = reservation.reserve(asked, seen, return_id, hint_ms)
   else
     hint.book_less(asked, seen, verdict)
   end
-  if reason == 'deadline_unmeetable' and base_ms <= verdict.learned_ms then
+  if refusal.reason == 'deadline_unmeetable' and refusal.base_ms <= verdict.learned_ms then
     eta.relax_wait_factor(asked, verdict)
   end
-  if hint.depends_on_load(reason, infeasible) then
+  if is_due_to_load then
     stats.count('load_refusals|' .. asked.slug)
   end
   stats.count('yielded')
-  stats.count('refused|' .. label .. '|' .. reason)
+  stats.count('refused|' .. label .. '|' .. refusal.reason)
   stats.observe('retry_hint', hint_ms)
-  return { 'refused', reason, limit, value, max, seen.inflight, seen.max_inflight, hint_ms, infeasible or 0,
-    math.floor(verdict.compute_ms), is_capped and 1 or 0, retry_ms, window_ms, verdict.resets_ms or 0 }
+  return { 'refused', refusal.reason, refusal.limit, refusal.value, refusal.max, seen.inflight, seen.max_inflight,
+    hint_ms, refusal.is_infeasible and 1 or 0, math.floor(verdict.compute_ms), is_capped and 1 or 0, retry_ms,
+    window_ms, verdict.resets_ms or 0 }
 end
 
 -- All checks have passed, so the job is admitted. Everything below writes the admission to the store.
@@ -194,10 +194,10 @@ if latest_in_ms < 0 then
   latest_in_ms = seen.has_rates and math.max(0, math.floor(deadline_in_ms - verdict.compute_ms)) or deadline_in_ms
 end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
-local ttl_s, lease_ms = settings.read_settings('result_ttl_s', 'lease_ms')
+local ttl_s = settings.read_setting('result_ttl_s')
 -- The longest time until the job ends. If the job's worker dies at the deadline, the job ends up to two leases later;
 -- one minute is added for the reaper.
-local ends_in_ms = deadline_in_ms + 2 * lease_ms + 60000
+local ends_in_ms = deadline_in_ms + 2 * settings.read_setting('lease_ms') + 60000
 local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, kept))
 redis.call('HSET', job_key, 'enqueued_at', rq.iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,

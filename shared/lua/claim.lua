@@ -20,7 +20,7 @@
 -- USES worker_report company migrate giveback evict_paused service pausing
 -- RARELY find_leaver may_get_room find_displaced give_back end_job forget_job strike note_wait restore_service
 -- RARELY unrecorded_service leaves_to wake_worker open_exchange
--- RARELY late_ending end_deferral company_on find_victim
+-- RARELY late_ending end_deferral company_on find_victim pause resume entry_service cut_answer
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -29,7 +29,10 @@ local worker_key = k_worker .. worker
 local worker_fields = read_fields(worker_key, { 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps', 'tpot_ms',
   'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots', 'asks_by_ms',
   'apart' })
-local schema_oldest, fingerprint = settings.read_settings('schema_oldest'), worker_fields.fingerprint or ''
+local fingerprint = worker_fields.fingerprint or ''
+-- Nearly every claim needs these settings.
+local set = settings.read_settings({ 'schema_oldest', 'preemption', 'fairness', 'quantum_ms', 'admission',
+  'degradation', 'admission_safety_margin', 'max_attempts', 'lease_ms' })
 
 local answer = { started = {}, resume = {}, pause = {}, lost = {}, ask_in_ms = -1 }
 local function tell(told)
@@ -67,7 +70,7 @@ if worker_fields.claim_id == claim_id then
   answer.ask_in_ms = asks_by_ms and math.max(0, asks_by_ms - now_ms) or -1
   return tell(answer)
 end
-if schema.is_outdated(schema_oldest) then
+if schema.is_outdated(set.schema_oldest) then
   return tell(answer)
 end
 
@@ -79,10 +82,11 @@ if worker_fields.suspect and worker_fields.suspect ~= '' then
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
 local worker_pauses = pausing.may_pause(worker_fields.can_pause)
-local report = (ARGV[held] or worker_pauses) and worker_report.open_exchange(worker, slug, held, room,
-  { slots = worker_fields.slots, tpot_ms = worker_fields.tpot_ms, mu_wtps = worker_fields.mu_wtps,
-  generated_tps = worker_fields.generated_tps }) or { lost = {}, paused = {} }
-local contest = report.contest
+-- Without any job and any pause, the report is empty. Nothing is `seen` if no slot of the worker may change hands.
+local report, seen, decided = { lost = {}, paused = {} }, nil, nil
+if ARGV[held] or worker_pauses then
+  report, seen, decided = worker_report.open_exchange(worker, slug, held, room, worker_fields)
+end
 answer.lost = report.lost
 
 local leased_ids, min_wait_ms = {}, nil
@@ -101,7 +105,7 @@ end
 -- further job may be paused, so that a queued one would have no slot.
 local function paused_first(tenant, may_start)
   local entry = worker_report.first_of_kind(report.paused[tenant], view.is_batch)
-  return entry and not (may_start and worker_report.waits_for_head(contest, entry, slug)) and entry or nil
+  return entry and not (may_start and worker_report.waits_for_head(seen, entry, slug)) and entry or nil
 end
 
 -- Returns what to do with a tenant whose turn it is: 'resume' or what `examine` returns; the job; and, if no slot is
@@ -110,14 +114,14 @@ local function look_at(tenant, group)
   if string.find(' ' .. aside .. ' ', ' ' .. tenant .. ' ', 1, true) then
     return 'pass'
   end
-  local has_place, displaced = free > 0 or report.paused_jobs < report.most_paused, nil
+  local has_place, displaced = free > 0 or decided.paused_jobs < seen.most_paused, nil
   local is_crowded = not has_place and not worker_report.first_of_kind(report.paused[tenant], view.is_batch)
-  if is_crowded and not evict_paused.may_get_room(contest, tenant, view.is_batch, own, fingerprint) then
+  if is_crowded and not evict_paused.may_get_room(seen, tenant, view.is_batch, own, fingerprint) then
     return 'pass'
   end
-  local victim = free <= 0 and preempt.find_victim(contest, tenant, group, view.is_batch) or nil
+  local victim = free <= 0 and preempt.find_victim(report, seen, decided, tenant, group, view.is_batch) or nil
   if victim and is_crowded then
-    displaced = evict_paused.find_displaced(report, contest, tenant, group, view.is_batch, own, fingerprint)
+    displaced = evict_paused.find_displaced(report, seen, decided, tenant, group, view.is_batch, own, fingerprint)
     has_place = displaced ~= nil
   end
   if free <= 0 and not victim or is_crowded and not displaced then
@@ -134,10 +138,10 @@ local function look_at(tenant, group)
 end
 
 -- Pauses the job of an entry.
-local function take_slot(victim)
-  preempt.note_victim(contest, victim)
+local function pause_victim(victim)
+  preempt.take_slot(decided, victim)
   running.pause(victim.job)
-  report.paused_jobs = report.paused_jobs + 1
+  decided.paused_jobs = decided.paused_jobs + 1
   cells, free = cells + heads.cells_for(victim.job), free + 1
   answer.pause[#answer.pause + 1] = victim.job.id
 end
@@ -160,40 +164,29 @@ local function start(job, group)
   answer.started[#answer.started + 1] = lease.description_of(job, fingerprint)
 end
 
--- Notes that a job is no longer among the worker's paused ones.
-local function end_pause_of(job)
-  for index, entry in ipairs(report.paused[job.tenant]) do
-    if entry.job.id == job.id then
-      table.remove(report.paused[job.tenant], index)
-      break
-    end
-  end
-  report.paused_jobs = report.paused_jobs - 1
-end
-
 local function go_on(job)
   running.resume(job)
-  end_pause_of(job)
+  decided.paused_jobs = decided.paused_jobs - 1
   answer.resume[#answer.resume + 1] = job.id
 end
 
 -- Puts a paused job back into its queue.
 local function let_go(job)
   giveback.give_back(job, false, now_ms)
-  end_pause_of(job)
+  decided.paused_jobs = decided.paused_jobs - 1
   answer.lost[#answer.lost + 1] = job.id
 end
 
 -- Paused jobs that would be late after another quantum do not wait for their tenants' turns.
-for _, entry in ipairs(contest and free > 0 and worker_report.urgent_ones(report, contest.quantum_ms) or {}) do
+for _, entry in ipairs(seen and free > 0 and worker_report.urgent_ones(report, seen.quantum_ms) or {}) do
   if free > 0 and heads.fits(view, heads.cells_for(entry.job), cells) then
-    preempt.note_new_row(contest, entry.job, entry.job.group)
+    preempt.give_slot(seen, decided, entry.job, entry.job.group)
     heads.clear_skips(entry.job)
     go_on(entry.job)
     free, cells = free - 1, cells - heads.cells_for(entry.job)
   end
 end
-while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_victims(contest)) do
+while examined < MAX_EXAMINED and (free > 0 or seen and preempt.has_victims(report, seen)) do
   examined = examined + 1
   local owner = least_served('')
   if not owner[1] and not view.is_batch and passed[''] == 0 then
@@ -221,10 +214,10 @@ while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_victims(c
       let_go(displaced)
     end
     if victim then
-      take_slot(victim)
+      pause_victim(victim)
     end
-    if contest then
-      preempt.note_new_row(contest, job, action == 'lease' and group or job.group)
+    if seen then
+      preempt.give_slot(seen, decided, job, action == 'lease' and group or job.group)
     end
     heads.clear_skips(job)
     if action == 'lease' then
@@ -243,7 +236,7 @@ while examined < MAX_EXAMINED and (free > 0 or contest and preempt.has_victims(c
     break
   end
 end
-local leaver = contest and free <= 0 and migrate.find_leaver(report, contest, worker, own, fingerprint)
+local leaver = seen and free <= 0 and migrate.find_leaver(report, seen, decided, worker, own, fingerprint)
 if leaver then
   let_go(leaver)
 end
@@ -258,10 +251,10 @@ if #leased_ids + #answer.resume + #answer.pause > 0 then
     'claim_resume', table.concat(answer.resume, ' '), 'claim_pause', table.concat(answer.pause, ' '))
   redis.call('PEXPIRE', worker_key, 60000)
 end
-if contest then
-  answer.ask_in_ms = preempt.next_contest_ms(contest)
+if seen then
+  answer.ask_in_ms = preempt.next_contest_ms(seen, decided)
 end
-if contest and worker_pauses then
-  worker_report.note_next_claim(worker_key, worker_fields.asks_by_ms, report, answer.ask_in_ms)
+if seen and worker_pauses then
+  worker_report.note_next_claim(worker_key, worker_fields.asks_by_ms, seen, decided, answer.ask_in_ms)
 end
 return tell(answer)

@@ -26,7 +26,7 @@ end
 local function terms_of(pool, is_private)
   local fields = read_fields(k_books .. pool.slug, { 'policy_local', 'policy_prompt_price_micro',
     'policy_answer_price_micro', 'policy_day_cap_micro', 'generated_weight_milli', 'drained_ms' })
-  local terms = { weight_milli = generated_weight.weight_of_pool(settings.read_settings('generated_weight'),
+  local terms = { weight_milli = generated_weight.weight_of_pool(settings.read_setting('generated_weight'),
     fields.generated_weight_milli) }
   spending.add_terms(terms, fields)
   local is_dear = number(pool.max_price_micro, nil, 0) and spending.most_of(pool, terms) > pool.max_price_micro
@@ -69,7 +69,7 @@ if counted_claims.count_claim_once(id, token) then
     prompt_tokens - cached_tokens + completion_tokens)
 end
 local cost_mwt = generated_weight.cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
-if settings.read_settings('fairness') ~= 'turns' then
+if settings.read_setting('fairness') ~= 'turns' then
   service.charge(job, cost_mwt)
 end
 pool_record.smooth(job.slug, running.run_ms_of(job), cost_mwt)
@@ -104,7 +104,7 @@ redis.call('PEXPIRE', k_events .. id, math.max(60000, job.deadline_ms - now_ms +
 waiting.enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, prompt_tokens = pool.prompt_tokens,
   max_tokens = pool.max_tokens, cost_mwt = terms.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
   latest_us = job.latest_us, priority = job.priority })
-redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_settings('result_ttl_s'), queue)
+redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_setting('result_ttl_s'), queue)
 doorbell.ring(pool.slug, job.tenant)
 local route = redis.call('HGET', k_rq_job .. id, 'penstock_route')
 stats.count('routed|' .. (route or '') .. '|' .. pool.model .. '|escalated')

@@ -77,8 +77,8 @@ if not refusal then
   return { 'quoted', seen.cost_mwt, spending.most_of(asked, seen), eta_ms, early_ms, late_ms, asked.step, why or '',
     '' }
 end
-local reason, limit, value, max, base_ms, infeasible = unpack(refusal)
-local hint_ms = verdict.hint_ms or math.floor(math.max(50, math.min(60000, base_ms)))
-return { 'quoted', seen.cost_mwt, spending.most_of(asked, seen), eta_ms, early_ms, late_ms, asked.step, '', reason,
-  limit, value, max, seen.inflight, seen.max_inflight, hint_ms, infeasible or 0, math.floor(verdict.compute_ms),
-  (verdict.hint_ms or base_ms > 60000) and 1 or 0, 0, 0, verdict.resets_ms or 0 }
+local hint_ms = verdict.hint_ms or math.floor(math.max(50, math.min(60000, refusal.base_ms)))
+return { 'quoted', seen.cost_mwt, spending.most_of(asked, seen), eta_ms, early_ms, late_ms, asked.step, '',
+  refusal.reason, refusal.limit, refusal.value, refusal.max, seen.inflight, seen.max_inflight, hint_ms,
+  refusal.is_infeasible and 1 or 0, math.floor(verdict.compute_ms),
+  (verdict.hint_ms or refusal.base_ms > 60000) and 1 or 0, 0, 0, verdict.resets_ms or 0 }

@@ -10,8 +10,8 @@
 -- USES clock settings oom_write mark schema job_record stats finish forget lapse drop reap_pause fleet crashes
 -- USES company deferral
 
-local lease_ms, ttl_s, schema_oldest = settings.read_settings('lease_ms', 'result_ttl_s', 'schema_oldest')
-if schema.is_outdated(schema_oldest) then
+local set = settings.read_settings({ 'lease_ms', 'result_ttl_s', 'schema_oldest' })
+if schema.is_outdated(set.schema_oldest) then
   return { 'reaped', 0, 0, 0, 0, -1 }
 end
 local counts = { expired = 0, requeued = 0, failed = 0, canceled = 0 }
@@ -30,14 +30,14 @@ for i = 1, #late do
   end
 end
 
-reap_pause.note_gap(now_ms, lease_ms)
+reap_pause.note_gap(now_ms, set.lease_ms)
 local on_hold = reap_pause.holds_leases(now_ms)
 local lapsed = on_hold and {} or redis.call('ZRANGEBYSCORE', k_leases, '-inf', now_ms, 'LIMIT', 0, limit)
 
 -- Takes back the job and, if its worker has crashed, all jobs of the worker, because any of them can be the cause.
 local function take_back(lapsed_job)
   local jobs = { lapsed_job }
-  if crashes.is_silent(lapsed_job.worker, lease_ms) then
+  if crashes.is_silent(lapsed_job.worker, set.lease_ms) then
     crashes.count_silence(lapsed_job)
     jobs = company.jobs_on(lapsed_job.worker)
     company.note_company(jobs)
@@ -92,7 +92,8 @@ for i = 1, #unreadable do
 end
 -- A tenant is removed `result_ttl_s` plus 25 hours after its last admission, which is also when its record expires (see
 -- admit). A tenant with a policy stays; its score becomes negative, so that later calls do not examine it again.
-local stale_tenants = redis.call('ZRANGEBYSCORE', k_tenants, 1, now_ms - (ttl_s + 90000) * 1000, 'LIMIT', 0, limit)
+local stale_tenants = redis.call('ZRANGEBYSCORE', k_tenants, 1, now_ms - (set.result_ttl_s + 90000) * 1000, 'LIMIT', 0,
+  limit)
 for i = 1, #stale_tenants do
   local tenant = stale_tenants[i]
   if redis.call('HEXISTS', k_tenant .. tenant, 'policy') == 1 then

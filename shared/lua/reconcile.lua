@@ -32,7 +32,7 @@ local function make_agree(job)
     redis.call('HSET', k_rq_job .. job.id, 'status', status)
     repaired()
   end
-  local ttl_s = settings.read_settings('result_ttl_s')
+  local ttl_s = settings.read_setting('result_ttl_s')
   for name, key in pairs(REGISTRIES) do
     if name ~= status then
       redis.call('ZREM', key, job.id)

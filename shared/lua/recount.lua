@@ -96,8 +96,7 @@ end
 -- writes a sum into the record creates it again without a TTL.
 local function restore_ttl()
   if not policy.policy and redis.call('TTL', k_tenant .. tenant) == -1 then
-    local ttl_s = settings.read_settings('result_ttl_s')
-    redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
+    redis.call('EXPIRE', k_tenant .. tenant, settings.read_setting('result_ttl_s') + 86400 + 3600)
   end
 end
 
@@ -186,7 +185,7 @@ for i = 1, #running do
 end
 
 if is_complete then
-  if tenant_bytes.open_kept(tenant, 'live') ~= true_live_bytes then
+  if tenant_bytes.open_kept(tenant, { 'live' }).live ~= true_live_bytes then
     redis.call('HSET', k_kept .. tenant, 'live', whole(true_live_bytes))
     -- The count is deleted with the last result. Until then, each admission and each end extends its life.
     index.keep_key(k_kept .. tenant, 86400000)

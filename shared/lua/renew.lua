@@ -20,8 +20,8 @@
 -- RARELY charge_progress follow_service
 
 local reported = cjson.decode(facts)
-local lease_ms, fairness = settings.read_settings('lease_ms', 'fairness')
-local charges_tokens = fairness ~= 'turns'
+local set = settings.read_settings({ 'lease_ms', 'fairness', 'preemption' })
+local lease_ms, charges_tokens = set.lease_ms, set.fairness ~= 'turns'
 reap_pause.note_gap(now_ms, lease_ms)
 
 -- Returns by how much a number has grown that the worker counts from its start; 0 if it has begun anew.

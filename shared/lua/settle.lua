@@ -22,7 +22,7 @@
 -- KEEPS 1 2 4 8
 -- USES clock settings oom_write mark job_record stats running pool_record learning predictions finish
 -- USES generated_weight spending counted_claims service
--- RARELY delist rq_exc restore_service tell_end
+-- RARELY delist rq_exc restore_service tell_end end_pause
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
 local GRACE_MS = 1000
@@ -72,8 +72,7 @@ end
 local cost_mwt = generated_weight.cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
 -- Replace the estimate charged at the claim with the true cost. In turns mode every job costs the same, so nothing
 -- needs to be replaced.
-local fairness = settings.read_settings('fairness')
-if fairness ~= 'turns' then
+if settings.read_setting('fairness') ~= 'turns' then
   service.charge(job, cost_mwt)
 end
 

@@ -75,7 +75,7 @@ end
 -- script.
 local function check_times()
   local until_ms = redis.call('HGET', k_config, 'hold_until_ms')
-  if until_ms and not number(until_ms, nil, 0, now_ms + settings.read_settings('lease_ms')) then
+  if until_ms and not number(until_ms, nil, 0, now_ms + settings.read_setting('lease_ms')) then
     redis.call('HDEL', k_config, 'hold_until_ms', 'hold_beat_ms')
     repairs = repairs + 1
   end

@@ -5,8 +5,9 @@ shared/store/keys.py), ARGV (name, type and meaning of each argument), ANSWERS (
 KEEPS (invariants of docs/states.md), USES (library files) and RARELY (functions that are created only when called). The
 loader puts a prelude before the body of the script, which defines a local for each argument. After the prelude comes
 the library code that the body uses (shared/store/lua_bundle.py). Code names what another file defines with the file's
-name, as `stats.count`; the loader removes the file's name. Each `k_<name>` in the code is replaced by the key or
-its prefix as a literal, because Lua allows only 200 locals. For a key with a suffix, it is a function of the prelude.
+name, as `stats.count`; the loader removes the file's name. A call of `read_fields` with a list of names becomes a table
+constructor. Each `k_<name>` in the code is replaced by the key or its prefix as a literal, because Lua allows only 200
+locals. For a key with a suffix, it is a function of the prelude.
 """
 
 import hashlib
@@ -186,7 +187,7 @@ def read(path: str) -> tuple[Header, str]:
     if used != set(header.keys):
         raise ScriptError(f"{path}: the header names the keys {sorted(header.keys)}, but the body uses {sorted(used)}")
     libraries = {library: read(_library_path(library))[1] for library in header.uses}
-    return header, lua_bundle.with_plain_names(text, libraries)
+    return header, lua_bundle.unroll_reads(lua_bundle.with_plain_names(text, libraries))
 
 
 def parse(name: str, text: str) -> Header:

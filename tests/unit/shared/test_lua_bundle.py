@@ -5,7 +5,7 @@ import re
 import pytest
 
 from shared.store import lua_bundle
-from shared.store.scripts import load, names
+from shared.store.scripts import load, names, read
 
 LIBRARY = """-- lib: some functions.
 local KEPT = { 1,
@@ -29,6 +29,19 @@ end
 
 def _bundle(body, rarely=()):
     return lua_bundle.bundle(lua_bundle.split_statements(LIBRARY), body, rarely)
+
+
+@pytest.mark.parametrize("call", ["read_fields", "peek_fields"])
+def test_fields_whose_names_are_written_out_are_the_same_as_those_of_a_list(redis_client, call):
+    redis_client.hset("h", mapping={"a": "1", "s|x, (y)": "2", "c": "3"})
+    guard = re.sub(r"\bk_\w+", "'unused'", read("lib/base/guard.lua")[1])
+    answer = "\nreturn { got.a, got.none == false, got['s|x, (y)'], got.c == nil }"
+    listed = f"local names = {{ 'a', 'none', 's|x, (y)' }}\nlocal got = {call}('h', names)"
+    written = f"local slug = 'x, (y)'\nlocal got = {call}('h', {{ 'a', 'none',\n  's|' .. slug }})"
+    unrolled = lua_bundle.unroll_reads(written)
+    assert call not in unrolled
+    expected = [b"1", 1, b"2", 1]
+    assert redis_client.eval(guard + listed + answer, 0) == redis_client.eval(guard + unrolled + answer, 0) == expected
 
 
 def test_only_statements_that_the_body_reaches_are_bundled_in_the_library_s_order():

@@ -19,18 +19,22 @@ local function open_request(asked)
     start_within_ms = asked.start_within_ms } }
 end
 
+-- A check returns nil or a refusal: its `reason`; the name (`limit`), the `value` and the bound (`max`) of the quantity
+-- that was checked; `base_ms`, the ms until a retry makes sense; and `is_infeasible` if even an empty system could not
+-- meet the deadline.
+
 -- A private request is admitted only by pools that an operator has marked as local. No retry can change that.
 local function check_private(seen)
   if seen.is_private and not seen.is_local then
-    return { 'no_suitable_pool', 'private', 1, 0, 0, 1 }
+    return { reason = 'no_suitable_pool', limit = 'private', value = 1, max = 0, base_ms = 0, is_infeasible = true }
   end
 end
 
 local function check_worker(asked, seen)
   if redis.call('ZCOUNT', k_pool .. asked.slug, now_ms - LIVE_MS, '+inf') == 0 then
-    return { 'no_worker', 'live_workers', 0, 1, 2000 }
+    return { reason = 'no_worker', limit = 'live_workers', value = 0, max = 1, base_ms = 2000 }
   elseif seen.draining or seen.drained_ms and now_ms - seen.drained_ms < LIVE_MS then
-    return { 'draining', 'draining', 1, 0, 5000 }
+    return { reason = 'draining', limit = 'draining', value = 1, max = 0, base_ms = 5000 }
   end
 end
 
@@ -44,12 +48,13 @@ end
 local function check_rates(used, after, prefix)
   local latest_ms = now_ms + facts.RATE_WINDOW_MS
   if after.rpm_ms and after.rpm_ms > latest_ms then
-    return { 'rate_limited', prefix .. 'requests_per_minute', used.rpm, used.rpm, after.rpm_ms - latest_ms }
+    return { reason = 'rate_limited', limit = prefix .. 'requests_per_minute', value = used.rpm, max = used.rpm,
+      base_ms = after.rpm_ms - latest_ms }
   end
   -- A job of any size is allowed once the rate covers all earlier jobs.
   if after.tpm_ms and used.tpm_ms > now_ms and after.tpm_ms > latest_ms then
-    return { 'rate_limited', prefix .. 'tokens_per_minute', used.tpm, used.tpm,
-      math.min(used.tpm_ms - now_ms, after.tpm_ms - latest_ms) }
+    return { reason = 'rate_limited', limit = prefix .. 'tokens_per_minute', value = used.tpm, max = used.tpm,
+      base_ms = math.min(used.tpm_ms - now_ms, after.tpm_ms - latest_ms) }
   end
 end
 
@@ -75,38 +80,41 @@ local function check_inflight(asked, seen, verdict)
     local base_ms = work_time.drain_ms(seen, seen.mean_mwt) / math.min(1, math.max(1, places) / math.max(1,
       seen.slots))
     if seen.inflight < seen.max_inflight and seen.slots < seen.live_slots then
-      return { 'inflight_full', 'pool_inflight', seen.pool_inflight, places, base_ms }
+      return { reason = 'inflight_full', limit = 'pool_inflight', value = seen.pool_inflight, max = places,
+        base_ms = base_ms }
     end
-    return { 'inflight_full', 'inflight', seen.inflight, seen.max_inflight, base_ms }
+    return { reason = 'inflight_full', limit = 'inflight', value = seen.inflight, max = seen.max_inflight,
+      base_ms = base_ms }
   end
 end
 
 -- Checks the bounds on the queued jobs of an owner, the tenant (`seen`) or its group.
 local function check_list(asked, seen, owner, prefix)
   if owner.waiting >= owner.max_waiting then
-    return { 'tenant_queue_full', prefix .. 'waiting_jobs', owner.waiting, owner.max_waiting,
-      work_time.drain_ms(seen, seen.mean_mwt, true) }
+    return { reason = 'tenant_queue_full', limit = prefix .. 'waiting_jobs', value = owner.waiting,
+      max = owner.max_waiting, base_ms = work_time.drain_ms(seen, seen.mean_mwt, true) }
   end
   local tokens = asked.prompt_tokens + asked.max_tokens
   if owner.max_waiting_tokens and owner.waiting > 0 and owner.waiting_tokens + tokens > owner.max_waiting_tokens then
-    return { 'tenant_tokens_full', prefix .. 'waiting_tokens', owner.waiting_tokens, owner.max_waiting_tokens,
-      work_time.drain_ms(seen, seen.cost_mwt, true) }
+    return { reason = 'tenant_tokens_full', limit = prefix .. 'waiting_tokens', value = owner.waiting_tokens,
+      max = owner.max_waiting_tokens, base_ms = work_time.drain_ms(seen, seen.cost_mwt, true) }
   end
 end
 
 local function check_lists(asked, seen, verdict)
   local key = seen.key
   if key and key.max_waiting and key.waiting >= key.max_waiting then
-    return { 'tenant_queue_full', 'key_waiting_jobs', key.waiting, key.max_waiting,
-      work_time.drain_ms(seen, seen.mean_mwt, true) }
+    return { reason = 'tenant_queue_full', limit = 'key_waiting_jobs', value = key.waiting, max = key.max_waiting,
+      base_ms = work_time.drain_ms(seen, seen.mean_mwt, true) }
   end
   local refusal = check_list(asked, seen, seen, 'tenant_')
     or seen.group and check_list(asked, seen, seen.group, 'group_') or nil
   local work_mwt = seen.tenant_mwt + seen.cost_mwt
   if not refusal and not verdict.idle and seen.max_work_mwt and seen.tenant_mwt > 0
     and work_mwt > seen.max_work_mwt then
-    return { 'tenant_tokens_full', 'tenant_waiting_work', math.floor(seen.tenant_mwt / 1000),
-      math.floor(seen.max_work_mwt / 1000), work_time.drain_ms(seen, work_mwt - seen.max_work_mwt, true) }
+    return { reason = 'tenant_tokens_full', limit = 'tenant_waiting_work', value = math.floor(seen.tenant_mwt / 1000),
+      max = math.floor(seen.max_work_mwt / 1000),
+      base_ms = work_time.drain_ms(seen, work_mwt - seen.max_work_mwt, true) }
   end
   return refusal
 end
@@ -116,8 +124,8 @@ end
 local function check_bytes(asked, seen)
   local kept = seen.live_bytes + seen.ended_bytes
   if seen.max_bytes and kept > 0 and kept + asked.bytes > seen.max_bytes then
-    return { 'tenant_bytes_full', 'tenant_bytes', kept, seen.max_bytes,
-      seen.expires_s and seen.expires_s * 1000 - now_ms or work_time.drain_ms(seen, seen.mean_mwt, true) }
+    return { reason = 'tenant_bytes_full', limit = 'tenant_bytes', value = kept, max = seen.max_bytes,
+      base_ms = seen.expires_s and seen.expires_s * 1000 - now_ms or work_time.drain_ms(seen, seen.mean_mwt, true) }
   end
 end
 
@@ -130,9 +138,9 @@ local function check_share(seen, verdict)
     most = math.min(most, seen.weight_milli / seen.total_weight_milli * seen.pool_mwt)
   end
   if seen.tenant_mwt > 0 and seen.tenant_mwt + seen.cost_mwt > most then
-    return { 'tenant_share_full', 'tenant_waiting_work', math.floor(seen.tenant_mwt / 1000),
-      math.floor(math.max(0, most) / 1000),
-      work_time.drain_ms(seen, seen.tenant_mwt + seen.cost_mwt - most, true) }
+    return { reason = 'tenant_share_full', limit = 'tenant_waiting_work', value = math.floor(seen.tenant_mwt / 1000),
+      max = math.floor(math.max(0, most) / 1000),
+      base_ms = work_time.drain_ms(seen, seen.tenant_mwt + seen.cost_mwt - most, true) }
   end
 end
 
@@ -141,8 +149,8 @@ end
 local function check_backlog(seen)
   local most = BACKLOG_SLACK * seen.max_backlog_mwt
   if seen.pool_mwt > most then
-    return { 'backlog_full', 'waiting_work', math.floor(seen.pool_mwt / 1000),
-      math.floor(seen.max_backlog_mwt / 1000), work_time.drain_ms(seen, seen.pool_mwt - most) }
+    return { reason = 'backlog_full', limit = 'waiting_work', value = math.floor(seen.pool_mwt / 1000),
+      max = math.floor(seen.max_backlog_mwt / 1000), base_ms = work_time.drain_ms(seen, seen.pool_mwt - most) }
   end
 end
 
@@ -195,19 +203,19 @@ local function check_deadline(asked, seen, verdict)
   -- If even an empty system could not meet the deadline, a retry cannot succeed.
   local ends_never = verdict.compute_ms > verdict.deadline_in_ms
   local starts_never = verdict.start_within_ms > 0 and prompt_ms > verdict.start_within_ms
-  local infeasible = (ends_never or starts_never) and 1 or 0
+  local refusal = { reason = 'deadline_unmeetable', base_ms = math.max(excess_ms, start_excess_ms),
+    is_infeasible = ends_never or starts_never }
   if excess_ms > 0 and (ends_never or not starts_never) then
-    return { 'deadline_unmeetable', 'predicted_ms', math.floor(ends_ms), math.floor(most),
-      math.max(excess_ms, start_excess_ms), infeasible }
+    refusal.limit, refusal.value, refusal.max = 'predicted_ms', math.floor(ends_ms), math.floor(most)
+    return refusal
   elseif start_excess_ms > 0 then
-    return { 'deadline_unmeetable', 'predicted_start_ms', math.floor(verdict.start_ms), math.floor(start_most),
-      math.max(excess_ms, start_excess_ms), infeasible }
+    refusal.limit, refusal.value = 'predicted_start_ms', math.floor(verdict.start_ms)
+    refusal.max = math.floor(start_most)
+    return refusal
   end
 end
 
--- Runs the checks. Returns nil if all of them pass. Otherwise, returns the first refusal: its reason; the name, value
--- and bound of the quantity that was checked; the ms until a retry makes sense; and 1 if even an empty system could not
--- meet the deadline.
+-- Runs the checks. Returns the first refusal, or nil if all of them pass.
 local function first_refusal(asked, seen, verdict)
   verdict.idle = capacity.fits_at_once(asked, seen)
   verdict.margin = verdict.idle and 1 or seen.busy_margin

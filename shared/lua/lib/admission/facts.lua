@@ -78,9 +78,9 @@ end
 --   hint: is_proxys_repeat
 local function look(asked)
   local slug, is_batch = asked.slug, asked.is_batch
-  local set = settings.read_table({ 'draining', 'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots',
+  local set = settings.read_settings({ 'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots',
     'live_places', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation',
-    'schema_oldest', 'max_tenant_bytes', 'store_bytes', 'fairness' })
+    'max_tenant_bytes', 'store_bytes', 'fairness', 'draining', 'schema_oldest' })
   local own = read_fields(k_tenant .. asked.tenant, { 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms', 'tpm_ms', 'b|' .. slug,
     'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. slug, 'policy_max_bytes', 'n|' .. slug, 'policy_group',
@@ -91,7 +91,7 @@ local function look(asked)
     'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro', 'policy_answer_price_micro',
     'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35', 'drained_ms', 'running_tokens',
     'running_mwt' })
-  local live_bytes, ended_bytes, expires_s = tenant_bytes.read_kept(asked.tenant)
+  local kept = tenant_bytes.read_kept(asked.tenant)
   local rpm_ms, tpm_ms = rate_times(own)
   local active = is_batch and priority.owners_with_jobs(slug, '') or redis.call('ZCARD', k_active .. slug)
   local inflight, running = redis.call('ZCARD', k_inflight), number(pool.running, 0, 0)
@@ -107,7 +107,7 @@ local function look(asked)
     unit = asked.tenant, waiting = number(own.waiting, 0, 0), waiting_tokens = number(own.waiting_tokens, 0, 0),
     max_waiting = settings.integer_setting(own.policy_max_waiting, nil, 1) or max_queue_size,
     max_waiting_tokens = settings.integer_setting(own.policy_max_waiting_tokens, nil, 1) or set.max_queue_tokens,
-    live_bytes = live_bytes, ended_bytes = ended_bytes, expires_s = expires_s,
+    live_bytes = kept.live, ended_bytes = kept.ended, expires_s = kept.first_s,
     max_bytes = number(own.policy_max_bytes, nil, 1) or set.max_tenant_bytes
       or set.store_bytes and math.floor(set.store_bytes / TENANT_PART),
     rpm = settings.integer_setting(own.policy_rpm, nil, 1), tpm = settings.integer_setting(own.policy_tpm, nil, 1),

@@ -82,8 +82,8 @@ end
 local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = true,
   tenant_bytes_full = true, budget_exhausted = true, no_suitable_pool = true }
 
-local function depends_on_load(reason, infeasible)
-  return not WITHOUT_APPOINTMENT[reason] and infeasible ~= 1
+local function depends_on_load(refusal)
+  return not WITHOUT_APPOINTMENT[refusal.reason] and not refusal.is_infeasible
 end
 
 -- Whether a client that comes back after `hint_ms` can have its answer by the times that it named. The door asks
@@ -109,27 +109,27 @@ end
 -- Returns how long the client of a refused request has to wait, in ms. It doubles with each attempt, at most three
 -- times. A client that came back when it was expected goes before those that are expected later, so it does not wait
 -- for the appointment. One that came back too early keeps its place.
-local function wait_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, request_id)
-  if seen.is_early and depends_on_load(reason, infeasible) then
-    return math.max(base_ms, seen.reservation.retry_ms - now_ms)
+local function wait_for(asked, seen, verdict, refusal, attempt, request_id)
+  if seen.is_early and depends_on_load(refusal) then
+    return math.max(refusal.base_ms, seen.reservation.retry_ms - now_ms)
   end
-  local has_appointment = depends_on_load(reason, infeasible) and not seen.is_due
+  local has_appointment = depends_on_load(refusal) and not seen.is_due
   local wait_ms = has_appointment and ms_to_appointment(asked, seen, verdict, attempt, request_id) or 0
-  return math.max(base_ms, wait_ms) * 2 ^ math.max(0, math.min(attempt, 3))
+  return math.max(refusal.base_ms, wait_ms) * 2 ^ math.max(0, math.min(attempt, 3))
 end
 
 -- Returns the retry hint in ms, and whether the wait is longer than the longest hint. The hint is at least base_ms,
 -- unless that is more than HINT_MAX_MS. Some checks set it.
-local function hint_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, request_id)
+local function hint_for(asked, seen, verdict, refusal, attempt, request_id)
   if verdict.hint_ms then
     return verdict.hint_ms, true
   end
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
-  local wait_ms = wait_for(asked, seen, verdict, reason, base_ms, infeasible, attempt, request_id)
+  local wait_ms = wait_for(asked, seen, verdict, refusal, attempt, request_id)
   if digest % TRIM_ONE_IN == 0 then
     redis.call('ZREMRANGEBYRANK', k_asked, 0, -MAX_ASKED - 1)
     redis.call('ZREMRANGEBYSCORE', k_appointments .. asked.slug, '-inf', now_ms)
   end
   -- The hint of a client that came back too early was spread before.
-  return spread_hint(wait_ms, base_ms, seen.is_early and 0 or digest / 65536)
+  return spread_hint(wait_ms, refusal.base_ms, seen.is_early and 0 or digest / 65536)
 end

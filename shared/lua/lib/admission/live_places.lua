@@ -29,7 +29,7 @@ end
 -- Updates the places of a pool and the sum over all pools.
 local function update_places(slug, slots, mu_milli)
   local key = k_books .. slug
-  local stored, max_wait_ms = read_fields(key, { 'places', 'mean_mwt' }), settings.read_settings('max_wait_ms')
+  local stored, max_wait_ms = read_fields(key, { 'places', 'mean_mwt' }), settings.read_setting('max_wait_ms')
   local held, mean_mwt = number(stored.places, 0, 0, MAX_PLACES), number(stored.mean_mwt, nil, 1)
   local places = places_wanted(slots, mu_milli, mean_mwt, max_wait_ms)
   if slots > 0 then

@@ -60,14 +60,14 @@ local function check_room(asked, seen, verdict)
   end
   local jobs = seen.waiting + math.min(due.jobs, math.floor(DUE_PART * seen.max_waiting))
   if jobs >= seen.max_waiting then
-    return { 'tenant_queue_full', 'tenant_waiting_and_due_jobs', jobs, seen.max_waiting,
-      work_time.drain_ms(seen, seen.mean_mwt, true) }
+    return { reason = 'tenant_queue_full', limit = 'tenant_waiting_and_due_jobs', value = jobs, max = seen.max_waiting,
+      base_ms = work_time.drain_ms(seen, seen.mean_mwt, true) }
   end
   local most_tokens = seen.max_waiting_tokens
   local tokens = most_tokens and seen.waiting_tokens + math.min(due.tokens, DUE_PART * most_tokens)
   if most_tokens and tokens + asked.prompt_tokens + asked.max_tokens > most_tokens then
-    return { 'tenant_tokens_full', 'tenant_waiting_and_due_tokens', math.floor(tokens), most_tokens,
-      work_time.drain_ms(seen, seen.cost_mwt, true) }
+    return { reason = 'tenant_tokens_full', limit = 'tenant_waiting_and_due_tokens', value = math.floor(tokens),
+      max = most_tokens, base_ms = work_time.drain_ms(seen, seen.cost_mwt, true) }
   end
   local reason, whole_mwt, part = 'tenant_tokens_full', seen.max_work_mwt, 1
   if seen.has_rates and seen.full_admission then
@@ -75,8 +75,9 @@ local function check_room(asked, seen, verdict)
   end
   local work_mwt = whole_mwt and seen.tenant_mwt + math.min(due.cost_mwt, DUE_PART * whole_mwt)
   if whole_mwt and work_mwt + seen.cost_mwt > part * whole_mwt then
-    return { reason, 'tenant_waiting_work', math.floor(work_mwt / 1000), math.floor(part * whole_mwt / 1000),
-      work_time.drain_ms(seen, seen.tenant_mwt + due.cost_mwt + seen.cost_mwt - part * whole_mwt, true) }
+    local excess_mwt = seen.tenant_mwt + due.cost_mwt + seen.cost_mwt - part * whole_mwt
+    return { reason = reason, limit = 'tenant_waiting_work', value = math.floor(work_mwt / 1000),
+      max = math.floor(part * whole_mwt / 1000), base_ms = work_time.drain_ms(seen, excess_mwt, true) }
   end
 end
 

@@ -16,7 +16,8 @@ local ASK_AGAIN_MS = 2000
 -- Returns the refusal by a step whose condition `word` the request does not meet. `in_ms` is the time after which it
 -- may meet it, nil for never.
 local function unsuitable(word, value, bound, in_ms)
-  return { 'no_suitable_pool', word, math.floor(value), math.floor(bound), in_ms or 0, in_ms and 0 or 1 }
+  return { reason = 'no_suitable_pool', limit = word, value = math.floor(value), max = math.floor(bound),
+    base_ms = in_ms or 0, is_infeasible = not in_ms }
 end
 
 -- Returns the ms until one of the windows is open, 0 if one is. A window is a list of two minutes of a day in UTC; the
@@ -78,16 +79,16 @@ end
 
 -- Returns why a pool did not take the request: a value of `RouteReason` in shared/jobs/route.py.
 local function why_passed(refusal)
-  if refusal[1] == 'no_suitable_pool' then
-    return refusal[2]
+  if refusal.reason == 'no_suitable_pool' then
+    return refusal.limit
   end
-  return refusal[1] == 'budget_exhausted' and 'budget' or 'spill'
+  return refusal.reason == 'budget_exhausted' and 'budget' or 'spill'
 end
 
 -- Whether the first refusal is more hopeful than the second: its client can come back, or can come back sooner.
 local function is_sooner(refusal, than)
-  local never, than_never = refusal[6] or 0, than[6] or 0
-  return never < than_never or never == than_never and refusal[5] < than[5]
+  local never, than_never = refusal.is_infeasible or false, than.is_infeasible or false
+  return not never and than_never or never == than_never and refusal.base_ms < than.base_ms
 end
 
 -- Returns the request as it is in the first pool that takes it, and the reason. Otherwise returns the request as it is
@@ -105,7 +106,7 @@ local function choose_pool(routing, id, request_in, run_checks)
       return request, passed or step.share and 'canary' or 'first'
     end
     -- That a request is not part of a share is no reason: it is meant for another pool.
-    passed = passed or refusal[2] ~= 'share' and why_passed(refusal) or nil
+    passed = passed or refusal.limit ~= 'share' and why_passed(refusal) or nil
     if not best or is_sooner(refusal, best_refusal) then
       best, best_refusal = request, refusal
     end

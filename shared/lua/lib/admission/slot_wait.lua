@@ -113,7 +113,7 @@ end
 -- Adds `slot_view` to the request: the slots of the pool, as they matter for its tenant.
 local function look_at_slots(asked, seen, verdict)
   local own, slots, holders, unseen = seen.member or seen, seen.slots, read_holders(asked, seen)
-  local quantum_ms = settings.read_settings('quantum_ms')
+  local quantum_ms = settings.read_setting('quantum_ms')
   local pool = open_level(asked, seen.unit, '', seen.weight_milli, seen.total_weight_milli, holders,
     unseen)
   local share = share_of(pool, slots)

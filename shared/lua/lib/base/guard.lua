@@ -50,7 +50,8 @@ end
 -- cannot represent the integers beyond.
 local MAX_NUMBER = 2 ^ 53
 local function number(stored, default, low, high)
-  local value = tonumber(stored or nil)
+  -- Most fields are missing.
+  local value = stored and tonumber(stored)
   if value and value >= (low or -MAX_NUMBER) and value <= (high or MAX_NUMBER) then
     return value
   end
@@ -66,11 +67,12 @@ local function guarded_call(...)
 end
 local redis = { call = guarded_call, pcall = raw_pcall, sha1hex = redis.sha1hex }
 
--- Returns the values of these fields of a hash by name; missing ones are nil.
+-- Returns the values of these fields of a hash by name; missing ones are false. Where the names are written out, the
+-- loader puts a table constructor in place of the call (shared/store/lua_bundle.py).
 local function read_fields(key, names)
   local values, fields = redis.call('HMGET', key, unpack(names)), {}
   for i = 1, #names do
-    fields[names[i]] = values[i] or nil
+    fields[names[i]] = values[i]
   end
   return fields
 end
@@ -79,7 +81,7 @@ end
 local function peek_fields(key, names)
   local values, fields = raw_pcall('HMGET', key, unpack(names)), {}
   for i = 1, #names do
-    fields[names[i]] = values[i] or nil
+    fields[names[i]] = values[i]
   end
   return fields
 end

@@ -2,12 +2,14 @@
 -- KEYS rq_queues rq_queue rq_wip
 -- KEEPS 8
 
--- Formats a time in ms as RQ's utcformat does. The date is computed with Howard Hinnant's civil_from_days algorithm.
-local function iso(ms)
-  local seconds = math.floor(ms / 1000)
-  local days = math.floor(seconds / 86400)
-  local second_of_day = seconds - days * 86400
-  local shifted = days + 719468
+-- Formats the day of a time in ms, in UTC. The date is computed with Howard Hinnant's civil_from_days algorithm. Most
+-- times that a script formats are of one day.
+local last_day, last_date
+local function date_of(ms)
+  local shifted = math.floor(ms / 86400000) + 719468
+  if shifted == last_day then
+    return last_date
+  end
   local era = math.floor(shifted / 146097)
   local day_of_era = shifted - era * 146097
   local year_of_era = math.floor((day_of_era - math.floor(day_of_era / 1460) + math.floor(day_of_era / 36524)
@@ -16,8 +18,15 @@ local function iso(ms)
   local month_index = math.floor((5 * day_of_year + 2) / 153)
   local day = day_of_year - math.floor((153 * month_index + 2) / 5) + 1
   local month = month_index < 10 and month_index + 3 or month_index - 9
-  local year = year_of_era + era * 400 + (month <= 2 and 1 or 0)
-  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03d000Z', year, month, day, math.floor(second_of_day / 3600),
+  last_day, last_date = shifted, string.format('%04d-%02d-%02d', year_of_era + era * 400 + (month <= 2 and 1 or 0),
+    month, day)
+  return last_date
+end
+
+-- Formats a time in ms as RQ's utcformat does.
+local function iso(ms)
+  local second_of_day = math.floor(ms / 1000) % 86400
+  return date_of(ms) .. string.format('T%02d:%02d:%02d.%03d000Z', math.floor(second_of_day / 3600),
     math.floor(second_of_day % 3600 / 60), second_of_day % 60, ms % 1000)
 end
 

@@ -21,20 +21,20 @@ local MAX_INFEASIBLE_HEADS = 32
 -- the fastest worker instead of the pool's. `own` has the worker's rates. `trusts_last` says whether several jobs on
 -- their last attempt may run at once, and `is_apart` whether the worker may run a job that has a bound on its company.
 local function read_view(slug, worker, own, worker_cells, trusts_last, is_apart)
-  local admission, degradation, margin, max_attempts = settings.read_settings('admission', 'degradation',
-    'admission_safety_margin', 'max_attempts')
+  local degrades = settings.read_setting('degradation') == 'on'
   local stored = read_fields(k_books .. slug, { 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
     'waiting_mwt', 'batch_mwt', 'policy_local' })
   local pool = { prefill_tps = number(stored.prefill_tps, 0), tpot_ms = number(stored.tpot_ms, 0) }
-  local has_rates = admission == 'full' and now_ms - number(stored.rates_ms, 0) <= pool_record.RATES_MS
-    and pool.prefill_tps > 0
+  local has_rates = settings.read_setting('admission') == 'full'
+    and now_ms - number(stored.rates_ms, 0) <= pool_record.RATES_MS and pool.prefill_tps > 0
   local fastest = has_rates and fastest_worker.read_fastest(slug) or nil
-  return { slug = slug, own = own, pool = pool, has_rates = has_rates, margin = margin, max_attempts = max_attempts,
-    trusts_last = trusts_last, worker = worker, is_apart = is_apart,
-    worker_cells = worker_cells, is_local = stored.policy_local == '1', degrades = degradation == 'on',
-    tier = degradation == 'on' and has_rates and tier.tier_in_force(stored.tier, stored.tier_look_ms,
+  return { slug = slug, own = own, pool = pool, has_rates = has_rates, trusts_last = trusts_last, worker = worker,
+    is_apart = is_apart, worker_cells = worker_cells, is_local = stored.policy_local == '1',
+    degrades = degrades,
+    tier = degrades and has_rates and tier.tier_in_force(stored.tier, stored.tier_look_ms,
       priority.counted_work(false, number(stored.waiting_mwt, 0), number(stored.batch_mwt, 0))) or 0,
     faster = fastest_worker.if_much_faster(fastest, own), best = fastest_worker.if_much_faster(fastest, pool) or pool,
+    margin = settings.read_setting('admission_safety_margin'), max_attempts = settings.read_setting('max_attempts'),
     is_batch = false, infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
 end
 

@@ -1,6 +1,6 @@
 -- migrate: finds the paused job that another worker of the pool could resume sooner than its own worker.
 -- KEYS pool worker books
--- USES clock job_record partial fastest_worker
+-- USES clock job_record partial fastest_worker preempt
 -- A job that leaves its worker goes back to its queue with the ids of its tokens, and the worker that takes it up
 -- computes prompt and tokens again. That worker has nothing else to do, so the prefill delays only the job itself.
 
@@ -29,11 +29,10 @@ local function is_idle_elsewhere(slug, own_name, own, fingerprint, cells, tokens
 end
 
 -- Returns the time until the first of the worker's computing jobs is expected to end, in ms.
-local function soonest_end_ms(contest)
+local function soonest_end_ms(decided)
   local soonest_ms
-  for i = 1, #contest.entries do
-    local entry = contest.entries[i]
-    if not entry.is_paused then
+  for _, entry in ipairs(decided.computing) do
+    if not preempt.is_paused(entry) then
       soonest_ms = math.min(soonest_ms or entry.left_ms, entry.left_ms)
     end
   end
@@ -43,20 +42,22 @@ end
 -- Returns the job that leaves the worker, of those that have been paused for a quantum or longer the one with the
 -- longest pause, or nil. After a quantum the store has its last text and all ids. No job leaves while others are queued
 -- in the pool, because they would take the free slot.
-local function find_leaver(report, contest, own_name, own, fingerprint)
+local function find_leaver(report, seen, decided, own_name, own, fingerprint)
   local leaver
   for _, entries in pairs(report.paused) do
-    local job = entries[1] and entries[1].job
-    if job and (not leaver or job.paused_since_ms < leaver.paused_since_ms) then
-      leaver = job
+    for _, entry in ipairs(entries) do
+      local job = entry.job
+      if preempt.is_paused(entry) and (not leaver or job.paused_since_ms < leaver.paused_since_ms) then
+        leaver = job
+      end
     end
   end
   if not leaver or leaver.cancel ~= '' or leaver.deadline_ms <= now_ms or fingerprint == ''
-    or now_ms - leaver.paused_since_ms < contest.quantum_ms
-    or number(redis.call('HGET', k_books .. contest.slug, 'waiting'), 0) > 0 then
+    or now_ms - leaver.paused_since_ms < seen.quantum_ms
+    or number(redis.call('HGET', k_books .. seen.slug, 'waiting'), 0) > 0 then
     return nil
   end
   local kept = #partial.read_ids(leaver.id, leaver.claim, fingerprint) / 4
-  return kept > 0 and is_idle_elsewhere(contest.slug, own_name, own, fingerprint, job_record.cells_of(leaver,
-    leaver.max_tokens), leaver.prompt_tokens + kept, soonest_end_ms(contest) / WORTH_FACTOR) and leaver or nil
+  return kept > 0 and is_idle_elsewhere(seen.slug, own_name, own, fingerprint, job_record.cells_of(leaver,
+    leaver.max_tokens), leaver.prompt_tokens + kept, soonest_end_ms(decided) / WORTH_FACTOR) and leaver or nil
 end

@@ -4,8 +4,8 @@
 -- With preemption, a running job is charged its cost so far. Without it, and on a worker that cannot pause jobs, the
 -- job is charged its estimated cost when it is claimed: its tenant cannot lose the slot before the job ends.
 local function is_preemptive()
-  local preemption, fairness = settings.read_settings('preemption', 'fairness')
-  return preemption == 'on' or preemption == 'auto' and fairness ~= 'turns'
+  local preemption = settings.read_setting('preemption')
+  return preemption == 'on' or preemption == 'auto' and settings.read_setting('fairness') ~= 'turns'
 end
 
 -- Whether the jobs of a worker may be paused, from the field `can_pause` of its record. A worker that reports no such

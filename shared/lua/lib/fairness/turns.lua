@@ -60,7 +60,7 @@ local GROUP_TTL_S = 2 * 86400
 local function credit_mwt_of(slug, mean_mwt)
   local mu_wtps = number(redis.call('HGET', k_books .. slug, 'mu_wtps'), 0, 0)
   local most_mwt = mu_wtps > 0 and pausing.pool_may_pause(slug) and math.floor(mu_wtps
-    * settings.read_settings('quantum_ms')) or math.huge
+    * settings.read_setting('quantum_ms')) or math.huge
   return math.min(CREDIT_JOBS * mean_mwt, most_mwt)
 end
 
@@ -87,8 +87,8 @@ local function entry_service(slug, before, group, service, policy, first_ms, wit
   end
   local mean_mwt = redis.call('HGET', k_books .. slug, 'mean_mwt')
   local earns_credit = policy or now_ms - number(first_ms, now_ms) > CREDIT_AGE_MS
-  if earns_credit and not without_credit and mean_mwt and settings.read_settings('admission') == 'full'
-    and settings.read_settings('fairness') ~= 'turns' then
+  if earns_credit and not without_credit and mean_mwt and settings.read_setting('admission') == 'full'
+    and settings.read_setting('fairness') ~= 'turns' then
     min_service = math.max(0, min_service - credit_mwt_of(slug, number(mean_mwt, 0)))
   end
   return behind_equals(slug, group, math.max(service, min_service))

@@ -25,14 +25,17 @@ local function sort_by(entries, time)
 end
 
 -- Reads the report, which begins at `first` in ARGV and has five values for each job: id, claim token, tokens, CPU
--- tokens, and ms since the job got its slot or -1 if it is paused. Returns the ids of the jobs that the worker has
--- lost; those that compute (`jobs`), and of these the ones that are not canceled as a contest takes them (`entries`);
--- and the paused ones of each tenant, longest pause first, and their number. The report of a worker wins over the
--- record: a worker resumes jobs without being told if the store is away.
-local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
-  local report = { lost = {}, jobs = {}, entries = {}, paused = {}, paused_jobs = 0 }
+-- tokens, and ms since the job got its slot or -1 if it is paused. `fields` are those of the worker's record. Returns
+-- the ids of the jobs that the worker has `lost`; the `jobs` that compute, and of these the ones that are not canceled
+-- as entries (`computing`), the longest time of one in its slot and whether one is a batch job; the entries of the
+-- `paused` jobs of each tenant, longest pause first, and their number; and the worker's `slots`. A job that is claimed
+-- for a slot which becomes free soon counts beside the one that still has the slot. The report of a worker wins over
+-- the record: a worker resumes jobs without being told if the store is away.
+local function take_report(worker, first, room, fields, charges_all, charges_tokens)
+  local report = { lost = {}, jobs = {}, computing = {}, longest_ms = 0, has_batch = false, paused = {},
+    paused_jobs = 0, slots = 0 }
   for i = first, #ARGV, 5 do
-    local job, row_ms = job_record.read_held(ARGV[i], ARGV[i + 1], worker), number(ARGV[i + 4], -1)
+    local job, in_slot_ms = job_record.read_held(ARGV[i], ARGV[i + 1], worker), number(ARGV[i + 4], -1)
     if not job then
       report.lost[#report.lost + 1] = ARGV[i]
     else
@@ -40,14 +43,14 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
       if charges_tokens then
         progress.charge_progress(job, generated_tokens, number(ARGV[i + 3], 0), charges_all)
       end
-      if row_ms < 0 and job.paused_since_ms == 0 then
+      if in_slot_ms < 0 and job.paused_since_ms == 0 then
         running.pause(job)
-      elseif row_ms >= 0 and job.paused_since_ms > 0 then
+      elseif in_slot_ms >= 0 and job.paused_since_ms > 0 then
         running.resume(job)
       end
-      local entry = { job = job, row_ms = row_ms, generated_tokens = generated_tokens,
-        left_ms = left_ms_of(job, generated_tokens, tpot_ms) }
-      if row_ms < 0 then
+      local entry = { job = job, in_slot_ms = in_slot_ms, generated_tokens = generated_tokens,
+        left_ms = left_ms_of(job, generated_tokens, number(fields.tpot_ms, 0, 0)) }
+      if in_slot_ms < 0 then
         -- The set may lack the tenant if another program changed it.
         turns.activate(job.tenant, job.slug, job.priority < 0, true)
         report.paused[job.tenant] = report.paused[job.tenant] or {}
@@ -56,7 +59,9 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
       else
         report.jobs[#report.jobs + 1] = job
         if job.cancel == '' then
-          table.insert(report.entries, entry)
+          table.insert(report.computing, entry)
+          report.longest_ms = math.max(report.longest_ms, in_slot_ms)
+          report.has_batch = report.has_batch or job.priority < 0
         end
       end
     end
@@ -64,57 +69,56 @@ local function take_report(worker, first, charges_all, charges_tokens, tpot_ms)
   for _, entries in pairs(report.paused) do
     sort_by(entries, 'paused_since_ms')
   end
+  report.slots = math.min(room + #report.jobs, number(fields.slots, MAX_SLOTS, 1))
   return report
 end
 
--- Returns the report of a worker, with the contest for its slots if preemption is on. `fields` are those of the
--- worker's record: its slots, ms per token, weighted tokens per second and generated tokens per second. A job that is
--- claimed for a slot which becomes free soon counts beside the one that still has the slot.
+-- Returns `report`, `seen` and `decided` (lib/fairness/preempt.lua) of a worker; `seen` is nil without preemption.
+-- `fields` are those of the worker's record: its slots, ms per token, weighted tokens per second and generated tokens
+-- per second.
 local function open_exchange(worker, slug, first, room, fields)
-  local fairness, quantum_ms = settings.read_settings('fairness', 'quantum_ms')
-  local preempts = pausing.is_preemptive()
-  local report = take_report(worker, first, preempts, fairness ~= 'turns', number(fields.tpot_ms, 0, 0))
-  report.slots = math.min(room + #report.jobs, number(fields.slots, MAX_SLOTS, 1))
+  local counts_turns, quantum_ms = settings.read_setting('fairness') == 'turns', settings.read_setting('quantum_ms')
+  local preempts, seen = pausing.is_preemptive(), nil
+  local report = take_report(worker, first, room, fields, preempts, not counts_turns)
   if preempts then
     progress.follow_service(slug, report.jobs)
     local pool_slots = preempt.slots_of_pool(slug)
     local quantum_mwt = preempt.quantum_mwt_of(slug, quantum_ms, report.slots, fields.mu_wtps, fields.generated_tps)
-    local freed = turnover.count_freed(report.entries, report.paused, quantum_ms, report.slots, pool_slots)
+    local freed = turnover.count_freed(report, quantum_ms, pool_slots)
     turnover.note_freed(slug, freed)
-    report.contest = preempt.open_contest(slug, quantum_ms, quantum_mwt, fairness == 'turns', report.entries,
-      pool_slots, turnover.is_often(freed))
-    report.most_paused = preempt.most_paused(slug, report.slots, pool_slots)
+    seen = preempt.open_seen(report, slug, quantum_ms, quantum_mwt, counts_turns, pool_slots,
+      turnover.is_often(freed))
   end
-  return report
+  return report, seen, preempt.open_decided(report, seen)
 end
 
 -- Stores by when a worker claims again by itself, if it does, and whether it may pause no further job:
 -- lib/pools/doorbell.lua wakes it only if that can be of use. `before` is the stored time.
-local function note_next_claim(worker_key, before, report, ask_in_ms)
+local function note_next_claim(worker_key, before, seen, decided, ask_in_ms)
   if ask_in_ms >= 0 then
     redis.call('HSET', worker_key, 'asks_by_ms', now_ms + ask_in_ms,
-      'crowded', report.paused_jobs >= report.most_paused and 1 or 0)
+      'crowded', decided.paused_jobs >= seen.most_paused and 1 or 0)
   elseif before then
     redis.call('HDEL', worker_key, 'asks_by_ms', 'crowded')
   end
 end
 
--- Returns the first batch job among some entries (or the first other job, if `is_batch` is false) and its index; nil if
--- there is no such entry.
+-- Returns the first batch job among a tenant's entries whose jobs are still paused (or the first other job, if
+-- `is_batch` is false), or nil.
 local function first_of_kind(entries, is_batch)
-  for i = 1, #(entries or {}) do
-    if (entries[i].job.priority < 0) == is_batch then
-      return entries[i], i
+  for _, entry in ipairs(entries or {}) do
+    if preempt.is_paused(entry) and (entry.job.priority < 0) == is_batch then
+      return entry
     end
   end
 end
 
 -- Whether a paused job waits until the head of its tenant's queue has started: the head would be late after the rest of
 -- the paused job, which itself can wait for a quantum.
-local function waits_for_head(contest, entry, slug)
+local function waits_for_head(seen, entry, slug)
   local id = redis.call('ZRANGE', k_order .. entry.job.tenant .. '.' .. slug, 0, 0)[1]
   local head = id and job_record.read_job(id)
-  local quantum_ms = contest and contest.quantum_ms or 0
+  local quantum_ms = seen and seen.quantum_ms or 0
   return head and (head.priority < 0) == (entry.job.priority < 0)
     and head.latest_us < 1000 * (now_ms + entry.left_ms)
     and entry.job.deadline_ms - entry.left_ms > now_ms + quantum_ms or false

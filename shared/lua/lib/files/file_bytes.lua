@@ -74,11 +74,9 @@ local function most_in_home(home)
   -- Files take at most this part of the store's memory, or this many bytes of a folder, unless a setting says
   -- otherwise.
   local FILES_PART, FOLDER_BYTES, UNKNOWN_STORE_BYTES = 2, 10737418240, 1073741824
-  local store_bytes, max_files_bytes = settings.read_settings('store_bytes', 'max_files_bytes')
-  if home == FOLDER then
-    return max_files_bytes or FOLDER_BYTES
-  end
-  return max_files_bytes or math.floor((store_bytes or UNKNOWN_STORE_BYTES) / FILES_PART)
+  local set = settings.read_settings({ 'store_bytes', 'max_files_bytes' })
+  return set.max_files_bytes or home == FOLDER and FOLDER_BYTES
+    or math.floor((set.store_bytes or UNKNOWN_STORE_BYTES) / FILES_PART)
 end
 
 -- Returns nil if `bytes` more may be stored in a home. Otherwise returns whose bytes are exhausted, `tenant` or `all`;
@@ -93,11 +91,10 @@ local function exhausted_by(home, tenant, bytes)
     taken = sum_of_periods(k_file_bytes .. home .. '.' .. tenant)
     most = math.floor(most_of_all / TENANT_PART)
   else
-    local max_tenant_bytes, store_bytes = settings.read_settings('max_tenant_bytes', 'store_bytes')
-    local live, ended = tenant_bytes.read_kept(tenant)
-    taken = live + ended
-    most = number(redis.call('HGET', k_tenant .. tenant, 'policy_max_bytes'), nil, 1) or max_tenant_bytes
-      or store_bytes and math.floor(store_bytes / TENANT_PART)
+    local set, kept = settings.read_settings({ 'max_tenant_bytes', 'store_bytes' }), tenant_bytes.read_kept(tenant)
+    taken = kept.live + kept.ended
+    most = number(redis.call('HGET', k_tenant .. tenant, 'policy_max_bytes'), nil, 1) or set.max_tenant_bytes
+      or set.store_bytes and math.floor(set.store_bytes / TENANT_PART)
   end
   if most and taken + bytes > most then
     return 'tenant', taken, most

@@ -20,7 +20,7 @@ end
 -- Ends the job. `ending` has the fields outcome, code, stage and finish_reason; result (JSON) and rq_return (base64 of
 -- JSON), if there are any; and, if clients are told tokens, their numbers: prompt, cached and completion.
 local function end_job(job, ending, now_ms)
-  local id, result, ttl_s = job.id, ending.result or '', settings.read_settings('result_ttl_s')
+  local id, result, ttl_s = job.id, ending.result or '', settings.read_setting('result_ttl_s')
   if job.state == 'running' then
     redis.call('ZREM', k_leases, id)
     rq.rq_stop(job.queue, id, job.claim)

@@ -19,7 +19,7 @@ local function give_back(job, counts_as_attempt, now_ms)
     redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_attempts', -1)
   end
   local kept_mwt = partial.keep_ids(job)
-  service.charge(job, settings.read_settings('fairness') ~= 'turns' and kept_mwt or 0)
+  service.charge(job, settings.read_setting('fairness') ~= 'turns' and kept_mwt or 0)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'queued', 'penstock_claim', '', 'penstock_worker', '',
     'penstock_charged_mwt', job.charged_mwt, 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms,
     'status', 'queued', 'worker_name', '', 'started_at', '')

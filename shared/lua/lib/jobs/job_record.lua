@@ -4,14 +4,6 @@
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
 
 local MAX_CANDIDATES = 16
-local JOB_FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_slug', 'penstock_model', 'penstock_claim',
-  'penstock_worker', 'penstock_cancel', 'penstock_prompt_tokens', 'penstock_max_tokens', 'penstock_cost_mwt',
-  'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us', 'penstock_attempts', 'penstock_admitted_ms',
-  'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms', 'penstock_degrade', 'penstock_cut_tokens',
-  'penstock_start_within_ms', 'penstock_key_id', 'penstock_group', 'penstock_group_charged_mwt',
-  'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens', 'penstock_private', 'penstock_priority',
-  'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms', 'penstock_refusals', 'penstock_pardons',
-  'penstock_company' }
 
 -- Returns how many KV cells a job needs whose answers have `tokens` tokens together. Its candidates, which share the
 -- tokens equally, are promised the cells of one.
@@ -33,7 +25,14 @@ end
 -- Returns the job's fields by name. Returns nil if the id has no record, if its key has another type, or if the record
 -- has an unknown state and so is not one of Penstock's.
 local function read_job(id)
-  local fields = peek_fields(k_rq_job .. id, JOB_FIELDS)
+  local fields = peek_fields(k_rq_job .. id, { 'penstock_state', 'penstock_tenant', 'penstock_slug', 'penstock_model',
+    'penstock_claim', 'penstock_worker', 'penstock_cancel', 'penstock_prompt_tokens', 'penstock_max_tokens',
+    'penstock_cost_mwt', 'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us', 'penstock_attempts',
+    'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms', 'penstock_degrade',
+    'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
+    'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens',
+    'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms',
+    'penstock_refusals', 'penstock_pardons', 'penstock_company' })
   if not JOB_STATES[fields.penstock_state] or not fields.penstock_tenant or not fields.penstock_slug then
     return nil
   end

@@ -14,7 +14,7 @@ local function end_lease(job, counts_as_attempt, now_ms, is_refused_too_often)
   elseif job.cancel == '' and job.deadline_ms <= now_ms then
     ending.outcome, ending.code, ending.finish_reason = 'expired', 'deadline_exceeded', 'deadline'
   elseif job.cancel == '' and counts_as_attempt
-    and job.counted_attempts >= settings.read_settings('max_attempts') then
+    and job.counted_attempts >= settings.read_setting('max_attempts') then
     ending.outcome, ending.code, ending.stage, ending.finish_reason = 'failed', 'poison', '', ''
   elseif job.cancel == '' then
     giveback.give_back(job, counts_as_attempt, now_ms)

@@ -16,8 +16,8 @@ local function description_of(job, fingerprint)
 end
 
 -- Returns the charge for a job when it is claimed, including the charge for its kept tokens.
-local function first_charge_of(job, fairness, worker_pauses)
-  if fairness == 'turns' then
+local function first_charge_of(job, worker_pauses)
+  if settings.read_setting('fairness') == 'turns' then
     return 1000
   end
   return worker_pauses and generated_weight.cost_of(job.id, job.prompt_tokens, job.kept_tokens) or job.cost_mwt
@@ -27,12 +27,12 @@ end
 -- ('' for none). `worker` is the worker's name, `fingerprint` that of its model, and `worker_pauses` says whether its
 -- jobs may be paused. Returns how long the job has waited.
 local function lease_job(job, group, worker, claim_id, fingerprint, worker_pauses)
-  local lease_ms, fairness = settings.read_settings('lease_ms', 'fairness')
+  local lease_ms = settings.read_setting('lease_ms')
   waiting.delist(job)
   job.attempts = job.attempts + 1
   partial.take_up(job, group, claim_id, fingerprint)
   deferral.end_deferral(job)
-  service.charge(job, first_charge_of(job, fairness, worker_pauses))
+  service.charge(job, first_charge_of(job, worker_pauses))
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   running.begin_running(job)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'running', 'penstock_claim', claim_id,

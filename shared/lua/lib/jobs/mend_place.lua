@@ -106,7 +106,7 @@ local function ensure_active(job)
   local repairs = redis.call('SADD', k_rq_queues, k_rq_queue .. job.queue)
     + redis.call('ZADD', k_tenants, 'NX', now_ms, job.tenant)
   if not redis.call('ZSCORE', k_queues, job.queue) then
-    redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_settings('result_ttl_s'), job.queue)
+    redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_setting('result_ttl_s'), job.queue)
     repairs = repairs + 1
   end
   if not turns.wants_slots(job.tenant, job.slug) then
@@ -155,7 +155,7 @@ end
 -- longer than the setting is shortened.
 local function place_running(job)
   local repairs = redis.call('ZREM', k_deadlines, job.id) + redis.call('ZREM', k_order .. job.queue, job.id)
-  local lease_ms = settings.read_settings('lease_ms')
+  local lease_ms = settings.read_setting('lease_ms')
   if not number(redis.call('ZSCORE', k_leases, job.id), nil, 1, now_ms + lease_ms) then
     redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
     repairs = repairs + 1

@@ -28,54 +28,55 @@ local function record_bytes(metadata_bytes, form_bytes, names)
   return RECORD_BYTES + metadata_bytes + form_bytes + names * NAME_BYTES + table_bytes
 end
 
--- Returns the bytes of the tenant's inflight jobs, those of its ended jobs, the time in s at which the first of these
--- expire (nil if none does), and the fields of periods that have passed.
+-- Returns the bytes of the tenant's inflight jobs (`live`), those of its `ended` jobs, the time in s at which the first
+-- of these expire (nil if none does), and the fields of periods that have `passed`, if any of them has.
 local function read_kept(tenant)
   local fields = peek_fields(k_kept .. tenant, { 'live', 'ended', 'next_s' })
-  local live, next_s = kept_number(fields.live), kept_number(fields.next_s)
+  local next_s = kept_number(fields.next_s)
+  local kept = { live = kept_number(fields.live), ended = kept_number(fields.ended), first_s = next_s > 0 and next_s
+    or nil, passed = nil }
   if next_s == 0 or next_s * 1000 > now_ms then
-    return live, kept_number(fields.ended), next_s > 0 and next_s or nil
+    return kept
   end
-  local ended, first_s, passed = 0, nil, {}
+  kept.ended, kept.first_s, kept.passed = 0, nil, {}
   local all = redis.call('HGETALL', k_kept .. tenant)
   for i = 1, #all, 2 do
     local end_s = tonumber(all[i])
     if end_s and end_s * 1000 > now_ms then
-      ended, first_s = ended + kept_number(all[i + 1]), math.min(first_s or end_s, end_s)
+      kept.ended, kept.first_s = kept.ended + kept_number(all[i + 1]), math.min(kept.first_s or end_s, end_s)
     elseif end_s then
-      passed[#passed + 1] = all[i]
+      kept.passed[#kept.passed + 1] = all[i]
     end
   end
-  return live, ended, first_s, passed
+  return kept
 end
 
--- Returns the numbers in these fields of the tenant's count. If another program has stored another type under its key,
--- the key is deleted.
-local function open_kept(tenant, ...)
-  local fields = redis.pcall('HMGET', k_kept .. tenant, ...)
+-- Returns the numbers in these fields of the tenant's count by name. If another program has stored another type under
+-- its key, the key is deleted.
+local function open_kept(tenant, names)
+  local fields = redis.pcall('HMGET', k_kept .. tenant, unpack(names))
   if fields.err then
     redis.call('DEL', k_kept .. tenant)
     fields = {}
   end
   local numbers = {}
-  for i = 1, select('#', ...) do
-    numbers[i] = kept_number(fields[i])
+  for i = 1, #names do
+    numbers[names[i]] = kept_number(fields[i])
   end
-  return unpack(numbers)
+  return numbers
 end
 
 -- Counts an admitted job, and removes the periods that have passed. The count exists for at least `ms`.
 local function keep_offered(tenant, bytes, ms)
   local key = k_kept .. tenant
-  local live = open_kept(tenant, 'live')
-  local _, ended, first_s, passed = read_kept(tenant)
-  for _, field in ipairs(passed or {}) do
+  local live, kept = open_kept(tenant, { 'live' }).live, read_kept(tenant)
+  for _, field in ipairs(kept.passed or {}) do
     redis.call('HDEL', key, field)
   end
   redis.call('HSET', key, 'live', whole(live + bytes))
-  if passed and first_s then
-    redis.call('HSET', key, 'ended', whole(ended), 'next_s', whole(first_s))
-  elseif passed then
+  if kept.passed and kept.first_s then
+    redis.call('HSET', key, 'ended', whole(kept.ended), 'next_s', whole(kept.first_s))
+  elseif kept.passed then
     redis.call('HDEL', key, 'ended', 'next_s')
   end
   index.keep_key(key, ms)
@@ -97,17 +98,16 @@ local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result
   -- An entry of a stream takes 90 bytes besides its text.
   local bytes, events_bytes = kept_number(stored.penstock_fixed_bytes) + result_bytes, 90 * entries + texts_bytes
   local result_field, events_field = whole(result_s), whole(events_s)
-  local live, ended, next_s, for_result, for_events = open_kept(tenant, 'live', 'ended', 'next_s', result_field,
-    events_field)
-  local first_s = math.min(events_s, result_s, next_s > 0 and next_s or events_s)
+  local kept = open_kept(tenant, { 'live', 'ended', 'next_s', result_field, events_field })
+  local first_s, for_result = math.min(events_s, result_s, kept.next_s > 0 and kept.next_s or events_s), bytes
   if result_field == events_field then
     for_result = for_result + events_bytes
   else
-    redis.call('HSET', key, events_field, whole(for_events + events_bytes))
+    redis.call('HSET', key, events_field, whole(kept[events_field] + events_bytes))
   end
-  live = has_no_inflight_jobs(tenant) and 0 or math.max(0, live - kept_number(stored.penstock_bytes))
-  redis.call('HSET', key, 'live', whole(live),
-    'ended', whole(ended + bytes + events_bytes), 'next_s', whole(first_s), result_field, whole(for_result + bytes))
+  local live = has_no_inflight_jobs(tenant) and 0 or math.max(0, kept.live - kept_number(stored.penstock_bytes))
+  redis.call('HSET', key, 'live', whole(live), 'ended', whole(kept.ended + bytes + events_bytes),
+    'next_s', whole(first_s), result_field, whole(kept[result_field] + for_result))
   index.keep_key(key, 1000 * result_s - now_ms)
   return bytes, result_s
 end
@@ -144,10 +144,10 @@ end
 -- Counts bytes of the store among those of a tenant's jobs, in the period that ends at `end_s`.
 local function count_bytes(tenant, end_s, bytes)
   local field = whole(end_s)
-  local ended, next_s, in_period = open_kept(tenant, 'ended', 'next_s', field)
-  local first_s = math.min(next_s > 0 and next_s or end_s, end_s)
-  redis.call('HSET', k_kept .. tenant, 'ended', whole(ended + bytes), 'next_s', whole(first_s),
-    field, whole(in_period + bytes))
+  local kept = open_kept(tenant, { 'ended', 'next_s', field })
+  local first_s = math.min(kept.next_s > 0 and kept.next_s or end_s, end_s)
+  redis.call('HSET', k_kept .. tenant, 'ended', whole(kept.ended + bytes), 'next_s', whole(first_s),
+    field, whole(kept[field] + bytes))
   index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
 end
 
@@ -157,10 +157,10 @@ local function uncount_bytes(tenant, end_s, bytes)
     return
   end
   local field = whole(end_s)
-  local ended, in_period = open_kept(tenant, 'ended', field)
-  local freed = math.min(bytes, ended, in_period)
+  local kept = open_kept(tenant, { 'ended', field })
+  local freed = math.min(bytes, kept.ended, kept[field])
   if freed > 0 then
-    redis.call('HSET', k_kept .. tenant, 'ended', whole(ended - freed), field, whole(in_period - freed))
+    redis.call('HSET', k_kept .. tenant, 'ended', whole(kept.ended - freed), field, whole(kept[field] - freed))
     index.keep_key(k_kept .. tenant, 1000 * end_s - now_ms)
   end
 end

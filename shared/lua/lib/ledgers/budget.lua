@@ -60,13 +60,13 @@ local function check_token_budgets(asked, seen, verdict)
   for _, of_all in ipairs({ true, false }) do
     for _, period in ipairs({ 'month', 'day' }) do
       for _, budget in ipairs(seen.budgets) do
-        local needed, most = weighted_tokens(budget, asked.prompt_tokens, asked.max_tokens), budget.most[period]
-        local used = budget[period] + budget.reserved
-        if is_exceeded(most, of_all and 0 or used, needed) then
+        local most, used = budget.most[period], of_all and 0 or budget[period] + budget.reserved
+        local needed = most and weighted_tokens(budget, asked.prompt_tokens, asked.max_tokens)
+        if is_exceeded(most, used, needed) then
           verdict.hint_ms, verdict.resets_ms = BUDGET_HINT_MS, not of_all and period_ends_ms(period) or nil
           local owner = budget.owner == asked.tenant and 'tenant' or 'group'
-          return { 'budget_exhausted', owner .. '_tokens_per_' .. period, math.floor(of_all and needed or used),
-            math.floor(most), BUDGET_HINT_MS }
+          return { reason = 'budget_exhausted', limit = owner .. '_tokens_per_' .. period,
+            value = math.floor(of_all and needed or used), max = math.floor(most), base_ms = BUDGET_HINT_MS }
         end
       end
     end

@@ -35,8 +35,8 @@ local function check_budget(asked, seen)
     local most = most_of(asked, seen)
     local spent = number(redis.call('HGET', k_spent .. usage.today(), asked.slug), 0, 0, MAX_AMOUNT)
     if most > 0 and spent + most > seen.day_cap then
-      return { 'budget_exhausted', 'spent_today', math.floor(spent), math.floor(seen.day_cap),
-        DAY_MS - now_ms % DAY_MS }
+      return { reason = 'budget_exhausted', limit = 'spent_today', value = math.floor(spent),
+        max = math.floor(seen.day_cap), base_ms = DAY_MS - now_ms % DAY_MS }
     end
   end
 end
@@ -64,25 +64,24 @@ end
 local function read_price(job)
   local day, held, prompt_price, answer_price = string.match(job.price, '^(%d%d%d%d%-%d%d%-%d%d) (%d+) (%d+) (%d+)$')
   held = number(held, nil, 0, MAX_AMOUNT)
-  if held then
-    return day, held, number(prompt_price, 0, 0, MAX_AMOUNT), number(answer_price, 0, 0, MAX_AMOUNT)
-  end
+  return held and { day = day, held = held, prompt = number(prompt_price, 0, 0, MAX_AMOUNT),
+    answer = number(answer_price, 0, 0, MAX_AMOUNT) }
 end
 
 -- Counts the cost of the tokens of one claim of a job.
 local function spend_tokens(job, prompt_tokens, answer_tokens)
-  local day, _, prompt_price, answer_price = read_price(job)
-  if day then
-    local amount = amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens)
-    spend(day, job.slug, job.tenant, amount)
+  local price = read_price(job)
+  if price then
+    local amount = amount_of(price.prompt, price.answer, prompt_tokens, answer_tokens)
+    spend(price.day, job.slug, job.tenant, amount)
     usage.add_usage(job, { cost_micro = amount })
   end
 end
 
 -- Takes back the amount held for a job that ends, or that leaves its pool.
 local function return_amount(job)
-  local day, held = read_price(job)
-  if day then
-    spend(day, job.slug, job.tenant, -held)
+  local price = read_price(job)
+  if price then
+    spend(price.day, job.slug, job.tenant, -price.held)
   end
 end

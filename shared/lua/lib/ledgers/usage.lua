@@ -16,7 +16,7 @@ local MAX_USAGE = 1e15
 
 -- Returns the day of the store's time, such as 2026-11-23.
 local function today()
-  return string.sub(rq.iso(now_ms), 1, 10)
+  return rq.date_of(now_ms)
 end
 
 -- Returns the numbers in a field, with those of `added`, by their names, as text. Numbers beyond AMOUNTS, which a newer

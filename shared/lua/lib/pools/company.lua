@@ -24,7 +24,7 @@ end
 -- crash counts for none of them as an attempt, and their company is halved. A job that ran alone has used up an
 -- attempt.
 local function note_company(jobs)
-  if #jobs < 2 or settings.read_settings('max_attempts') < 2 then
+  if #jobs < 2 or settings.read_setting('max_attempts') < 2 then
     return
   end
   for _, job in ipairs(jobs) do

@@ -44,7 +44,7 @@ end
 -- Returns the rate of a pool per second, in thousandths of a weighted token, with the pool's weight. `mu_milli` is the
 -- same with the weight of the workers' reports, and `generated_milli` the generated tokens in it, in thousandths.
 local function mu_with_weight(slug, mu_milli, generated_milli)
-  local set_weight = settings.read_settings('generated_weight')
+  local set_weight = settings.read_setting('generated_weight')
   if set_weight or mu_milli <= 0 then
     return mu_milli
   end
@@ -66,7 +66,7 @@ local function follow_fit(slug, fit_milli)
   local weight_milli = weight_of_pool(nil, stored.generated_weight_milli)
   local fit = math.max(LEAST_WEIGHT_MILLI, math.min(MOST_WEIGHT_MILLI, fit_milli or weight_milli))
   local lowest, highest = weight_milli / WEIGHT_BAND, weight_milli * WEIGHT_BAND
-  if settings.read_settings('generated_weight') or fit >= lowest and fit <= highest then
+  if settings.read_setting('generated_weight') or fit >= lowest and fit <= highest then
     if stored.weight_off_ms then
       redis.call('HDEL', key, 'weight_off_ms')
     end
