@@ -85,7 +85,6 @@ class PartsReader:
         self._n_calls = 0
 
     def feed(self, text: str) -> list[Delta]:
-        """Return the additions of a further piece to the answer, in order."""
         deltas = []
         for part in segments(text):
             if part in {CALL, REASONING, END}:
@@ -114,7 +113,6 @@ class PartsReader:
 
 
 def read_parts(text: str) -> AnswerParts:
-    """Return the parts of a whole answer."""
     parts = AnswerParts()
     for delta in PartsReader().feed(text):
         if delta.kind == "call":

@@ -55,12 +55,10 @@ def without_candidate_marks(text: str) -> str:
 
 
 def begin_mark(index: int) -> str:
-    """Return the mark before text of a candidate."""
     return f"{CANDIDATE}{index:x}"
 
 
 def end_mark(reason: str) -> str:
-    """Return the mark after the last text of a candidate that ended for this reason."""
     return ENDED + reason[0]
 
 
@@ -78,7 +76,6 @@ class CandidateReader:
         self.ended = 0
 
     def feed(self, text: str) -> list[CandidateDelta]:
-        """Return the additions of a further piece to the candidates, in order."""
         deltas = []
         for part in _MARKS.split(text):
             if part in {CANDIDATE, ENDED}:
@@ -88,7 +85,6 @@ class CandidateReader:
         return deltas
 
     def _read(self, part: str) -> list[CandidateDelta]:
-        """Return the additions of a piece without marks."""
         mark, self._mark = self._mark, ""
         deltas = []
         if mark == CANDIDATE:

@@ -21,7 +21,6 @@ class RealClock:
     """The machine's monotonic clock."""
 
     def monotonic(self) -> float:
-        """Return `time.monotonic()`, in seconds."""
         return time.monotonic()
 
 
@@ -32,7 +31,6 @@ class ManualClock:
         self._now_s = start_s
 
     def monotonic(self) -> float:
-        """Return the current time of this clock, in seconds."""
         return self._now_s
 
     def advance(self, seconds: float) -> None:

@@ -18,7 +18,6 @@ def curl_example(url: str, *, needs_key: bool, model: str = "") -> str:
 
 
 def openai_example(url: str, *, needs_key: bool, model: str) -> str:
-    """Return lines of Python that chat with the model through the openai package."""
     key = 'os.environ["PENSTOCK_API_KEY"]' if needs_key else '"any"'
     return (
         f"{'import os' + chr(10) if needs_key else ''}"

@@ -19,7 +19,6 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is `localhost` or a loopback address."""
     return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 

@@ -48,7 +48,6 @@ def _parse_mark(mark: bytes | None) -> tuple[int, int, int]:
 
 
 def _after(machine_us: int, mark_us: int, ahead_us: int, lost_us: int) -> int:
-    """Return the store's time in µs, given the clock of the store's machine."""
     passed_us = machine_us + ahead_us - mark_us
     if passed_us < 0:
         return mark_us + _MARK_EVERY_US

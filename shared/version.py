@@ -18,7 +18,6 @@ def package_version() -> str:
 
 
 def version_text() -> str:
-    """Return the version and, if it is known, the commit."""
     version, commit = package_version(), _commit()
     shown = "(not installed)" if version == "0" else version
     return f"penstock {shown} (commit {commit})" if commit else f"penstock {shown}"

@@ -57,7 +57,6 @@ class WorkerPlace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one worker and return its exit code."""
     # libgomp reads this when it is loaded. Without it, the busy-waiting threads of two engines that share few cores
     # would starve each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

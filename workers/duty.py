@@ -56,7 +56,6 @@ class Duty:
         self._faults = 0
 
     def start(self) -> None:
-        """Start the thread. The first pass runs at once."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -65,7 +64,6 @@ class Duty:
             self._wake.set()
 
     def request_stop(self) -> None:
-        """Ask the duty to start no further pass, and return at once."""
         self._stopping.set()
         self._wake.set()
 

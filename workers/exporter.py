@@ -42,7 +42,6 @@ class MetricsCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one metric family for each metric."""
         for name, (kind, text, value) in self._read().items():
             family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
             yield family(name, text, value=value)
@@ -140,13 +139,11 @@ class Exporter:
         self._thread = threading.Thread(target=serve, args=(_POLL_S,), name="exporter", daemon=True)
 
     def start(self) -> None:
-        """Start to serve requests on a background thread."""
         self._thread.start()
         host, port = self._server.server_address[:2]
         log.info("worker.exporter", address=f"{host!s}:{port}")
 
     def stop(self) -> None:
-        """Stop serving and close the socket."""
         self._server.shutdown()
         self._server.server_close()
 

@@ -54,7 +54,6 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
 
@@ -182,7 +181,6 @@ class _Reader:
 
 
 def _read_counts(reader: _Reader) -> tuple[int, int]:
-    """Return the number of metadata values and the number of tensors."""
     magic = reader.take(4, "the magic number")
     if magic != b"GGUF":
         raise HeaderFault(f"{reader.name} is not a GGUF file: it begins with {magic!r}, not b'GGUF'")

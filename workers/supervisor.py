@@ -229,7 +229,6 @@ class Supervisor:
         self._store_away |= self._claimer.claim_pending and self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S
 
     def _drained(self, began_s: float) -> bool:
-        """Return whether a drain that began at `began_s` has nothing left to wait for."""
         if len(self._claimed_jobs) or self._delivery.has_unsent:
             return False
         return not self._claimer.claim_pending or self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S

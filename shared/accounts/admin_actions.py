@@ -83,7 +83,6 @@ def record(client: redis.Redis, actor: Actor, what: str, on: str) -> None:
 
 
 def log_action(actor: Actor, what: str, on: str) -> None:
-    """Write the event `admin.action` to this process's log."""
     log.info("admin.action", **_fields(actor, what, on))
 
 

@@ -86,7 +86,6 @@ class ApiKeys:
         return self.find(digest_of(key), now_ms)
 
     def find(self, digest: str, now_ms: int | None = None) -> KeyRecord | None:
-        """Return the record of the key with this digest, or None as in `lookup`."""
         stored, store_ms = read_with_time(self._client, lambda pipe: pipe.hget(keys.keys(), digest))
         if stored is None:
             return None

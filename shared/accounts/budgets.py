@@ -48,7 +48,6 @@ class Budget:
         return self.counted_tokens + self.reserved_tokens
 
     def as_dict(self) -> dict[str, int | str]:
-        """Return the fields by name, and `left_tokens`."""
         left = max(0, self.max_tokens - self.used_tokens)
         return {**vars(self), "left_tokens": left}
 
@@ -61,7 +60,6 @@ class Budgets:
         self._tenants, self._groups = Tenants(client), Groups(client)
 
     def of_tenant(self, tenant: str) -> list[Budget]:
-        """Return the tenant's budgets, and those of the group that its policy names."""
         today, (record,) = self._read([keys.tenant(tenant)])
         policy = self._tenants.parse(tenant, record)[0]
         found = list(_budgets("tenant", tenant, policy, record, today))
@@ -71,7 +69,6 @@ class Budgets:
         return found
 
     def read_all(self) -> list[Budget]:
-        """Return all budgets, those of tenants first, sorted by name."""
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1)
             named: Any = self._client.smembers(keys.groups())
@@ -108,7 +105,6 @@ def _budgets(
     record: Mapping[Any, Any],
     today: date,
 ) -> Iterator[Budget]:
-    """Yield the budgets of one owner."""
     if policy is None:
         return
     stored = {text(field): text(value) for field, value in record.items()}.get("budget", "")

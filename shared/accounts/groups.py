@@ -87,7 +87,6 @@ class Groups(StoredPolicies[GroupPolicy]):
             return bool(pipe.execute()[0])
 
     def list(self) -> tuple[GroupEntry, ...]:
-        """Return all groups, sorted by name."""
         members = _tenants_of_groups(self._client)
         return tuple(
             GroupEntry(name, self.parse(name, stored)[0] or GroupPolicy(), len(members.get(name, [])))
@@ -109,7 +108,6 @@ class Groups(StoredPolicies[GroupPolicy]):
 
 
 def _tenants_of_groups(client: redis.Redis) -> dict[str, list[str]]:
-    """Return the tenants of each group, by their policies."""
     with store_faults(client):
         raw: Any = client.zrange(keys.tenants(), 0, -1)
         with client.pipeline(transaction=False) as pipe:

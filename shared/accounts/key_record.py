@@ -45,7 +45,6 @@ class KeyRecord:
         return self.expires_ms is not None and now_ms >= self.expires_ms
 
     def may_act_as(self, tenant: str) -> bool:
-        """Return whether a request with this key may be made for `tenant`."""
         return tenant == self.tenant or (self.act_as is not None and fnmatch.fnmatchcase(tenant, self.act_as))
 
 

@@ -64,7 +64,6 @@ class StoredPolicies(ABC, Generic[_Policy]):
         """Add further writes to a transaction, and to `unset` further fields that it has to delete."""
 
     def get(self, name: str) -> _Policy | None:
-        """Return the policy; None for a tenant or group without one."""
         return self.read(name)[0]
 
     def read(self, name: str) -> tuple[_Policy | None, tuple[str, ...]]:
@@ -188,5 +187,4 @@ def _describe(values: Mapping[str, Value | None]) -> str:
 
 
 def _describe_changes(changes: Mapping[str, Value | None]) -> str:
-    """Return the fields of a policy that were changed, for the record of an action."""
     return " ".join(f"{name}={'default' if value is None else value}" for name, value in changes.items())

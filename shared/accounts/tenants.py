@@ -101,7 +101,6 @@ class Tenants(StoredPolicies[TenantPolicy]):
         return frozenset(disabled)
 
     def add(self, name: str, policy: TenantPolicy) -> bool:
-        """Give the tenant a policy, as `set` does, unless it has one. Return whether it had none."""
         self._check_group(policy.group)
         return super().add(name, policy)
 
@@ -167,7 +166,6 @@ class Tenants(StoredPolicies[TenantPolicy]):
         return f"tenant {tenant!r} is new" + (f"; did you mean {close[0]!r}?" if close else "")
 
     def list(self) -> tuple[TenantEntry, ...]:
-        """Return all tenants that have a policy or have had a job admitted, sorted by name."""
         scores = self._scores()
         return tuple(
             TenantEntry(name, self.parse(name, stored)[0], abs(int(scores[name])) or None)

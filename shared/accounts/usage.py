@@ -50,7 +50,6 @@ class Amounts:
     cost_micro: int = 0
 
     def __add__(self, other: "Amounts") -> "Amounts":
-        """Return the sums."""
         return Amounts(*(getattr(self, row.name) + getattr(other, row.name) for row in fields(Amounts)))
 
     @property
@@ -59,7 +58,6 @@ class Amounts:
         return self.succeeded + self.failed + self.canceled + self.expired
 
     def as_dict(self) -> dict[str, int]:
-        """Return `requests` and all amounts, by name."""
         return {"requests": self.requests, **vars(self)}
 
 
@@ -100,7 +98,6 @@ class UsageRecords:
         return [_row(day, text(name), text(raw)) for name, raw in stored.items() if text(name) != _TOTAL]
 
     def read(self, days: Iterable[date]) -> Iterator[UsageRow]:
-        """Yield the rows of these days."""
         for day in days:
             yield from self.read_day(day)
 
@@ -145,7 +142,6 @@ def days_between(first: date, last: date, *, most: int = KEPT_DAYS) -> list[date
 
 
 def sum_by(dimensions: Sequence[str], rows: Iterable[UsageRow]) -> dict[tuple[str, ...], Amounts]:
-    """Return the sums of the rows by the values of these dimensions, sorted."""
     sums: dict[tuple[str, ...], Amounts] = {}
     for row in rows:
         group = tuple(str(getattr(row, name)) for name in dimensions)

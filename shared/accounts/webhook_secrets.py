@@ -94,7 +94,6 @@ class WebhookSecrets:
             return ()
 
     def owners(self) -> frozenset[str]:
-        """Return the tenants that have a secret."""
         try:
             with store_faults(self._client):
                 names: Any = self._client.hkeys(keys.webhook_secrets())

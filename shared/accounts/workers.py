@@ -57,7 +57,6 @@ class Workers:
         self._actor = actor or local_actor()
 
     def names(self) -> list[str]:
-        """Return the names of the registered workers, sorted."""
         with store_faults(self._client):
             raw: Any = self._client.zrange(keys.workers(), 0, -1)
             found = sorted(text(name) for name in raw)
@@ -94,7 +93,6 @@ class Workers:
             pipe.execute()
 
     def resume_all(self) -> None:
-        """Remove the mark of the system and those of all workers."""
         names = self.names()
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hdel(keys.config(), _SYSTEM_MARK, _STOP_MARK)
@@ -129,7 +127,6 @@ class Workers:
             self._client.transaction(remove_marks, keys.config())
 
     def is_system_draining(self) -> bool:
-        """Return whether the system is marked."""
         with store_faults(self._client):
             return bool(self._client.hget(keys.config(), _SYSTEM_MARK) == b"1")
 

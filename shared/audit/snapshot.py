@@ -101,8 +101,6 @@ def _groups(client: redis.Redis, slugs: list[str]) -> list[str]:
 
 
 def _queues_of_tenants(client: redis.Redis, tenants: list[str]) -> list[tuple[str, str]]:
-    """Return the pair (tenant, model slug) for each queue of these tenants that has queued jobs."""
-
     def add_reads(pipe: Any) -> None:
         for tenant in tenants:
             pipe.smembers(keys.lists(tenant))

@@ -14,7 +14,6 @@ _RESERVED = re.compile(r"[0-9-]{10} [0-9]+ [0-9]+ ([0-9]+)")
 
 
 def check_tenants(snapshot: StoreSnapshot) -> Iterator[str]:
-    """Check the sums in the tenants' records, and the tenants' bounds on queued jobs."""
     for tenant, fields in snapshot.tenants.items():
         mine = [record for record in snapshot.records.values() if record.get("penstock_tenant") == tenant]
         waiting = [record for record in mine if record.get("penstock_state") == "queued"]
@@ -56,7 +55,6 @@ def check_budgets(snapshot: StoreSnapshot) -> Iterator[str]:
 
 
 def check_groups(snapshot: StoreSnapshot) -> Iterator[str]:
-    """Check the sums in the groups' records."""
     expected = {group: Counter({"waiting": 0, "waiting_tokens": 0, "waiting_mwt": 0}) for group in snapshot.groups}
     for record in snapshot.records.values():
         slug = record.get("penstock_slug", "")
@@ -110,7 +108,6 @@ def _check_queued(snapshot: StoreSnapshot, slug: str, queued: list[dict[str, str
 
 
 def _check_rows(snapshot: StoreSnapshot, slug: str, running: list[dict[str, str]]) -> Iterator[str]:
-    """Check how many jobs of a pool compute and how many are paused."""
     rows = Counter[str]()
     for record in running:
         tenant, group = record.get("penstock_tenant", ""), record.get("penstock_group", "")
@@ -126,12 +123,10 @@ def _check_rows(snapshot: StoreSnapshot, slug: str, running: list[dict[str, str]
 
 
 def is_paused(record: dict[str, str]) -> bool:
-    """Return whether a job's record says that it runs and is paused."""
     return record.get("penstock_state") == "running" and number_in(record, "paused_since_ms") > 0
 
 
 def check_bytes(snapshot: StoreSnapshot) -> Iterator[str]:
-    """Check the bytes that are counted for each tenant's jobs."""
     for tenant, fields in snapshot.kept.items():
         wrong = sorted(name for name, value in fields.items() if not is_integer(value))
         if wrong:

@@ -61,7 +61,6 @@ class BatchClient(DoorClient):
         return _checked(self.send("POST", "/v1/batches", body, {"Idempotency-Key": str(uuid.uuid4())}))
 
     def cancel(self, batch_id: str) -> Json:
-        """Ask for the end of a batch, and return it."""
         return _checked(self.send("POST", f"{_path(batch_id)}/cancel"))
 
     def follow(self, batch_id: str) -> Iterator[Json]:
@@ -108,7 +107,6 @@ class BatchClient(DoorClient):
             draft.unlink(missing_ok=True)
 
     def delete_file(self, file_id: str) -> None:
-        """Delete a file."""
         _checked(self.send("DELETE", f"/v1/files/{urllib.parse.quote(file_id, safe='')}"))
 
     def _download_once(self, file_id: str, draft: Path) -> None:

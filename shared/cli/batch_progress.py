@@ -47,16 +47,13 @@ class BatchProgress:
             self._bar.stop()
 
     def show_again(self) -> None:
-        """Show the bar after `hide`."""
         if self._bar is not None:
             self._bar.start()
 
     def show_upload(self, sent: int, total: int) -> None:
-        """Show how much of the file has been sent."""
         self._show("upload", sent, total, f"{sent:,} of {total:,} bytes")
 
     def show_batch(self, batch: dict[str, Any]) -> None:
-        """Show the batch's status and how many of its lines have an answer."""
         counts = batch.get("request_counts") or {}
         done = int(counts.get("completed") or 0) + int(counts.get("failed") or 0)
         text = f"{done:,} of {counts.get('total') or 0:,} lines"

@@ -65,7 +65,6 @@ class JobClient(DoorClient):
         raise AssertionError("unreachable: itertools.count() never ends")
 
     def get_job(self, job_id: str) -> Json:
-        """Return the job in its current state."""
         return self._require_job(self._job_or_yield(self.send("GET", _path(job_id))))
 
     def cancel(self, job_id: str) -> Json:

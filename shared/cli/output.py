@@ -56,7 +56,6 @@ def _write_json(value: Any, *, indent: int | None) -> None:
 
 
 def write_bytes(data: bytes) -> None:
-    """Write to stdout as it is, and flush."""
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
@@ -105,7 +104,6 @@ def write_table(
 
 
 def _draw_unbroken(lines: Sequence[Sequence[str]], styles: dict[str, str]) -> None:
-    """Draw the lines as a table. The first line has the names of the columns."""
     from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text

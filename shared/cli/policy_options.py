@@ -122,7 +122,6 @@ def policy_command(names: tuple[str, ...]) -> Callable[[Callable[..., None]], Ca
 
 
 def print_policy(kind: str, name: str, policy: "TenantPolicy | GroupPolicy", *, json: bool) -> None:
-    """Print the policy of a tenant or a group, as `kind` says."""
     if json:
         output.write_json({kind: name, "policy": asdict(policy)})
         return
@@ -132,7 +131,6 @@ def print_policy(kind: str, name: str, policy: "TenantPolicy | GroupPolicy", *, 
 
 
 def display_value(name: str, value: object) -> object:
-    """Return the value of a policy's field as a table shows it."""
     if name == "max_deadline_ms" and isinstance(value, int):
         return format_duration(value)
     if isinstance(value, bool):

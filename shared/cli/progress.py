@@ -38,7 +38,6 @@ class Progress:
             self._status.stop()
 
     def show_yield(self, refusal: YieldAnswer) -> None:
-        """Show that the door answered `yield` and when the client will retry."""
         self._show("yield", f"{refusal.message}; retrying in {format_duration(refusal.retry_hint_ms)}")
 
     def show_job(self, job: dict[str, Any]) -> None:

@@ -77,7 +77,6 @@ def door_client(tenant: str | None = None) -> "JobClient":
 
 
 def batch_client(tenant: str | None = None) -> "BatchClient":
-    """Return a client for files and batches, as `door_client` does for jobs."""
     from shared.cli.batch_client import BatchClient
 
     settings = load()

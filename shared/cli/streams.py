@@ -19,7 +19,6 @@ class OutputError(PenstockError):
 
 
 def describe_lost(error: OutputError | BrokenPipeError) -> str:
-    """Return why something was not written."""
     return "the program that reads stdout has ended" if isinstance(error, BrokenPipeError) else str(error)
 
 

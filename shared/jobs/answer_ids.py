@@ -58,5 +58,4 @@ class AnswerIds:
 
 
 def unpack(packed: bytes) -> tuple[int, ...]:
-    """Return the ids that the script claim hands to a worker."""
     return struct.unpack(f"<{len(packed) // _ID_BYTES}I", packed)

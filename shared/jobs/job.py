@@ -134,7 +134,6 @@ class ClaimedJob:
 
     @property
     def held(self) -> ClaimRef:
-        """The reference to this claim."""
         return ClaimRef(self.id, self.token)
 
     @property
@@ -208,7 +207,6 @@ class Ending:
 
     @property
     def claim(self) -> ClaimRef:
-        """The claim under which the worker ran the job."""
         return ClaimRef(self.id, self.token)
 
     def result_json(self) -> str:
@@ -287,7 +285,6 @@ class JobView:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The client's own values."""
         values: dict[str, str] = self.shown.get("metadata", {})
         return values
 

@@ -44,7 +44,6 @@ def pack(logprobs: list[list[Any]]) -> Any:
 
 
 def unpack(stored: Any) -> list[list[Any]] | None:
-    """Return the engine's form of stored logprobs, whatever their version; None if no readable logprobs are stored."""
     if stored is None or isinstance(stored, list):
         return stored
     if not isinstance(stored, dict) or stored.get("version") != VERSION:

@@ -49,18 +49,15 @@ class PromptWeights:
         return " ".join(f"{weight:.4g}" for weight in (*self.text, *self.chat))
 
     def text_tokens(self, text: str) -> float:
-        """Return the estimated number of tokens of a text."""
         size = len(text.encode())
         return max(_sum(self.text, text_counts(text)), size / MAX_BYTES_PER_TOKEN)
 
     def chat_tokens(self, payload: Mapping[str, Any]) -> float:
-        """Return the estimated number of tokens of a chat's prompt."""
         texts = sum(map(self.text_tokens, message_texts(payload)))
         return texts + _sum(self.chat, chat_counts(payload, self.text_tokens))
 
 
 def read_weights(published: str) -> PromptWeights | None:
-    """Return the weights that a worker has published, or None if they have another form."""
     try:
         weights = tuple(map(float, published.split()))
     except ValueError:
@@ -71,7 +68,6 @@ def read_weights(published: str) -> PromptWeights | None:
 
 
 def text_counts(text: str) -> list[float]:
-    """Return how often the shapes occur in a text."""
     raw = text.encode()
     whole = len(raw)
     if whole > _MAX_BYTES:

@@ -31,7 +31,6 @@ def request_texts(payload: Mapping[str, Any], *, with_reasoning: bool = True) ->
 
 
 def token_ids(payload: Mapping[str, Any]) -> int:
-    """Return how many tokens of the prompts or of the inputs are given as ids."""
     given = payload.get("input", payload.get("prompts", ()))
     return sum(len(item) for item in given if not isinstance(item, str))
 
@@ -43,7 +42,6 @@ def attachments(payload: Mapping[str, Any]) -> int:
 
 
 def message_texts(payload: Mapping[str, Any], *, with_reasoning: bool = True) -> list[str]:
-    """Return the text of each message, with its calls of tools as JSON."""
     texts = [_message_text(message) for message in payload["messages"]]
     return list(map(str.__add__, texts, _reasoning_texts(payload["messages"]))) if with_reasoning else texts
 
@@ -56,7 +54,6 @@ def shown_tools(payload: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def compact(value: Any) -> str:
-    """Return a value as JSON without spaces."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

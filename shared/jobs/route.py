@@ -123,7 +123,6 @@ class Route:
             raise ConfigError(f"route={self.name!r} has a share for each pool; one pool must take the other requests")
 
     def dump(self) -> str:
-        """Return the JSON that is stored."""
         return json.dumps({"pools": [step.as_dict() for step in self.steps]}, separators=(",", ":"))
 
 

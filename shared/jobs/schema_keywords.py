@@ -283,7 +283,6 @@ def _plain_nodes(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _schemas_in(name: str, value: Any) -> Iterable[Any]:
-    """Return what may be schemas in the value of a keyword that contains schemas."""
     if isinstance(value, list):
         return value if name in _LISTS else ()
     if isinstance(value, dict):

@@ -60,7 +60,6 @@ class TenantPolicy:
             raise ConfigError(f"default_model={self.default_model!r} is not among models={','.join(self.models)!r}")
 
     def may_use(self, model: str) -> bool:
-        """Return whether the tenant may use the model with this served name."""
         return self.models is None or model in self.models
 
 

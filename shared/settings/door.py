@@ -126,7 +126,6 @@ class DoorSettings:
 
     @property
     def listen_host_port(self) -> tuple[str, int]:
-        """`PENSTOCK_LISTEN` as (host, port)."""
         return host_port(self.listen)
 
 
@@ -195,7 +194,6 @@ class GateSettings:
 
     @property
     def gate_host_port(self) -> tuple[str, int]:
-        """The gate's address as (host, port)."""
         return host_port(self.gate_address)
 
     @property

@@ -104,5 +104,4 @@ class QueueSettings:
 
     @property
     def preempts(self) -> bool:
-        """Whether running jobs are paused in favor of others."""
         return self.preemption == "on" or (self.preemption == "auto" and self.fairness == "tokens")

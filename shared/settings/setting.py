@@ -86,7 +86,6 @@ class Setting:
 
     @property
     def auto(self) -> bool:
-        """Whether the value may be `auto`."""
         return self.default == AUTO
 
     def shown(self, value: Value) -> str:

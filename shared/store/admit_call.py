@@ -42,13 +42,11 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
 
 
 def quote_call(job: NewJob) -> Call:
-    """Return the arguments of quote."""
     request_bytes, metadata_bytes = (len(_json(value).encode()) for value in (job.payload, job.request.metadata))
     return _asked(job) | {"request_bytes": request_bytes, "metadata_bytes": metadata_bytes}
 
 
 def _asked(job: NewJob) -> Call:
-    """Return the arguments that both scripts have."""
     pool = _pool_of(job)
     return {
         "id": job.id,

@@ -43,7 +43,6 @@ class RestartLoop:
         return sum(crash.why != SILENT for crash in self.crashes) >= MANY
 
     def sentence(self) -> str:
-        """Say what has happened."""
         lives = [crash.life_ms / 1000 for crash in self.crashes]
         last = self.crashes[0]
         return (

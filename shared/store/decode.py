@@ -62,12 +62,10 @@ def refused(answer: list[Any]) -> Refused:
 
 
 def settled(word: str, rest: list[Any]) -> Settled:
-    """Decode the answer of the settle script."""
     return Settled(SettleAnswer(word), Outcome(text(rest[0])) if rest else None)
 
 
 def swept(answer: list[Any]) -> Swept:
-    """Decode the answer of the sweep script."""
     repairs, next_start, sets_agree, active_sets, notices = answer
     return Swept(
         repairs,
@@ -108,7 +106,6 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
 
 
 def exchange(answer: list[Any], token: str) -> ClaimReply:
-    """Decode the answer of the claim script."""
     started, resume, pause, lost, ask_in_ms = answer
     return ClaimReply(
         [claimed(entry, token) for entry in started],
@@ -196,7 +193,6 @@ def _changes(max_tokens: int, cut_to: int, tier: int) -> tuple[Change, ...]:
 
 
 def snapshot(answer: list[Any]) -> Snapshot:
-    """Decode the answer of the snapshot script."""
     now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, *rest = answer
     live_models, live_workers, capacity_wtps, ahead_ms, loads = rest
     config = pairs(raw_config)
@@ -224,7 +220,6 @@ def snapshot(answer: list[Any]) -> Snapshot:
 
 
 def overview(answer: list[Any]) -> Overview:
-    """Decode the answer of the overview script."""
     inflight, set_bound, workers, raw_slots, places, draining, none_lasts = answer
     slots = integer(text(raw_slots))
     max_inflight = _max_inflight(text(set_bound), slots, integer(text(places)))

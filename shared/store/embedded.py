@@ -94,7 +94,6 @@ class EmbeddedStore:
         return store
 
     def alive(self) -> bool:
-        """Return whether the server process is running."""
         if self._process is not None:
             return self._process.poll() is None
         return not self._server_lock_is_free()

@@ -53,7 +53,6 @@ def split_statements(library: str) -> list[Statement]:
 
 @cache
 def _defined(library: str) -> frozenset[str]:
-    """Return the names that a library defines."""
     return frozenset(name for statement in split_statements(library) for name in statement.defines)
 
 

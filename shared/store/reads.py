@@ -92,7 +92,6 @@ class StoreReads:
         return payload if isinstance(payload, dict) else None
 
     def kept_request_bytes(self, job_id: str) -> int:
-        """Return the length of the payload that `kept_request` would read."""
         with store_faults(self.client):
             try:
                 return int(self.client.strlen(keys.payload(job_id)))

@@ -180,7 +180,6 @@ class Reaped:
 
     @property
     def moved(self) -> int:
-        """The total number of jobs that the call moved."""
         return self.expired + self.requeued + self.failed + self.canceled
 
 

@@ -57,7 +57,6 @@ def encode(job: NewJob, result_ttl_s: int) -> list[str | bytes | int]:
 
 @cache
 def _template(result_ttl_s: int) -> dict[str, str | bytes | int]:
-    """Return the fields of the record that RQ creates for a sample job."""
     # RQ requires a client for the queue, but does not use the client to create a record.
     queue = Queue("template", connection=redis.Redis(), serializer=JSONSerializer)
     record = queue.create_job(

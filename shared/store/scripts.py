@@ -159,12 +159,10 @@ def load(name: str) -> Script:
 
 
 def names() -> list[str]:
-    """Return the names of all scripts."""
     return sorted(entry.name[:-4] for entry in files("shared").joinpath("lua").iterdir() if entry.name.endswith(".lua"))
 
 
 def _key_function(name: str) -> str:
-    """Return the Lua code that defines `k_<name>` for a key with a suffix."""
     key = keys.TABLE[name]
     return f"local function k_{name}(part) return '{key.prefix}' .. part .. '{key.suffix}' end"
 

@@ -32,7 +32,6 @@ class ClaimedWebhook:
 
     @property
     def url(self) -> str:
-        """Where it is sent."""
         return self.fields.get("url", "")
 
     @property
@@ -106,7 +105,6 @@ class Webhooks:
         return self._zcard(keys.webhook_due(tenant))
 
     def pending(self) -> Pending:
-        """Return the number of all webhooks that are not told yet, and the age of the oldest."""
         count = self._zcard(keys.webhooks())
         with store_faults(self._client):
             oldest: Any = self._client.zrange(keys.webhooks(), 0, 0, withscores=True) if count else []

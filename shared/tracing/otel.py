@@ -38,11 +38,9 @@ class OtelSpan:
         self.traceparent = carrier.get(_FIELD, parent)
 
     def set(self, attributes: Attributes, /) -> None:
-        """Add attributes."""
         self._span.set_attributes(_given(attributes))
 
     def end(self, error: str = "", /, *, at_ns: int | None = None) -> None:
-        """End the span, now or at a time in ns since the epoch."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -76,14 +74,12 @@ class OtelTraces:
     def begin(
         self, name: SpanName, parent: str, attributes: Attributes = NO_ATTRIBUTES, /, *, serves: bool = False
     ) -> OtelSpan:
-        """Begin a span, as Traces says."""
         kind = trace.SpanKind.SERVER if serves else trace.SpanKind.INTERNAL
         return self._begin(name, parent, attributes, kind)
 
     def record(
         self, name: SpanName, parent: str, times_ns: tuple[int, int], attributes: Attributes = NO_ATTRIBUTES, /
     ) -> str:
-        """Write a span that has ended, as Traces says."""
         begun_ns, ended_ns = times_ns
         span = self._begin(name, parent, attributes, trace.SpanKind.INTERNAL, begun_ns)
         span.end(str(attributes.get(Attribute.ERROR) or ""), at_ns=max(begun_ns, ended_ns))

@@ -31,7 +31,6 @@ class Sums:
     due: Mapping[str, float] = field(default_factory=dict)
 
     def ratios(self) -> dict[str, float]:
-        """Return served over due, by tenant label."""
         return {label: self.served.get(label, 0.0) / tokens for label, tokens in self.due.items() if tokens > 0}
 
     def part(self, label: str) -> tuple[float, float] | None:
@@ -118,7 +117,6 @@ def _growth(earlier: Mapping[tuple[str, str], int], later: Mapping[tuple[str, st
 
 
 def _served(snapshot: "Snapshot") -> dict[tuple[str, str], int]:
-    """Return the counter of served tokens by tenant label and model."""
     served = {}
     for name, tokens in snapshot.stats.items():
         if name.startswith("served|"):

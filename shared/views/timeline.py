@@ -56,7 +56,6 @@ def timeline(job: dict[str, Any], now_ms: float) -> list[TimelineStep]:
 
 
 def _run(job: dict[str, Any], claimed_ms: int, now_ms: float, paused_ms: int) -> list[TimelineStep]:
-    """Return the stages of the last claim."""
     usage = job.get("usage") or {}
     steps = []
     if usage.get("start_ms"):

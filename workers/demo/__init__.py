@@ -7,5 +7,4 @@ DEMO_MODEL_NAME = "penstock-demo"
 
 
 def demo_model_path() -> Path:
-    """Return the path of the trained demo model in the installed package, whether or not the file exists."""
     return Path(__file__).with_name(f"{DEMO_MODEL_NAME}.gguf")

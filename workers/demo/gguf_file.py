@@ -57,7 +57,6 @@ class ModelShape:
 
     @property
     def head_width(self) -> int:
-        """Number of elements of one attention head."""
         return self.n_embd // self.n_head
 
     @property

@@ -49,7 +49,6 @@ class HeldJob:
 
     @property
     def claim(self) -> ClaimRef:
-        """The claim under which the job is held."""
         return self.claimed.held
 
     def row_ms(self, now_s: float) -> int | None:
@@ -142,13 +141,11 @@ class ClaimedJobs:
             return self._by_id.get(job_id)
 
     def jobs(self) -> list[HeldJob]:
-        """Return every held job."""
         with self._lock:
             return list(self._by_id.values())
 
     @property
     def paused(self) -> int:
-        """Number of held jobs that are paused."""
         return sum(held_job.paused_since_s is not None for held_job in self.jobs())
 
     @property
@@ -163,7 +160,6 @@ class ClaimedJobs:
         return sum(held_job.paused_since_s is None for held_job in self.jobs())
 
     def held(self) -> list[ClaimRef]:
-        """Return the claim of every held job."""
         return [held_job.claim for held_job in self.jobs()]
 
     def progress(self, prefill_tps: float) -> dict[str, Progress]:

@@ -58,7 +58,6 @@ class Heartbeat:
         return min(self._claimed_jobs.computing, self._engine.slots)
 
     def report(self) -> HeartbeatReport:
-        """Return a report of the worker's current state."""
         free, stats = self._engine.free_capacity(), self._engine.stats
         busy = self._busy
         changing: dict[str, str | int | float] = {
@@ -158,7 +157,6 @@ class WorkerStatus:
         self.heartbeat: Heartbeat | None = None
 
     def state(self) -> str:
-        """Return `loading`, `serving` or `draining`."""
         if self.heartbeat is None:
             return "loading"
         return "draining" if self.heartbeat.draining else "serving"

@@ -21,7 +21,6 @@ class JobSpans:
         self._traces, self._worker, self._clock, self._now_ns = traces, worker, clock, now_ns
 
     def claimed(self, held_job: HeldJob) -> None:
-        """Write how long the job was queued before this claim."""
         if not self._traces.is_on:
             return
         job, claimed_ns = held_job.claimed, self._at(held_job.claimed_s)
@@ -68,5 +67,4 @@ class JobSpans:
         return self._at(begun_s), self._at(ended_s)
 
     def _at(self, clock_s: float) -> int:
-        """Convert a time of the clock to ns since the epoch."""
         return self._now_ns() - round((self._clock.monotonic() - clock_s) * 1e9)

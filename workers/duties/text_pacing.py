@@ -48,7 +48,6 @@ class _PendingText:
     ids: AnswerIds | None = None
 
     def take(self, claim: ClaimRef) -> Chunk:
-        """Return everything that has not been sent yet as one chunk."""
         packed = NOTHING if self.ids is None else self.ids.add(self.tokens, self.completion_tokens)
         chunk = Chunk(claim, "".join(self.parts), self.completion_tokens, packed)
         self.parts.clear()
@@ -73,7 +72,6 @@ class FreshTokens:
         return count
 
     def forget(self, claim: ClaimRef) -> None:
-        """Forget a job that has ended."""
         self._counts.pop(claim, None)
 
 
@@ -128,7 +126,6 @@ class TextPacing:
         self._unconfirmed.clear()
 
     def forget(self, claim: ClaimRef) -> None:
-        """Discard the text of a job that has ended or that this worker no longer holds."""
         self._pending.pop(claim, None)
         self._unconfirmed = [chunk for chunk in self._unconfirmed if chunk.claim != claim]
 

@@ -61,11 +61,9 @@ class _TimePerToken:
 
     @property
     def mean_ms(self) -> float:
-        """The mean, or 0 if nothing is known."""
         return self._ms / self._tokens if self._tokens else 0.0
 
     def add(self, tokens: int, took_ms: float) -> None:
-        """Add the tokens of one job and the time that they took together."""
         if self._tokens:
             took_ms = min(took_ms, _MAX_TIMES_MEAN * self.mean_ms * tokens)
         self._tokens, self._ms = _KEEP * self._tokens + tokens, _KEEP * self._ms + took_ms

@@ -131,7 +131,6 @@ class Facts:
         )
 
     def as_dict(self) -> dict[str, str | int | float]:
-        """Return the fields as a dict, as they are sent with a heartbeat."""
         return asdict(self)
 
 

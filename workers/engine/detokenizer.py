@@ -34,17 +34,14 @@ class Detokenizer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string has ended the answer."""
         return bool(self.stopped_by)
 
     @property
     def text(self) -> str:
-        """All text returned so far."""
         return "".join(self._returned)
 
     @property
     def whole_text(self) -> str:
-        """The text of the answer so far, with the text that is held back."""
         return self.text + ("" if self.stopped else self._held)
 
     @property

@@ -85,7 +85,6 @@ class Helpers:
         return None
 
     def close(self) -> None:
-        """End the helper processes."""
         with self._lock:
             self._closed = True
             _kill_all(self._idle)
@@ -117,7 +116,6 @@ class _Helper:
 
     @property
     def runs(self) -> bool:
-        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def ask(self, line: bytes) -> Any:
@@ -167,7 +165,6 @@ class _Helper:
         return code
 
     def kill(self) -> None:
-        """End the process."""
         self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

@@ -75,36 +75,28 @@ class Engine:
         self.on_ending = on_ending
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         return prepare_within_context(self.backend, spec)
 
     def submit(self, job: Prepared) -> None:
-        """Pass a job to the engine, which emits exactly one Ended event for it. May be called from any thread."""
         self._inbox.put(job)
 
     def cancel(self, key: ClaimRef, *, drop: bool = False) -> None:
-        """Ask the engine to end a job within one step, if it has not ended yet. May be called from any thread."""
         self._inbox.cancel(key, drop=drop, requested_s=self._clock.monotonic())
 
     def pause(self, key: ClaimRef) -> bool:
-        """Ask the engine to pause a job: see `JobEngine.pause`. May be called from any thread."""
         return self._inbox.pause(key)
 
     def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:
-        """Ask the engine to continue a paused job: see `JobEngine.resume`. May be called from any thread."""
         return self._inbox.resume(key, if_free=if_free)
 
     def recall(self) -> None:
-        """Ask the engine to return the jobs without a slot within one step. May be called from any thread."""
         self._inbox.recall()
 
     @property
     def slots(self) -> int:
-        """The number of slots, which does not change."""
         return self.facts.slots
 
     def free_capacity(self) -> FreeCapacity:
-        """Return how many slots and cells are free, and how many slots soon will be. May be called from any thread."""
         return self._inbox.free_capacity()
 
     def note_demand(self) -> None:
@@ -131,7 +123,6 @@ class Engine:
         return took_in or bool(batch)
 
     def run(self, stop: threading.Event) -> None:
-        """Run steps until `stop` is set and `wake` was called. Then end the remaining sequences as dropped."""
         while not stop.is_set():
             if self.step() or self._queue or self._running:
                 continue
@@ -147,7 +138,6 @@ class Engine:
         self._table.check_idle()
 
     def wake(self) -> None:
-        """Wake up an idle `run`, so that it checks its stop event. May be called from any thread."""
         self._inbox.wake()
 
     def drop_all(self) -> None:

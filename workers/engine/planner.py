@@ -71,7 +71,6 @@ class BatchPlan:
 
     @property
     def prompt_tokens(self) -> int:
-        """Total number of prompt tokens."""
         return sum(n for _, n in self.prompts)
 
     def __bool__(self) -> bool:

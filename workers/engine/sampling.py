@@ -69,7 +69,6 @@ class Sampling:
 
     @property
     def penalizes(self) -> bool:
-        """Whether any penalty is turned on."""
         return (self.repeat_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 

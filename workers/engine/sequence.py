@@ -77,7 +77,6 @@ class Sequence(GrowingAnswer):
 
     @property
     def has_computed(self) -> bool:
-        """Whether the sequence has or had a slot in this attempt."""
         return self.slot >= 0 or self.last_step_tokens > 0
 
     @property
@@ -133,7 +132,6 @@ class Sequence(GrowingAnswer):
 
     @property
     def known_tokens(self) -> Tokens:
-        """The prompt's tokens and those of the answer so far."""
         tokens: Tokens = self.job.prompt
         return np.concatenate([tokens, np.array(self.answer, np.int32)]) if self.answer else tokens
 

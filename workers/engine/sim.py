@@ -75,7 +75,6 @@ class SimBackend:
         return Prepared(spec, sum(prompts), spec.max_tokens, Sampling(seed=sampling.seed), prompts=several)
 
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:  # noqa: ARG002 - the Protocol
-        """Start the slot's schedule at the current time."""
         self._done_s[slot] = self._clock.monotonic()
 
     def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:  # noqa: ARG002 - the Protocol
@@ -99,7 +98,6 @@ class SimBackend:
         return due if now - due < _MAX_CATCH_UP_S else now
 
     def sample(self, row: BatchRow, known: int | None = None) -> int:
-        """Return the position of the next word, which serves as its token."""
         return row.start + row.n if known is None else known
 
     def piece(self, token: int) -> bytes:
@@ -107,11 +105,9 @@ class SimBackend:
         return b"w%d " % token
 
     def grammar_cpu_s(self, slot: int) -> float:  # noqa: ARG002 - the Protocol's name
-        """Return 0, because there are no grammars."""
         return 0.0
 
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
-        """Return no fields: a simulated answer is only text."""
         return {}
 
     def copy_cells(self, slot: int, limit_bytes: int) -> bytearray:  # noqa: ARG002 - the Protocol's names
@@ -130,7 +126,6 @@ class SimBackend:
         return n
 
     def close_slot(self, slot: int) -> None:
-        """Remove the slot's schedule."""
         self._done_s.pop(slot, None)
 
     def clear_slot(self, slot: int) -> None:
@@ -146,7 +141,6 @@ class SimBackend:
 
 
 def _count_words(payload: dict[str, Any]) -> list[int]:
-    """Return the number of words of each prompt."""
     prompt, messages, several = payload.get("prompt"), payload.get("messages"), payload.get("prompts")
     if isinstance(several, list) and several:
         return [len(each.split() if isinstance(each, str) else each) for each in several]

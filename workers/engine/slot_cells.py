@@ -32,12 +32,10 @@ class Slots:
 
     @property
     def free_slots(self) -> list[int]:
-        """Slots that no job holds, in ascending order."""
         return sorted(self._free)
 
     @property
     def held_slots(self) -> list[int]:
-        """Slots that jobs hold, in ascending order."""
         return sorted(self._held)
 
     @property

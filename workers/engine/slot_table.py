@@ -37,7 +37,6 @@ class SlotTable:
             backend.clear_slot(slot)
 
     def fits(self, sequence: Sequence) -> bool:
-        """Return whether the sequence can get a slot now."""
         return self._slots.fits(sequence.job.cells)
 
     def fits_beside_paused(self, sequence: Sequence) -> bool:

@@ -98,7 +98,6 @@ class StepTimeModel:
         }
 
     def predict_ms(self, rows: int, prompt_tokens: int = 0, reads: float = 0.0) -> float:
-        """Return the predicted duration of a step, in ms."""
         base, row, token, read, _ = self.coefficients()
         return base + row * rows + token * prompt_tokens + read * reads
 

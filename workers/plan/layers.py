@@ -42,7 +42,6 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """The kind of the layer in one or two words."""
         if self.recurrent:
             return "attention and recurrent" if self.k_width else "recurrent"
         if not self.k_width:
@@ -63,7 +62,6 @@ class Metadata:
         self.architecture = architecture
 
     def raw(self, key: str) -> Value | None:
-        """Return a value as it is in the file, or None if it is not there."""
         return self._values.get(f"{self.architecture}.{key}")
 
     def number(self, key: str, default: int = 0, *, layer: int = 0) -> int:

@@ -43,7 +43,6 @@ class Layout:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers have recurrent memory."""
         return any(layer.recurrent for layer in self.layers)
 
 

@@ -73,7 +73,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def as_rows(plan: Plan) -> list[tuple[str, str]]:
-    """Return the plan as rows of a table with two columns."""
     layout, fit = plan.layout, plan.fit
     parameters = _count(layout.parameters)
     if layout.experts:

@@ -26,7 +26,6 @@ class Demand:
 
     @property
     def tokens(self) -> int:
-        """The KV cells of one job."""
         return self.prompt + self.answer
 
 
@@ -65,7 +64,6 @@ def work_of(fit: Fit, settings: QueueSettings, demand: Demand, rate_wtps: float 
 
 
 def measures_slots(fit: Fit, settings: WorkerSettings) -> bool:
-    """Return whether the worker measures, when it starts, how many of the slots it uses."""
     return settings.max_batch_size == AUTO and fit.sizes.slots > FEWEST_MEASURED_SLOTS
 
 

@@ -89,7 +89,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         if len(self._choices) == 1:
             return self._choices[0].text
         texts = ((index, each, without_candidate_marks(each.text)) for index, each in enumerate(self._choices))
@@ -127,7 +126,6 @@ class Answer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of the answer has arrived."""
         return any(each.has_begun for each in self._choices)
 
     @property
@@ -160,7 +158,6 @@ class Answer:
         return new if added else None
 
     def add_whole(self, response: Any) -> str:
-        """Add a response that is not streamed and return its text. Raises AnswerInvalid."""
         choices = list(self._choices_in(response))
         if not choices:
             raise AnswerInvalid("the upstream's response has no choice")
@@ -219,7 +216,6 @@ class Answer:
         return self.completion_tokens if len(self._choices) == 1 else choice.chunks
 
     def _marked(self, index: int, text: str | None, *, is_end: bool) -> str | None:
-        """Return new text of a choice, with its marks if there are several."""
         if len(self._choices) == 1 or not (text or is_end):
             return text
         begin = "" if self._shown == index else begin_mark(index)

@@ -87,7 +87,6 @@ class Availability:
         self._timer = asyncio.get_running_loop().call_later(pause_s + 0.001, self._announce)
 
     async def stop(self) -> None:
-        """End the probes."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = [task for task in (self._probing, self._checking) if task is not None]

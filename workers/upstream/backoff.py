@@ -108,7 +108,6 @@ class Backoff:
         return is_taken or survived
 
     def note_success(self, tenant: str) -> None:
-        """Record that the upstream has answered a request of this tenant as it should."""
         self._tenants.pop(tenant, None)
         self._forget_row()
 

@@ -18,11 +18,9 @@ class ObjectScanner:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all brackets are closed."""
         return self._has_begun and self._depth == 0
 
     def feed(self, piece: str) -> None:
-        """Add a piece of the object."""
         text = self._backslash + piece
         found = _STRUCTURE.findall(text)
         escapes = len(text) - len(text.rstrip("\\"))
@@ -63,7 +61,6 @@ class CallPlaces:
 
     @property
     def number(self) -> int:
-        """How many calls have begun."""
         return len(self._calls)
 
     def place(self, piece: CallPiece, *, is_whole: bool = False) -> tuple[int, CallPiece]:
@@ -98,7 +95,6 @@ class CallPlaces:
         return number
 
     def _find(self, piece: CallPiece) -> int | None:
-        """Return the number of the call that the piece continues, None if it begins a call."""
         number = self._named(piece)
         if number is None:
             return None

@@ -60,7 +60,6 @@ class AnswerChoice:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a part of the choice has arrived."""
         return self.chunks > 0
 
     @property
@@ -102,7 +101,6 @@ class AnswerChoice:
         return {**self._rest_of_message, **others} | ({"choice": self._rest} if self._rest else {})
 
     def _add(self, choice: Mapping[str, Any], pieces: Pieces, *, is_whole: bool = False) -> str | None:
-        """Add the parts of one chunk or choice; return its new text, or None if it has no part of the answer."""
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict):
             self._logprobs.append(logprobs)
@@ -146,7 +144,6 @@ class AnswerChoice:
         self.finish_reason = reason
 
     def _keep(self, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
-        """Keep what is not content beside the text, and return the new text."""
         others = {pieces.reasoning_field: pieces.reasoning, "refusal": pieces.refusal}
         for name, text in others.items():
             if text:

@@ -50,14 +50,10 @@ class Reply(Protocol):
     max_bytes: int
 
     @property
-    def finish_reason(self) -> str:
-        """Why the answer is complete; "" if it is not."""
-        ...
+    def finish_reason(self) -> str: ...
 
     @property
-    def has_begun(self) -> bool:
-        """Whether a part of the answer has arrived."""
-        ...
+    def has_begun(self) -> bool: ...
 
     @property
     def is_too_long(self) -> bool:
@@ -68,9 +64,7 @@ class Reply(Protocol):
         """Add one event of a stream. Return its new text, or None if it has no part of the answer."""
         ...
 
-    def add_whole(self, response: Any) -> str:
-        """Add a response that is not streamed and return its text."""
-        ...
+    def add_whole(self, response: Any) -> str: ...
 
     def end(self, reason: str) -> None:
         """Note that nothing more comes, and why if the upstream has not said it. Raises AnswerInvalid for no answer."""

@@ -78,7 +78,6 @@ class _Window:
 
     @property
     def waiting(self) -> float:
-        """The share of the requests that waited for their first tokens."""
         return self.waiting_s / self.in_flight_s if self.in_flight_s else 0.0
 
 
@@ -131,7 +130,6 @@ class Concurrency:
         return self.limit > before
 
     def note_refused(self, now_s: float) -> None:
-        """Record that the upstream refused a request because there were too many."""
         if self._fixed or now_s - self._refused_s < _ONE_DECREASE_S:
             return
         # After a decrease, requests of the larger number may still run, and one of them may have been refused.

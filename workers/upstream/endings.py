@@ -52,7 +52,6 @@ class PatienceLimits:
     max_attempts: int
 
     def silence_s(self, run: Run) -> float:
-        """Return how long the upstream may send no further part of this answer."""
         return self.first_token_s if run.first_token_s is None else self.gap_s
 
 
@@ -94,7 +93,6 @@ class Endings:
         self._successes = 0
 
     def ending(self, run: Run, task: asyncio.Task[None]) -> ExchangeEnding:
-        """Return how a job ends whose exchange has ended, and note what follows for the upstream."""
         if task.cancelled():
             if run.requested_end == Outcome.CANCELED:
                 return ExchangeEnding(Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)

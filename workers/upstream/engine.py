@@ -97,7 +97,6 @@ class UpstreamEngine(Unpausable):
         return Prepared(spec, tokens, length, Sampling(), prompt=request, is_counted=False, candidates=request.answers)
 
     def submit(self, job: Prepared) -> None:
-        """Pass a job to the engine, which emits exactly one Ended event for it. May be called from any thread."""
         with self._lock:
             if job.spec.key in self._reserved:
                 raise ValueError(f"the engine already has a job with the key {job.spec.key!r}")
@@ -136,7 +135,6 @@ class UpstreamEngine(Unpausable):
             return max(limit + min(limit, self._overtaken.places) - further, len(self._reserved))
 
     def note_demand(self) -> None:
-        """Record that the door refuses requests because of the load. May be called from any thread."""
         self._post(lambda: self._concurrency.note_demand(self._clock.monotonic()))
 
     def figures(self) -> dict[str, str | int | float]:
@@ -147,11 +145,9 @@ class UpstreamEngine(Unpausable):
         return figures
 
     def run(self, stop: threading.Event) -> None:
-        """Run jobs until `stop` is set and `wake` was called. Then end the remaining jobs as dropped."""
         asyncio.run(self._serve(stop))
 
     def wake(self) -> None:
-        """Make `run` check its stop event. May be called from any thread."""
         self._post(self._awake.set)
 
     def _post(self, call: Callable[[], None]) -> None:

@@ -49,7 +49,6 @@ class ErrorBody:
 
 
 def read_error(body: bytes) -> ErrorBody:
-    """Read the body of a response that is an error."""
     text = body.decode("utf-8", "replace").strip()
     try:
         value: Any = json.loads(text)
@@ -59,7 +58,6 @@ def read_error(body: bytes) -> ErrorBody:
 
 
 def error_of(value: Any) -> ErrorBody:
-    """Read an error that is JSON."""
     value = _failed_choice(value) or value
     return ErrorBody(_message(value, 0) or _whole(value), _param(value, 0), _status(value, 0), _names(value, 0))
 

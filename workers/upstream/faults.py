@@ -214,5 +214,4 @@ def _is_exhausted(error: ErrorBody) -> bool:
 
 
 def _shown(text: str, key: str, most: int) -> str:
-    """Return a text of the upstream without the key, and cut: in this order, or a part of the key could remain."""
     return (text.replace(key, "***") if key else text)[:most]

@@ -45,7 +45,6 @@ class FirstGrowth:
     _has_grown: bool = False
 
     def observe(self, now_s: float, *, in_flight: int, waiting: int) -> None:
-        """Record the present state."""
         self._waiting_s += max(0.0, now_s - self.now_s) * self._waiting
         self.now_s, self._waiting = now_s, waiting
         self._most_in_flight = max(self._most_in_flight, in_flight)

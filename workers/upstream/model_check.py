@@ -71,7 +71,6 @@ class ModelCheck:
         return f"the upstream has no model {model!r}" if listed and model not in listed else ""
 
     async def _why_not(self, status: int, body: bytes) -> str:
-        """Return what an operator must mend, or ""."""
         if status in _NOT_ACCEPTED:
             # Some keys may not list models. An empty request is invalid, whoever sends it.
             status, _ = await self._ask_chat({})

@@ -33,7 +33,6 @@ class Overtaken:
         self.places = 0
 
     def note_first_part(self, run: Run, now_s: float) -> None:
-        """Record that the first part of an answer has arrived."""
         self._firsts.append((run.started_s, now_s - run.started_s, max(1, run.job.prompt_tokens)))
 
     def update(self, runs: Iterable[Run], now_s: float) -> bool:

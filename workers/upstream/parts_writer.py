@@ -72,15 +72,12 @@ class PartsWriter:
 
     @property
     def n_calls(self) -> int:
-        """The number of calls so far."""
         return len(self._indexes) + len(self._held_calls)
 
     def content(self, piece: str) -> str:
-        """Add a piece of the model's text."""
         return self._plain("content", piece, None)
 
     def reasoning(self, piece: str, field: str = "") -> str:
-        """Add a piece of reasoning, from the upstream's field of this name."""
         return self._plain("reasoning", piece, "" if self.keeps_sources and field == "reasoning" else None)
 
     def call(self, index: int, name: str, arguments: str, call_id: str = "") -> str:
@@ -161,7 +158,6 @@ class PartsWriter:
 
     @property
     def _ending(self) -> str:
-        """The end of the open part."""
         half = "\ufffd" if self._characters.held else ""
         return half + {"content": "", "name": _written_source(self._source) + ARGUMENTS + END}.get(self._open, END)
 
@@ -177,7 +173,6 @@ class PartsWriter:
 
 
 def _written(part: _HeldPart) -> str:
-    """Return the text of a part without its end."""
     text = _whole("".join(part.pieces))
     if part.kind == "call":
         return CALL + _whole(part.name) + _written_source(part.source) + ARGUMENTS + text

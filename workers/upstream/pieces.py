@@ -83,7 +83,6 @@ class Pieces:
 
     @property
     def has_part(self) -> bool:
-        """Whether there is a part of the answer."""
         return bool(
             self.content or self.reasoning or self.refusal or self.calls or any(name in _MEDIA for name in self.others)
         )
@@ -154,7 +153,6 @@ def _read_call(call: Any) -> CallPiece:
 
 
 def _read_content(content: Any, pieces: Pieces, *, depth: int) -> None:
-    """Add a content: a text, a part, or a list of texts and parts."""
     if isinstance(content, list) and depth < _MAX_DEPTH:
         for part in content:
             _read_content(part, pieces, depth=depth + 1)
@@ -185,7 +183,6 @@ def _read_part(part: dict[str, Any], pieces: Pieces, *, depth: int) -> None:
 
 
 def _text_of(value: Any, *, depth: int) -> str:
-    """Return the text of a part, or of a list of parts."""
     if isinstance(value, str) or depth >= _MAX_DEPTH:
         return value if isinstance(value, str) else ""
     if isinstance(value, list):

@@ -24,7 +24,6 @@ class PromptSizes:
         self._attachments, self._attachment_tokens = 0.0, 0.0
 
     def estimate(self, payload: Mapping[str, Any]) -> int:
-        """Return the estimated number of prompt tokens of a request."""
         figures = self.figures()
         return cost.estimate(
             payload,

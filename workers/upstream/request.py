@@ -87,11 +87,9 @@ class UpstreamRequest:
 
     @property
     def multiplied_by(self) -> str:
-        """The field that asks for several answers."""
         return "prompt" if self.prompts == self.answers else "n"
 
     def new_answer(self) -> Answer | Vectors:
-        """Return an empty answer of the kind that the request asks for."""
         if self.kind == "embeddings":
             return Vectors(self.inputs)
         return Answer(
@@ -180,7 +178,6 @@ def _trace_headers(spec: JobSpec) -> dict[str, str]:
 
 
 def _prompt(payload: Mapping[str, Any], *, is_forwarded: bool) -> dict[str, Any]:
-    """Return the field with the messages or with the prompt, which is a list if there are several."""
     if "messages" not in payload:
         prompts = payload.get("prompts") or [payload["prompt"]]
         return {"prompt": prompts if len(prompts) > 1 else prompts[0]}
@@ -198,7 +195,6 @@ def _as_json(fields: dict[str, Any]) -> bytes:
 
 
 def _asked(payload: dict[str, Any]) -> list[str]:
-    """Return the sampling fields that the client has named: the door writes the defaults of all into every job."""
     asked = payload.get("asked")
     if isinstance(asked, list):
         return [name for name in (*_STANDARD, *_OPTIONAL) if name in asked]

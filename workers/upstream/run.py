@@ -32,12 +32,10 @@ class Run:
 
     @property
     def key(self) -> ClaimRef:
-        """The key of the job in the engine, which is its claim."""
         return self.job.spec.key
 
     @property
     def job_id(self) -> str:
-        """The job's id."""
         return self.job.spec.key.id
 
     @property
@@ -52,7 +50,6 @@ class Run:
 
     @property
     def tenant(self) -> str:
-        """The job's tenant."""
         return self.job.spec.tenant
 
     @property

@@ -13,5 +13,4 @@ class Unpausable:
         return False
 
     def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:  # noqa: ARG002 - the Protocol's names
-        """Return False: no job is paused."""
         return False

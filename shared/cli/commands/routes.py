@@ -128,7 +128,6 @@ def _print_route(route: "Route", *, json: bool) -> None:
 
 
 def _format_step(step: "RouteStep") -> str:
-    """Return the step as the argument from which it can be added."""
     words = [step.pool]
     for name, value in step.as_dict().items():
         if name in _NUMBERS:

@@ -117,7 +117,6 @@ def submit(
 
 
 def _named(job_id: str, tenant: str | None) -> str:
-    """Return the arguments with which another command names the job."""
     return f"{job_id} --tenant {tenant}" if tenant else job_id
 
 

@@ -73,7 +73,6 @@ def _default_first(last_day: date) -> date:
 
 
 def _print_budgets(state_dir: str | None, *, as_csv: bool, json: bool) -> None:
-    """Print the budgets of all tenants and groups, and the used parts."""
     from shared.accounts.budgets import Budgets
 
     rows = [budget.as_dict() for budget in Budgets(store_client(state_dir)).read_all()]

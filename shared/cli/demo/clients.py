@@ -38,12 +38,10 @@ class Clients:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the clients that send all the time."""
         for team in self._ledger.teams:
             self._start(team, team.clients)
 
     def start_flood(self) -> None:
-        """Start the clients that send only during the flood."""
         for team in self._ledger.teams:
             self._start(team, team.flooders)
 
@@ -52,7 +50,6 @@ class Clients:
         self._stopping.set()
 
     def are_reading(self) -> bool:
-        """Return whether a client still has a request open."""
         return any(thread.is_alive() for thread in self._threads)
 
     def _start(self, team: Team, count: int) -> None:

@@ -64,7 +64,6 @@ class LiveTable:
         self._live.start()
 
     def update(self, ledger: Ledger, elapsed_s: float) -> None:
-        """Draw the figures again."""
         self._live.update(_draw(ledger, elapsed_s), refresh=True)
 
     def close(self) -> None:

@@ -57,7 +57,6 @@ class Ledger:
 
     @property
     def phase(self) -> Phase:
-        """The phase that runs now."""
         return self._phase
 
     @property
@@ -66,7 +65,6 @@ class Ledger:
         return self._last_fault
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase."""
         with self._lock:
             self._phase = phase
 
@@ -78,7 +76,6 @@ class Ledger:
             return figures
 
     def admitted(self, figures: Figures) -> None:
-        """Count the admission of a request."""
         with self._lock:
             figures.admitted += 1
 
@@ -100,7 +97,6 @@ class Ledger:
             self._figures[team, self._phase].answer_tokens += tokens
 
     def ended(self, figures: Figures, *, whole: bool) -> None:
-        """Count the end of an admitted request, which has its whole answer or not."""
         with self._lock:
             figures.answered += whole
             figures.ended_early += not whole
@@ -112,7 +108,6 @@ class Ledger:
             self._last_fault = what
 
     def faults(self) -> int:
-        """Return the number of faults that all clients saw."""
         with self._lock:
             return sum(figures.faults for figures in self._figures.values())
 

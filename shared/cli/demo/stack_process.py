@@ -16,7 +16,6 @@ from shared.settings.settings import load
 
 
 def main() -> int:
-    """Run the stack that the environment describes until stdin is closed. Return the exit code."""
     settings = load(dotenv=None)
     # Until the stack has its own handlers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -186,7 +186,6 @@ class Stack:
             record(client, local_actor(), "settings.replace", "the system-wide settings")
 
     def _process_specs(self) -> list[ProcessSpec]:
-        """Return the processes to run, in the order in which they are started."""
         environ = os.environ | as_environ(self._settings)
         specs = [ProcessSpec("door", module_command("web"), environ, FATAL_EXIT_CODES)]
         if self._settings.gate_listen:

@@ -49,7 +49,6 @@ class StoredBatch:
 
     @property
     def tenant(self) -> str:
-        """The owner."""
         return self.fields.get("tenant", "")
 
     @property
@@ -59,7 +58,6 @@ class StoredBatch:
         return BatchStatus(stored) if stored in set(BatchStatus) else None
 
     def number(self, name: str, default: int = 0) -> int:
-        """Return a field that is a number."""
         return integer(self.fields[name]) if name in self.fields else default
 
     def json(self, name: str, default: Any) -> Any:
@@ -93,7 +91,6 @@ class BatchProgress:
 
     @property
     def writes(self) -> list[str | int]:
-        """The arguments of the script."""
         return [
             *(part for name, value in self.fields.items() for part in ("field", name, value)),
             *(part for number, value in self.lines.items() for part in ("line", number, value)),
@@ -129,7 +126,6 @@ class Batches:
         self._client = client
 
     def new_id(self) -> str:
-        """Return the id of a new batch."""
         return new_id(self._client, ID_PREFIX)
 
     def create(
@@ -228,7 +224,6 @@ class Batches:
                     yield number, text(raw)
 
     def inflight(self, job_ids: Sequence[str]) -> set[str]:
-        """Return those of the jobs that have not ended."""
         if not job_ids:
             return set()
         with store_faults(self._client):

@@ -83,11 +83,9 @@ class Files:
 
     @property
     def folder(self) -> FilesFolder | None:
-        """The folder with the parts, or None if they are in the store."""
         return self._folder
 
     def new_id(self) -> str:
-        """Return the id of a new file."""
         return new_id(self._client, ID_PREFIX)
 
     def add_part(self, file_id: str, tenant: str, part: int, content: bytes, *, forced: bool = False) -> NoRoom | None:
@@ -159,7 +157,6 @@ class Files:
         return _stored(file_id, pairs(rest[0]))
 
     def find(self, file_id: str, tenant: str) -> StoredFile | None:
-        """Return a complete file of the tenant, or None."""
         return _complete(file_id, tenant, read_hash(self._client, keys.file(file_id)))
 
     def delete(self, file_id: str, tenant: str) -> Deletion:

@@ -26,7 +26,6 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def run_here(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function, and wait for the disk in this thread."""
     return call(*arguments)
 
 
@@ -46,7 +45,6 @@ class FilesFolder:
         return marked
 
     def check_writable(self) -> None:
-        """Write and remove a file; the folder must exist."""
         self._on_disk(_probe, self.path)
 
     def has_mark(self, mark: str) -> bool:
@@ -58,7 +56,6 @@ class FilesFolder:
         return bool(self._on_disk(_is_empty, self.path))
 
     def unmark(self) -> None:
-        """Remove the id of the folder."""
         self._on_disk(_remove, self.path / _MARKER)
 
     def old_files(self, least_age_s: float) -> Iterator[str]:

@@ -143,12 +143,10 @@ class Claimer:
 
     @property
     def claim_pending(self) -> bool:
-        """Whether a claim was sent that has not been answered yet."""
         return self._pending is not None
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether this worker could claim a job for a free slot now."""
         return not self.closed and not self.paused and self._free_capacity().slots > 0
 
     def one_pass(self, *, slot_freed: bool) -> float | None:

@@ -68,7 +68,6 @@ class JobStarter:
             self._preparation.add(held_job, spec)
 
     def submit_prepared(self) -> None:
-        """Submit the jobs that other threads have prepared."""
         for outcome in self._preparation.finished():
             # The job may have been lost or released in the meantime.
             if self._claimed_jobs.get(outcome.held_job.claim) is not None:

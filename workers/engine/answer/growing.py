@@ -45,7 +45,6 @@ class GrowingAnswer:
 
     @property
     def key(self) -> ClaimRef:
-        """The job's key, a claim of it."""
         return self.job.spec.key
 
     @property
@@ -59,7 +58,6 @@ class GrowingAnswer:
         return len(self.answer) + (self.end is not None) - self.n_reported
 
     def take_unreported(self) -> tuple[int, ...]:
-        """Return the newest words, which an event carries now."""
         words = self.answer[self.n_reported :] if self.n_reported < len(self.answer) else []
         if self.index:
             words = [token_word(self.index, token) for token in words]
@@ -70,16 +68,13 @@ class GrowingAnswer:
 
     @property
     def tokens_left(self) -> int:
-        """The maximum number of tokens that the answer may still get."""
         return self.job.max_tokens - len(self.answer)
 
     @property
     def last_token(self) -> int:
-        """The answer's last token, which is the input of the next step."""
         return self.answer[-1]
 
     def add(self, token: int) -> None:
-        """Add a token that was sampled."""
         self.answer.append(token)
 
     def read(self, token: int, piece: Callable[[int], bytes]) -> str:
@@ -98,7 +93,6 @@ class GrowingAnswer:
         return "".join([self.read(token, piece) for token in tokens])
 
     def finish_text(self) -> str:
-        """End the answer's text. Return the text that was held back."""
         rest = self.detokenizer.finish()
         return rest if self.reader is None else self._keep(self.reader.feed(rest) + self.reader.finish())
 

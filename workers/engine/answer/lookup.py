@@ -56,12 +56,10 @@ class PromptLookup:
         self._look_up()
 
     def follow(self, answer: list[int]) -> None:
-        """Add the tokens of the answer that are not known here yet."""
         for token in answer[self._answered :]:
             self.add(token)
 
     def add(self, token: int) -> None:
-        """Add the next token of the answer."""
         self._answered += 1
         if self._next:
             is_expected = self._tokens[self._next] == token

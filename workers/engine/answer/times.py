@@ -18,19 +18,15 @@ class JobTimes:
     paused_in_decode_s: float = 0.0
 
     def start(self, now_s: float) -> None:
-        """Record that the job has a slot, perhaps not for the first time."""
         self.started_s = now_s if self.started_s is None else self.started_s
 
     def note_token(self, now_s: float) -> None:
-        """Record that a token was sampled."""
         self.first_token_s = now_s if self.first_token_s is None else self.first_token_s
 
     def pause(self, now_s: float) -> None:
-        """Record that the job has given up its slots, or its wait for one."""
         self.paused_at_s = now_s
 
     def resume(self, now_s: float) -> None:
-        """Record that the pause has ended."""
         paused_s = 0.0 if self.paused_at_s is None else now_s - self.paused_at_s
         if self.first_token_s is None:
             self.paused_in_prefill_s += paused_s

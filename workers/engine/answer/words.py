@@ -35,18 +35,15 @@ def is_end(word: int) -> bool:
 
 
 def token_word(index: int, token: int) -> int:
-    """Return the word for a token of the candidate with this index."""
     return index << _INDEX_BIT | token
 
 
 def end_word(index: int, end: CandidateEnd) -> int:
-    """Return the word for a candidate's end."""
     mean = _UNKNOWN if end.mean_logprob is None else round(-1e6 * end.mean_logprob)
     return _IS_END | (_IS_LENGTH if end.reason == FinishReason.LENGTH else 0) | token_word(index, mean)
 
 
 def token_of(word: int) -> int:
-    """Return the token of a word that is not an end."""
     return word & _TOKEN_BITS
 
 

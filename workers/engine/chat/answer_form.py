@@ -18,7 +18,6 @@ class PlainReader:
     reasons = False
 
     def feed(self, text: str) -> str:
-        """Add text of the model; return the new text of the answer."""
         return without_marks(text)
 
     def finish(self) -> str:
@@ -54,7 +53,6 @@ class AnswerForm:
         return ()
 
     def start(self) -> CallReader | ReasoningReader | PlainReader:
-        """Return a reader for a new answer."""
         rest = PlainReader() if self.form is None else CallReader(self.form, self.texts)
         return ReasoningReader(rest, began=self.began) if self.reasons else rest
 
@@ -108,7 +106,6 @@ class ChannelForm:
 
     @property
     def marks_between_texts(self) -> Collection[int]:
-        """The tokens that are not part of a text."""
         return self.names.keys()
 
     @property
@@ -117,7 +114,6 @@ class ChannelForm:
         return STAND_INS if self.names else {mark: mark for mark in MARKS}
 
     def start(self) -> HarmonyReader:
-        """Return a reader for a new answer."""
         return HarmonyReader(self.marks, begun=self.begun, calls=self.form is not None, parts=self.parts)
 
 

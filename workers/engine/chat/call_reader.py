@@ -29,7 +29,6 @@ class CallReader:
         self._arguments: JsonObject | ParameterReader = JsonObject()
 
     def feed(self, text: str) -> str:
-        """Add text of the model; return the new text of the answer."""
         self._held += text
         returned = ""
         while True:
@@ -106,7 +105,6 @@ class JsonObject:
         return held
 
     def read(self, text: str) -> tuple[str, str]:
-        """Read on; return the text that belongs to the object, and the rest."""
         length = self.feed(text)
         return text[:length], text[length:]
 
@@ -154,7 +152,6 @@ class ParameterReader:
         return returned, held
 
     def finish(self, held: str) -> str:
-        """Return the rest of the unfinished value when the answer ends."""
         if self._is_text is None:
             return ""
         return _escaped(held) if self._is_text else held

@@ -58,16 +58,13 @@ class ChatTemplate:
             raise ModelError(f"the model's chat template {allowance.stopped}")
 
     def close(self) -> None:
-        """End the helper processes."""
         self._renderer.close()
 
     def allowance(self) -> Allowance:
-        """Return the CPU time that one conversation may take."""
         return self._renderer.allowance()
 
     @property
     def tool_format(self) -> ToolFormat:
-        """How the model calls tools."""
         return self._traits.form
 
     @property
@@ -205,7 +202,6 @@ def _rejected(why: str, allowance: Allowance | None = None) -> JobRejected:
 
 
 def _checked(messages: object) -> list[dict[str, Any]]:
-    """Return the validated messages. Each list of text parts is joined into one text, as templates expect."""
     if not isinstance(messages, list) or not messages:
         raise _rejected("a list with at least one message is required")
     checked = []
@@ -219,7 +215,6 @@ def _checked(messages: object) -> list[dict[str, Any]]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all texts inside the value, and the names of all fields."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -232,7 +227,6 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a copy of the value in which all texts and the names of all fields are changed."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -22,7 +22,6 @@ class GrammarWriter:
         return tuple((f"mark_{i}", token) for i, token in enumerate(self._used.values()))
 
     def has_mark(self, text: str) -> bool:
-        """Return whether the text contains the name of a control token."""
         return self._pattern is not None and self._pattern.search(text) is not None
 
     def terms(self, text: str) -> str:

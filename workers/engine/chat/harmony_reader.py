@@ -79,11 +79,9 @@ class HarmonyReader:
 
     @property
     def reasons(self) -> bool:
-        """Whether the text is inside the model's reasoning."""
         return self._place is _Place.BODY and self._kind is _Kind.REASONING
 
     def feed(self, text: str) -> str:
-        """Add text of the model; return the new text of the answer."""
         self._held += text
         returned = ""
         while found := self._pattern.search(self._held):
@@ -143,7 +141,6 @@ class HarmonyReader:
         return returned
 
     def _tool(self) -> str:
-        """Return the name of the tool that the header calls; "" if it calls none."""
         role = self._role.removeprefix(ASSISTANT)
         found = _TOOL_AFTER_ROLE.match(role) or _TOOL_AFTER_CHANNEL.match(self._channel)
         return self._called or (found[1] if found else "")
@@ -165,7 +162,6 @@ class HarmonyReader:
         return CALL + self._tool() + ARGUMENTS
 
     def _say(self, text: str) -> str:
-        """Return the addition of a text of the message to the answer."""
         if self._kind is _Kind.CALL:
             return self._say_arguments(text)
         if not self._is_shown():

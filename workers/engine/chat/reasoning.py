@@ -35,7 +35,6 @@ class ReasoningReader:
         self.reasons = began
 
     def feed(self, text: str) -> str:
-        """Add text of the model; return the new text of the answer."""
         self._held += text
         returned = ""
         while True:
@@ -45,7 +44,6 @@ class ReasoningReader:
                 return returned
 
     def finish(self) -> str:
-        """End the answer; return the text that was held back."""
         held, self._held = self._held, ""
         if self._step == self._read_start and not self.reasons:
             return self._rest.feed(held) + self._rest.finish()

@@ -41,7 +41,6 @@ class Allowance:
 
     @property
     def left_ms(self) -> float:
-        """How much is left."""
         return 1000 * (self._cpu_s - self.spent_s)
 
 
@@ -54,7 +53,6 @@ class Renderer:
         self._helpers = Helpers(_MAIN, [str(cpu_ms), str(_MAX_BYTES)], first=template)
 
     def allowance(self, conversations: int = 1) -> Allowance:
-        """Return the CPU time for this number of conversations."""
         return Allowance(conversations * self._cpu_ms)
 
     def render(self, variables: Mapping[str, Any], allowance: Allowance) -> str:
@@ -105,7 +103,6 @@ class Renderer:
         raise allowance.stopped
 
     def close(self) -> None:
-        """End the helper processes."""
         self._helpers.close()
 
 

@@ -72,7 +72,6 @@ class Traits:
     system: bool = True
 
     def given(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the arguments of a call as the template takes them."""
         if self.json_values:
             return {name: value if isinstance(value, str) else _dumped(value) for name, value in arguments.items()}
         return _dumped(arguments) if self.text_arguments else arguments
@@ -157,7 +156,6 @@ def _shown(render: Render, traits: Traits, n_calls: int, said: str = "") -> str:
 
 
 def _reads_back(form: ToolFormat, shown: str, n_calls: int) -> bool:
-    """Return whether a reader of this form reads the made-up calls in a text."""
     read = _read(form, shown)
     try:
         arguments = [json.loads(call.arguments) for call in read.calls]

@@ -65,7 +65,6 @@ class ToolFormat:
 
     @property
     def id_pattern(self) -> str:
-        """A pattern for the id of a call."""
         return f"[a-zA-Z0-9]{{{self.id_length}}}" if self.id_length else "[a-zA-Z0-9_-]{1,32}"
 
     @cached_property

@@ -105,7 +105,6 @@ def _tools(request: ToolRequest, max_bytes: int, *, ignores_formats: bool) -> li
 
 
 def _content_start(form: ToolFormat, writer: GrammarWriter, content: Constraint) -> list[str]:
-    """Return the rules for an answer that is a call or matches `content`."""
     return [f"start: answer | {writer.terms(form.begin)} calls", f"answer: %json {_content_schema(content)}"]
 
 
@@ -158,7 +157,6 @@ def _rest(form: ToolFormat, writer: GrammarWriter, no_thought: str) -> list[str]
 
 
 def _subject(request: ToolRequest, name: str) -> Subject:
-    """Return the subject of a rejection of the tool's schema."""
     at = next(at for at, tool in enumerate(request.tools) if tool["function"]["name"] == name)
     param = f"tools[{at}].function.parameters"
     return Subject(f"{param} of {name!r}", param)

@@ -20,12 +20,10 @@ _EXPLAINED = (
 
 
 def has_calls(messages: Sequence[Message]) -> bool:
-    """Return whether one of the messages calls a tool, or is a tool's result."""
     return any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
 
 
 def with_objects(message: Message) -> Message:
-    """Return a message with the arguments of its calls as objects."""
     calls = message.get("tool_calls")
     if not calls:
         return {name: given for name, given in message.items() if name != "tool_calls"}
@@ -61,7 +59,6 @@ def filled(tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _shown(messages: list[Message], traits: Traits) -> list[Message]:
-    """Return the messages with calls and results as the template shows them."""
     messages = [each for message in messages for each in _with_calls(message, traits)]
     return _one_call_each(messages) if traits.one_call_each else messages
 

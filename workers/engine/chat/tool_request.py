@@ -29,7 +29,6 @@ class ToolRequest:
 
     @property
     def callable_functions(self) -> list[Mapping[str, Any]]:
-        """The functions that the answer may call, each with its name and its parameters."""
         functions = (tool["function"] for tool in self.tools)
         return [function for function in functions if function["name"] in self.callable_names]
 
@@ -73,5 +72,4 @@ def _name(tool: Any) -> str:
 
 
 def rejected(why: str, param: str = "tools") -> JobRejected:
-    """Return the rejection of a request because of its tools."""
     return JobRejected(EndCode.INVALID_VALUE, why, param)

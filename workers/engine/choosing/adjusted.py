@@ -35,7 +35,6 @@ class Adjustments:
         self.is_none = not (sampling.min_tokens or len(self._never) or len(self._biased) or self.penalizes)
 
     def accept(self, token: int) -> None:
-        """Note the next token of the answer."""
         if self.penalizes:
             self._recent.append(token)
 

@@ -69,7 +69,6 @@ class Chooser:
         return int(tokens[self._place(logits, row, tokens) or 0])
 
     def largest(self, row: Floats, k: int) -> Ids:
-        """Return the tokens of the `k` largest logits of one row, as `largest_in` does."""
         if k > MAX_K or len(row) > MAX_ROW:
             return largest_in(row, k).astype(np.int32)
         found = self._finder.find(np.array([row.ctypes.data], np.uint64), np.array([k], np.int32), len(row))
@@ -109,7 +108,6 @@ class Chooser:
         return [token if count else _nothing() for token, count in zip(tokens, counts, strict=True)]
 
     def close(self) -> None:
-        """End the threads."""
         self._finder.close()
 
 

@@ -77,7 +77,6 @@ class Finder:
         return found
 
     def close(self) -> None:
-        """End the threads."""
         self._pool.shutdown()
 
     @staticmethod
@@ -98,14 +97,12 @@ def largest_in(row: Floats, k: int) -> np.ndarray[Any, np.dtype[np.intp]]:
 
 
 def rows_at(address: int, rows: int, n: int) -> Floats:
-    """Return a view of rows of `n` floats each in memory that another library owns."""
     numbers: Any = (ctypes.c_float * (rows * n)).from_address(address)
     floats: Floats = np.frombuffer(numbers, np.float32).reshape(rows, n)
     return floats
 
 
 def load_library() -> Callable[..., None] | None:
-    """Return the function of the C library, or None if the library was not built."""
     spec = PathFinder.find_spec("_largest", [str(Path(__file__).parent)])
     if spec is None or spec.origin is None:
         return None

@@ -34,11 +34,9 @@ class Sampler:
 
     @property
     def grammar_cpu_s(self) -> float:
-        """CPU time that the grammar has taken so far."""
         return 0.0 if self.grammar is None else self.grammar.cpu_s
 
     def ends_at(self, token: int) -> bool:
-        """Return whether this token ends the answer."""
         return token in self._ends
 
     def accept(self, token: int) -> None:

@@ -109,7 +109,6 @@ class LlamaBackend:
     # The following methods may be called from any thread, because the vocabulary is read-only.
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         many = read_candidates(spec.payload) > 1
         self._vocab.check(token_of(word) if many else word for word in spec.answer if not (many and is_end(word)))
         sampling = read_sampling(spec.payload)
@@ -157,7 +156,6 @@ class LlamaBackend:
         )
 
     def calibration_job(self, spec: JobSpec, prompt_tokens: int) -> Prepared:
-        """Return a job for the calibration. Its prompt consists of `prompt_tokens` meaningless tokens."""
         prompt = np.arange(prompt_tokens, dtype=np.int32) * 7 % self.n_vocab
         return Prepared(spec, prompt_tokens, spec.max_tokens, Sampling(temperature=0.0), prompt)
 
@@ -274,7 +272,6 @@ class LlamaBackend:
             return {}
 
     def grammar_cpu_s(self, slot: int) -> float:
-        """Return the CPU time that the grammar of the slot's sequence has taken so far."""
         sampler = self._samplers.get(slot)
         return 0.0 if sampler is None else sampler.grammar_cpu_s
 
@@ -313,7 +310,6 @@ class LlamaBackend:
         self._samplers.pop(slot, None)
 
     def clear_slot(self, slot: int) -> None:
-        """Free the cells that a slot keeps."""
         llama_cpp.llama_memory_seq_rm(self._memory, slot, -1, -1)
 
     def check_idle(self, kept: dict[int, int]) -> None:
@@ -326,7 +322,6 @@ class LlamaBackend:
             )
 
     def close(self) -> None:
-        """Free the context and the model. The backend cannot be used afterwards."""
         for slot in list(self._samplers):
             self.close_slot(slot)
         self._chooser.close()

@@ -36,7 +36,6 @@ class Batch:
         )
 
     def clear(self) -> None:
-        """Empty the batch for the next step."""
         self.n_tokens = 0
 
     def add_tokens(self, tokens: list[int], positions: list[int], slots: list[int]) -> None:
@@ -62,7 +61,6 @@ class Batch:
         return end - 1
 
     def filled(self) -> Any:
-        """Return the llama_batch to pass to `llama_decode`."""
         self._batch.n_tokens = self.n_tokens
         return self._batch
 

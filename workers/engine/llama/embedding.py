@@ -66,7 +66,6 @@ class EmbeddingBackend:
     # The following methods may be called from any thread.
 
     def prepare(self, spec: JobSpec) -> Prepared:
-        """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""
         tokens = self._inputs(spec.payload)
         return Prepared(spec, sum(map(len, tokens)), spec.max_tokens, Sampling(), tokens)
 
@@ -108,7 +107,6 @@ class EmbeddingBackend:
     # The following methods are called by the engine's thread only.
 
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:  # noqa: ARG002 - the Protocol
-        """Make `slot` ready for the job."""
         self._open[slot] = _OpenJob(job.prompt, job.spec.payload.get("dimensions"))
 
     def copy_cells(self, slot: int, limit_bytes: int) -> None:
@@ -189,7 +187,6 @@ class EmbeddingBackend:
         return b""
 
     def grammar_cpu_s(self, slot: int) -> float:  # noqa: ARG002 - the Protocol's name
-        """Return 0, because there are no grammars."""
         return 0.0
 
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
@@ -203,7 +200,6 @@ class EmbeddingBackend:
         return {"embeddings": [base64.b64encode(vector.astype("<f4").tobytes()).decode() for vector in job.vectors]}
 
     def close_slot(self, slot: int) -> None:
-        """Discard the state of an ended job."""
         self._open.pop(slot, None)
 
     def clear_slot(self, slot: int) -> None:

@@ -70,7 +70,6 @@ class Logprobs:
 
 
 def _log_sum(logits: Logits) -> float:
-    """Return the logarithm of the sum of exp(logit)."""
     largest, total, room = logits.max(), 0.0, np.empty(_PART, np.float32)
     for begin in range(0, len(logits), _PART):
         part = logits[begin : begin + _PART]

@@ -49,7 +49,6 @@ class Prompts:
             self._no_template_reason = str(fault)
 
     def close(self) -> None:
-        """End the helper processes of the template."""
         if self.template is not None:
             self.template.close()
 
@@ -96,7 +95,6 @@ class Prompts:
         return _non_empty(self._vocab.tokenize_pieces(pieces), "messages"), allowance.spent_s
 
     def _texts(self, prompts: list[Any]) -> list[Tokens]:
-        """Return the tokens of prompts that are texts or lists of token ids, and fit the context together."""
         for prompt in prompts:
             if not isinstance(prompt, str | list):
                 message = "this model generates text: send a prompt or messages"
@@ -161,7 +159,6 @@ class Prompts:
 
 
 def _variables(spec: JobSpec) -> dict[str, Any]:
-    """Return the variables that the client sets for the template."""
     effort = spec.payload.get("reasoning_effort")
     return (spec.payload.get("chat_template_kwargs") or {}) | ({} if effort is None else {"reasoning_effort": effort})
 

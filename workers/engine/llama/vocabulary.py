@@ -93,11 +93,9 @@ class Vocabulary:
         return re.compile(f"(?:{'|'.join(map(re.escape, longest_first))})") if names else None
 
     def _with_attributes(self, attributes: int) -> Iterator[int]:
-        """Yield the tokens with any of these attributes."""
         return (token for token in range(self.size) if self._lib.llama_vocab_get_attr(self.handle, token) & attributes)
 
     def control_tokens_in(self, text: str) -> dict[str, int]:
-        """Return the control tokens whose names the text contains, by name."""
         names = [] if self.control_names is None else self.control_names.findall(text)
         return {name: self._control_tokens[name] for name in names}
 
@@ -197,7 +195,6 @@ class Vocabulary:
         return piece
 
     def text(self, tokens: Tokens) -> bytes:
-        """Return the bytes that the tokens add to a text."""
         return b"".join(map(self.piece, tokens.tolist()))
 
     def piece_or_name(self, token: int) -> bytes:

@@ -137,7 +137,6 @@ class Drafter:
         self._search_at, self._searched = step + self._pause, searched
 
     def _drafts(self, batch: BatchPlan) -> dict[int, list[int]]:
-        """Return the tokens to draft for each slot that is worth it."""
         rows = len(batch.decode)
         likely = [(slot, lookup) for slot in batch.decode if (lookup := self._likely(self._table.running[slot]))]
         if not likely:

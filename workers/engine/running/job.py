@@ -33,7 +33,6 @@ class EngineJob:
 
     @classmethod
     def create(cls, job: Prepared, now_s: float) -> "EngineJob":
-        """Return a job that waits for a slot."""
         times = JobTimes(now_s)
         return cls(job, times, [Sequence.create(job, times, index) for index in range(job.candidates)])
 
@@ -49,17 +48,14 @@ class EngineJob:
 
     @property
     def key(self) -> ClaimRef:
-        """The key of the job in the engine, which is its claim."""
         return self.job.spec.key
 
     @property
     def has_candidates(self) -> bool:
-        """Whether the job has several answers."""
         return len(self.sequences) > 1
 
     @property
     def in_slots(self) -> list[Sequence]:
-        """The sequences that have slots."""
         return [sequence for sequence in self.sequences if sequence.slot >= 0]
 
     @property
@@ -79,7 +75,6 @@ class EngineJob:
         return FinishReason.LENGTH if FinishReason.LENGTH in reasons else FinishReason.STOP
 
     def with_prompt_of(self, sequence: Sequence) -> list[Sequence]:
-        """Return the other sequences with the same prompt."""
         number = sequence.prompt_number
         return [each for each in self.sequences if each.prompt_number == number and each is not sequence]
 
@@ -102,7 +97,6 @@ class EngineJob:
         return Text(self.key, text, self.n_reported, self.grammar_cpu_s, words)
 
     def _marked(self, sequence: Sequence, text: str, *, is_end: bool) -> str:
-        """Return new text of a candidate with the marks of shared/candidates.py."""
         end = end_mark(sequence.end.reason) if is_end and sequence.end is not None else ""
         if not text and not end:
             return ""
@@ -132,7 +126,6 @@ class EngineJob:
         return self.sequences[0].extra | reasoning | ({"stop_sequence": stopped_by} if stopped_by else {})
 
     def _fields_of_candidates(self) -> list[dict[str, Any]]:
-        """Return the fields of each candidate, up to the last one that has any."""
         shows_logprobs, fields = self.job.sampling.logprobs is not None, []
         for sequence in self.sequences:
             mean = None if sequence.end is None else sequence.end.mean_logprob
@@ -144,16 +137,13 @@ class EngineJob:
 
     @property
     def grammar_cpu_s(self) -> float:
-        """CPU time that the grammars of all answers have taken."""
         return sum(sequence.grammar_cpu_s for sequence in self.sequences)
 
     @property
     def completion_tokens(self) -> int:
-        """Number of tokens of all answers so far."""
         return sum(len(sequence.answer) for sequence in self.sequences)
 
     def tokens_computed_after(self, time_s: float) -> int:
-        """Return how many tokens of this job were computed in steps that ended after `time_s`."""
         return sum(sequence.tokens_computed_after(time_s) for sequence in self.sequences)
 
     @property
@@ -163,7 +153,6 @@ class EngineJob:
 
     @property
     def expires_at_s(self) -> float:
-        """Time at which the job expires: see `Sequence.expires_at_s`."""
         return self.sequences[0].expires_at_s
 
     def usage(self, now_s: float) -> Usage:

@@ -49,7 +49,6 @@ class SlotQueue:
         self._waiting.appendleft(sequence)
 
     def discard(self, sequence: Sequence) -> None:
-        """Let a sequence wait no longer, if it does."""
         if sequence in self._waiting:
             self._waiting.remove(sequence)
 
@@ -93,7 +92,6 @@ class SlotQueue:
             self._fail(sequence, fault)
 
     def pause(self, job: EngineJob) -> None:
-        """Take all slots from a job, and let none of its sequences wait for one."""
         for sequence in job.sequences:
             if sequence.slot >= 0:
                 self.take_slot(sequence)
@@ -101,7 +99,6 @@ class SlotQueue:
                 self.discard(sequence)
 
     def take_slot(self, sequence: Sequence) -> None:
-        """Take the slot from a sequence that continues later."""
         self._leave(sequence)
         sequence.extra = self._backend.extra_fields(sequence.slot, sequence.detokenizer.whole_text)
         self._table.pause(sequence)

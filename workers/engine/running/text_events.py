@@ -43,13 +43,11 @@ class TextEvents:
             self._unread.append(sequence)
 
     def tell_all(self) -> None:
-        """Read all tokens that were added, and emit their text."""
         unread, self._unread = self._unread, []
         for sequence in unread:
             self.tell(sequence)
 
     def tell(self, sequence: Sequence) -> None:
-        """Read the tokens of one sequence that were added, and emit their text."""
         if not sequence.unread:
             return
         try:

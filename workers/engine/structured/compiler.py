@@ -61,7 +61,6 @@ class Grammar:
     helper_cpu_s: float = 0.0
 
     def start(self) -> Matcher:
-        """Return a matcher for a new answer."""
         return Matcher(self._matcher, self._vocab, step_ms=self._step_ms)
 
 
@@ -166,7 +165,6 @@ class GrammarCompiler:
                 self._kept.popitem(last=False)
 
     def close(self) -> None:
-        """End the helper processes."""
         self._probes.close()
 
 

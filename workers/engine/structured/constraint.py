@@ -64,7 +64,6 @@ class Constraint:
 
     @property
     def subject(self) -> Subject:
-        """The subject of a rejection of this constraint."""
         return TOOLS if self.kind == "tools" else RESPONSE_FORMAT
 
 
@@ -170,7 +169,6 @@ def _reject_long_texts(lengths: Iterable[int], of: Subject = RESPONSE_FORMAT) ->
 
 
 def _checked(text: str, max_bytes: int, of: Subject = RESPONSE_FORMAT) -> str:
-    """Return the text, if it is encodable and not too long."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -181,7 +179,6 @@ def _checked(text: str, max_bytes: int, of: Subject = RESPONSE_FORMAT) -> str:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield every text in the schema, names included."""
     waiting = [value]
     while waiting:
         one = waiting.pop()

@@ -47,7 +47,6 @@ class MaskShape:
 
     @cached_property
     def special_ids(self) -> Ids:
-        """The special tokens as an index."""
         return np.array(sorted(self.special), np.int64)
 
 
@@ -74,7 +73,6 @@ class Matcher:
         return bool(self._timed(self._matcher.is_stopped))
 
     def allows(self, token: int) -> bool:
-        """Return whether the grammar allows the token next."""
         if token in self._vocab.special:
             return False
         allowed = bool(self._timed(self._matcher.validate_tokens, [token]))

@@ -61,5 +61,4 @@ class Probes:
         return f"the process that compiled it ended with {code}"
 
     def close(self) -> None:
-        """End the helper processes."""
         self._helpers.close()

@@ -24,7 +24,6 @@ class ByteTokenizer:
     tokens = (*(bytes([byte]) for byte in range(256)), b"\xff<end>")
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Return the text's tokens."""
         return list(text if isinstance(text, bytes) else text.encode())
 
 
