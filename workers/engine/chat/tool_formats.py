@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from workers.engine.chat.harmony import CHANNEL, CONSTRAIN, END_CALL, MESSAGE, START
@@ -107,217 +107,95 @@ def _dumped(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-HERMES = ToolFormat(
-    "hermes",
-    begin="<tool_call>",
-    before='\n{"name": "',
-    between='", "arguments": ',
-    after="}\n</tool_call>",
-    again='\n<tool_call>\n{"name": "',
-)
-HERMES_COMPACT = ToolFormat(
-    "hermes-compact",
-    begin="<tool_call>",
-    before='{"name": "',
-    between='", "arguments": ',
-    after="}</tool_call>",
-    again='\n<tool_call>{"name": "',
-)
-LLAMA3 = ToolFormat(
-    "llama3", begin='{"name": "', before="", between='", "parameters": ', after="}", again="", only_first=True
-)
-MISTRAL = ToolFormat(
-    "mistral",
-    begin="[TOOL_CALLS]",
-    before='[{"name": "',
-    between='", "arguments": ',
-    id_after=f', "id": "{ID}"',
-    id_length=9,
-    after="}",
-    again=', {"name": "',
-    end="]",
-)
-#: Mistral's first models that call tools.
-MISTRAL_SPACED = replace(MISTRAL, name="mistral-spaced", before=' [{"name": "')
-#: Mistral's models since tokenizer version 11.
-MISTRAL_ID = ToolFormat(
-    "mistral-id",
-    begin="[TOOL_CALLS]",
-    before="",
-    between=f"[CALL_ID]{ID}[ARGS]",
-    id_length=9,
-    after="",
-    again="[TOOL_CALLS]",
-)
-#: Mistral's models since tokenizer version 13.
-MISTRAL_ARGS = ToolFormat(
-    "mistral-args", begin="[TOOL_CALLS]", before="", between="[ARGS]", after="", again="[TOOL_CALLS]"
-)
-APRIEL = ToolFormat(
-    "apriel",
-    begin="<tool_calls>",
-    before='[{"name": "',
-    between='", "arguments": ',
-    id_after=f', "id": "{ID}"',
-    after="}",
-    again=', {"name": "',
-    end="]</tool_calls>",
-)
-JAMBA = ToolFormat(
-    "jamba",
-    begin="<tool_calls>",
-    before='[\n    {"name": "',
-    between='", "arguments": ',
-    after="}",
-    again=',\n    {"name": "',
-    end="\n]</tool_calls>",
-)
-NEMOTRON = ToolFormat(
-    "nemotron",
-    begin="<TOOLCALL>",
-    before='[{"name": "',
-    between='", "arguments": ',
-    after="}",
-    again=', {"name": "',
-    end="]</TOOLCALL>",
-)
-MINIMAX_M1 = ToolFormat(
-    "minimax-m1",
-    begin="<tool_calls>",
-    before='\n{"name": "',
-    between='", "arguments": ',
-    after="}",
-    again='\n{"name": "',
-    end="\n</tool_calls>",
-)
-GIGACHAT = ToolFormat(
-    "gigachat", begin="<|function_call|>", before='{"name": "', between='", "arguments": ', after="}", again=""
-)
-APERTUS = ToolFormat(
-    "apertus",
-    begin="<|tools_prefix|>",
-    before='[{"',
-    between='": ',
-    after="}",
-    again=', {"',
-    end="]<|tools_suffix|>",
-)
-COHERE = ToolFormat(
-    "cohere",
-    begin="<|START_ACTION|>",
-    before=f'[\n    {{"tool_call_id": "{ID}", "tool_name": "',
-    between='", "parameters": ',
-    after="}",
-    again=f',\n    {{"tool_call_id": "{ID}", "tool_name": "',
-    end="\n]<|END_ACTION|>",
-)
-FUNCTIONARY = ToolFormat(
-    "functionary", begin="<function=", before="", between=">", after="</function>", again="<function="
-)
-KIMI = ToolFormat(
-    "kimi",
-    begin="<|tool_calls_section_begin|>",
-    before="<|tool_call_begin|>functions.",
-    between=f":{ID}<|tool_call_argument_begin|>",
-    after="<|tool_call_end|>",
-    again="<|tool_call_begin|>functions.",
-    end="<|tool_calls_section_end|>",
-)
-SOLAR = ToolFormat(
-    "solar",
-    begin="<|tool_calls|>",
-    before=f"<|tool_call:begin|>{ID}<|tool_call:name|>",
-    between="<|tool_call:args|>",
-    after="<|tool_call:end|>",
-    again=f"<|tool_call:begin|>{ID}<|tool_call:name|>",
-)
-DEEPSEEK = ToolFormat(
-    "deepseek",
-    begin="<｜tool▁calls▁begin｜>",
-    before="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-    between="\n```json\n",
-    after="\n```<｜tool▁call▁end｜>",
-    again="\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-    end="<｜tool▁calls▁end｜>",
-)
-#: DeepSeek V3.1.
-DEEPSEEK_PLAIN = ToolFormat(
-    "deepseek-plain",
-    begin="<｜tool▁calls▁begin｜>",
-    before="<｜tool▁call▁begin｜>",
-    between="<｜tool▁sep｜>",
-    after="<｜tool▁call▁end｜>",
-    again="<｜tool▁call▁begin｜>",
-    end="<｜tool▁calls▁end｜>",
-)
-GLM = ToolFormat(
-    "glm",
-    begin="<tool_call>",
-    before="",
-    between="\n",
-    after="</tool_call>",
-    again="\n<tool_call>",
-    parameters=Parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"),
-)
-#: GLM since 4.7, and other models that took its form.
-GLM_COMPACT = ToolFormat(
-    "glm-compact",
-    begin="<tool_call>",
-    before="",
-    between="",
-    after="</tool_call>",
-    again="<tool_call>",
-    parameters=Parameters("<arg_key>", "</arg_key><arg_value>", "</arg_value>"),
-)
-LING = ToolFormat(
-    "ling",
-    begin="<tool_call>",
-    before="",
-    between="\n",
-    after="\n</tool_call>",
-    again="\n<tool_call>",
-    parameters=Parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
-)
-HUNYUAN = ToolFormat(
-    "hunyuan",
-    begin="<tool_calls:opensource>",
-    before="\n<tool_call:opensource>",
-    between="<tool_sep:opensource>\n",
-    after="</tool_call:opensource>",
-    again="\n<tool_call:opensource>",
-    end="\n</tool_calls:opensource>",
-    parameters=Parameters(
-        "<arg_key:opensource>", "</arg_key:opensource>\n<arg_value:opensource>", "</arg_value:opensource>\n"
+#: The forms whose calls workers/engine/chat/call_reader.py reads, each as a model writes it: its parts are `begin`, a
+#: call, `again` and `end`. `^` stands before a `begin` that counts only at the beginning, ⟦ ⟧ hold one of the arguments
+#: that are written one by one, ⟨ ⟩ hold what may be missing, and «id:9» is an id of nine letters and digits.
+_WRITTEN = {
+    "hermes": '<tool_call>¦\n{"name": "«name»", "arguments": «arguments»}\n</tool_call>¦\n<tool_call>\n{"name": "',
+    "hermes-compact": '<tool_call>¦{"name": "«name»", "arguments": «arguments»}</tool_call>¦\n<tool_call>{"name": "',
+    "llama3": '^{"name": "¦«name»", "parameters": «arguments»}',
+    "mistral": '[TOOL_CALLS]¦[{"name": "«name»", "arguments": «arguments»⟨, "id": "«id:9»"⟩}¦, {"name": "¦]',
+    # Mistral's first models that call tools.
+    "mistral-spaced": '[TOOL_CALLS]¦ [{"name": "«name»", "arguments": «arguments»⟨, "id": "«id:9»"⟩}¦, {"name": "¦]',
+    # Mistral's models since tokenizer version 11.
+    "mistral-id": "[TOOL_CALLS]¦«name»[CALL_ID]«id:9»[ARGS]«arguments»¦[TOOL_CALLS]",
+    # Mistral's models since tokenizer version 13.
+    "mistral-args": "[TOOL_CALLS]¦«name»[ARGS]«arguments»¦[TOOL_CALLS]",
+    "apriel": '<tool_calls>¦[{"name": "«name»", "arguments": «arguments»⟨, "id": "«id»"⟩}¦, {"name": "¦]</tool_calls>',
+    "jamba": '<tool_calls>¦[\n    {"name": "«name»", "arguments": «arguments»}¦,\n    {"name": "¦\n]</tool_calls>',
+    "nemotron": '<TOOLCALL>¦[{"name": "«name»", "arguments": «arguments»}¦, {"name": "¦]</TOOLCALL>',
+    "minimax-m1": '<tool_calls>¦\n{"name": "«name»", "arguments": «arguments»}¦\n{"name": "¦\n</tool_calls>',
+    "gigachat": '<|function_call|>¦{"name": "«name»", "arguments": «arguments»}',
+    "apertus": '<|tools_prefix|>¦[{"«name»": «arguments»}¦, {"¦]<|tools_suffix|>',
+    "cohere": (
+        '<|START_ACTION|>¦[\n    {"tool_call_id": "«id»", "tool_name": "«name»", "parameters": «arguments»}'
+        '¦,\n    {"tool_call_id": "«id»", "tool_name": "¦\n]<|END_ACTION|>'
     ),
+    "functionary": "<function=¦«name»>«arguments»</function>¦<function=",
+    "kimi": (
+        "<|tool_calls_section_begin|>"
+        "¦<|tool_call_begin|>functions.«name»:«id»<|tool_call_argument_begin|>«arguments»<|tool_call_end|>"
+        "¦<|tool_call_begin|>functions.¦<|tool_calls_section_end|>"
+    ),
+    "solar": (
+        "<|tool_calls|>¦<|tool_call:begin|>«id»<|tool_call:name|>«name»<|tool_call:args|>«arguments»<|tool_call:end|>"
+        "¦<|tool_call:begin|>«id»<|tool_call:name|>"
+    ),
+    "deepseek": (
+        "<｜tool▁calls▁begin｜>"
+        "¦<｜tool▁call▁begin｜>function<｜tool▁sep｜>«name»\n```json\n«arguments»\n```<｜tool▁call▁end｜>"
+        "¦\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>¦<｜tool▁calls▁end｜>"
+    ),
+    # DeepSeek V3.1.
+    "deepseek-plain": (
+        "<｜tool▁calls▁begin｜>¦<｜tool▁call▁begin｜>«name»<｜tool▁sep｜>«arguments»<｜tool▁call▁end｜>"
+        "¦<｜tool▁call▁begin｜>¦<｜tool▁calls▁end｜>"
+    ),
+    "glm": "<tool_call>¦«name»\n⟦<arg_key>«key»</arg_key>\n<arg_value>«value»</arg_value>\n⟧</tool_call>¦\n<tool_call>",
+    # GLM since 4.7, and other models that took its form.
+    "glm-compact": "<tool_call>¦«name»⟦<arg_key>«key»</arg_key><arg_value>«value»</arg_value>⟧</tool_call>¦<tool_call>",
+    "ling": (
+        "<tool_call>¦«name»\n⟦<arg_key>«key»</arg_key>\n<arg_value>«value»</arg_value>⟧\n</tool_call>¦\n<tool_call>"
+    ),
+    "hunyuan": (
+        "<tool_calls:opensource>"
+        "¦\n<tool_call:opensource>«name»<tool_sep:opensource>\n⟦<arg_key:opensource>«key»"
+        "</arg_key:opensource>\n<arg_value:opensource>«value»</arg_value:opensource>\n⟧</tool_call:opensource>"
+        "¦\n<tool_call:opensource>¦\n</tool_calls:opensource>"
+    ),
+    "qwen-coder": (
+        "<tool_call>¦\n<function=«name»>\n⟦<parameter=«key»>\n«value»\n</parameter>\n⟧</function>\n</tool_call>"
+        "¦\n<tool_call>\n<function="
+    ),
+    "seed": (
+        "<seed:tool_call>¦\n<function=«name»>\n⟦<parameter=«key»>«value»</parameter>\n⟧</function>\n</seed:tool_call>"
+        "¦\n<seed:tool_call>\n<function="
+    ),
+    "minimax": (
+        '<minimax:tool_call>¦\n<invoke name="«name»">\n⟦<parameter name="«key»">«value»</parameter>\n⟧</invoke>'
+        '¦\n<invoke name="¦\n</minimax:tool_call>'
+    ),
+}
+_PARTS = re.compile(
+    r"(?P<only_first>\^?)(?P<begin>[^¦]*)¦(?P<before>[^¦]*)«name»(?P<between>[^¦]*?)"
+    r"(?:«arguments»|⟦(?P<argument>[^¦]*)⟧)(?:⟨(?P<id_after>[^¦]*)⟩)?(?P<after>[^¦]*)"
+    r"(?:¦(?P<again>[^¦]*))?(?:¦(?P<end>[^¦]*))?"
 )
-QWEN_CODER = ToolFormat(
-    "qwen-coder",
-    begin="<tool_call>",
-    before="\n<function=",
-    between=">\n",
-    after="</function>\n</tool_call>",
-    again="\n<tool_call>\n<function=",
-    parameters=Parameters("<parameter=", ">\n", "\n</parameter>\n"),
-)
-SEED = ToolFormat(
-    "seed",
-    begin="<seed:tool_call>",
-    before="\n<function=",
-    between=">\n",
-    after="</function>\n</seed:tool_call>",
-    again="\n<seed:tool_call>\n<function=",
-    parameters=Parameters("<parameter=", ">", "</parameter>\n"),
-)
-MINIMAX = ToolFormat(
-    "minimax",
-    begin="<minimax:tool_call>",
-    before='\n<invoke name="',
-    between='">\n',
-    after="</invoke>",
-    again='\n<invoke name="',
-    end="\n</minimax:tool_call>",
-    parameters=Parameters('<parameter name="', '">', "</parameter>\n"),
-)
+
+
+def _read(name: str, written: str) -> ToolFormat:
+    found = re.fullmatch(_PARTS, re.sub("«id(:9)?»", ID, written))
+    if found is None:
+        raise ValueError(f"the form {name} cannot be read: {written!r}")
+    parts = found.groupdict("")
+    argument, only_first = parts.pop("argument"), bool(parts.pop("only_first"))
+    parameters = Parameters(*re.split("«key»|«value»", argument)) if argument else None
+    id_length = 9 if "«id:9»" in written else 0
+    return ToolFormat(name, **parts, id_length=id_length, only_first=only_first, parameters=parameters)
+
+
+FORMS = {name: _read(name, written) for name, written in _WRITTEN.items()}
+ALL, HERMES = tuple(FORMS.values()), FORMS["hermes"]
 #: gpt-oss. The channel may also come after the name of the tool, and the type of the arguments may be missing.
 HARMONY = ToolFormat(
     "harmony",
@@ -327,33 +205,4 @@ HARMONY = ToolFormat(
     after=END_CALL,
     again=f"{START}assistant{CHANNEL}commentary to=functions.",
     in_channels=True,
-)
-#: The forms whose calls workers/engine/chat/call_reader.py reads.
-ALL = (
-    HERMES,
-    HERMES_COMPACT,
-    LLAMA3,
-    MISTRAL,
-    MISTRAL_SPACED,
-    MISTRAL_ID,
-    MISTRAL_ARGS,
-    APRIEL,
-    JAMBA,
-    NEMOTRON,
-    MINIMAX_M1,
-    GIGACHAT,
-    APERTUS,
-    COHERE,
-    FUNCTIONARY,
-    KIMI,
-    SOLAR,
-    DEEPSEEK,
-    DEEPSEEK_PLAIN,
-    GLM,
-    GLM_COMPACT,
-    LING,
-    HUNYUAN,
-    QWEN_CODER,
-    SEED,
-    MINIMAX,
 )

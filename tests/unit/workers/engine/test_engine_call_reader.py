@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.answer_parts import Call, PartsReader, read_parts
 from workers.engine.chat.call_reader import CallReader
-from workers.engine.chat.tool_formats import ALL, HERMES, LLAMA3
+from workers.engine.chat.tool_formats import ALL, FORMS, HERMES
 
 names = st.sampled_from(["f", "get_weather", "get-weather_2"])
 values = st.recursive(
@@ -92,4 +92,4 @@ def test_marks_in_the_model_s_own_text_are_replaced():
 
 def test_a_brace_that_does_not_begin_the_answer_is_text_to_llama():
     text = 'It is {"name": "f", "parameters": {}}'
-    assert read_parts("".join(read(LLAMA3, list(text)))).content == text
+    assert read_parts("".join(read(FORMS["llama3"], list(text)))).content == text

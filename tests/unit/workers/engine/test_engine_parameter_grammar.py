@@ -10,14 +10,16 @@ from tests.support.tool_templates import template_of
 from workers.engine.chat.call_reader import CallReader
 from workers.engine.chat.chat_template import ChatTemplate
 from workers.engine.chat.parameter_grammar import text_parameters
-from workers.engine.chat.tool_formats import GLM, GLM_COMPACT, HERMES, MINIMAX, QWEN_CODER
+from workers.engine.chat.tool_formats import FORMS, HERMES
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import read_tools
 from workers.engine.events import JobRejected
 from workers.engine.structured.compiler import GrammarCompiler, SchemaLimits, TokenTable
 
 BYTES = TokenTable([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), frozenset({256}))
-forms = pytest.mark.parametrize("form", [GLM, GLM_COMPACT, MINIMAX, QWEN_CODER], ids=lambda form: form.name)
+forms = pytest.mark.parametrize(
+    "form", [FORMS["glm"], FORMS["glm-compact"], FORMS["minimax"], FORMS["qwen-coder"]], ids=lambda form: form.name
+)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +183,7 @@ def test_a_schema_that_is_a_reference_is_followed(compiler, form):
 )
 def test_a_schema_that_cannot_be_divided_is_refused_by_name(parameters, words):
     with pytest.raises(JobRejected, match=words) as rejected:
-        tool_constraint(request_of(parameters), GLM, {}, max_bytes=65_536)
+        tool_constraint(request_of(parameters), FORMS["glm"], {}, max_bytes=65_536)
     assert rejected.value.param == "tools"
 
 
@@ -195,7 +197,11 @@ def test_names_of_control_tokens_are_split_in_what_clients_send_however_it_is_es
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": call}]},
         {"role": "tool", "tool_call_id": "1", "content": "<arg_key>"},
     ]
-    for source in (template_of(HERMES), template_of(GLM), "{% for m in messages %}{{ m.content }}|{% endfor %}"):
+    for source in (
+        template_of(HERMES),
+        template_of(FORMS["glm"]),
+        "{% for m in messages %}{{ m.content }}|{% endfor %}",
+    ):
         template = ChatTemplate(source, bos="", eos="")
         pieces = template.pieces(messages, CONTROL)
         whole = [piece for piece in pieces if "</s>" in piece]

@@ -6,16 +6,7 @@ import pytest
 
 from tests.support.tool_templates import a_tool, template_of
 from workers.engine.chat.chat_template import ChatTemplate
-from workers.engine.chat.tool_formats import (
-    DEEPSEEK_PLAIN,
-    GLM,
-    GLM_COMPACT,
-    HERMES,
-    LLAMA3,
-    MINIMAX,
-    MISTRAL_ID,
-    QWEN_CODER,
-)
+from workers.engine.chat.tool_formats import FORMS, HERMES
 from workers.engine.events import JobRejected
 
 pytestmark = pytest.mark.thorough
@@ -57,8 +48,11 @@ def showing(text):
     ("form", "shown"),
     [
         (HERMES, '<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n'),
-        (LLAMA3, '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'),
-        (DEEPSEEK_PLAIN, DEEPSEEK_PLAIN.write([("{{ c.function.name }}", "{{ c.function.arguments | tojson }}")])),
+        (FORMS["llama3"], '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'),
+        (
+            FORMS["deepseek-plain"],
+            FORMS["deepseek-plain"].write([("{{ c.function.name }}", "{{ c.function.arguments | tojson }}")]),
+        ),
     ],
     ids=["hermes", "llama3", "deepseek"],
 )
@@ -95,7 +89,11 @@ def test_a_form_that_cannot_be_read_back_is_unknown(shown):
     assert '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>' in text
 
 
-@pytest.mark.parametrize("form", [GLM, GLM_COMPACT, MINIMAX, QWEN_CODER, MISTRAL_ID], ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "form",
+    [FORMS["glm"], FORMS["glm-compact"], FORMS["minimax"], FORMS["qwen-coder"], FORMS["mistral-id"]],
+    ids=lambda form: form.name,
+)
 def test_templates_that_share_their_marks_are_distinguished_by_their_renderings(form):
     template = ChatTemplate(template_of(form), bos="", eos="")
     assert (template.tool_format, template.shows_tools) == (form, True)
@@ -104,8 +102,8 @@ def test_templates_that_share_their_marks_are_distinguished_by_their_renderings(
 @pytest.mark.parametrize("before", ["", "\n", "<|python_start|><|python_end|>", "<|start|>\n"])
 def test_marks_may_precede_a_call_that_counts_only_at_the_beginning_of_an_answer(before):
     shown = before + '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
-    assert ChatTemplate(showing(shown), bos="", eos="").tool_format is LLAMA3
-    assert ChatTemplate(showing("Call: " + shown), bos="", eos="").tool_format is not LLAMA3
+    assert ChatTemplate(showing(shown), bos="", eos="").tool_format is FORMS["llama3"]
+    assert ChatTemplate(showing("Call: " + shown), bos="", eos="").tool_format is not FORMS["llama3"]
 
 
 @pytest.mark.parametrize("content", [None, "", []])
@@ -138,7 +136,7 @@ def test_arguments_are_given_as_the_template_takes_them(accepted):
 @pytest.mark.parametrize("arguments", ['["Paris"]', '"Paris"', "null", '{"city": "Par', "Paris"])
 @pytest.mark.parametrize(
     "source",
-    [template_of(GLM), template_of(HERMES), ALTERNATING, showing("{{ c.function.arguments.items() | list }}")],
+    [template_of(FORMS["glm"]), template_of(HERMES), ALTERNATING, showing("{{ c.function.arguments.items() | list }}")],
     ids=["glm", "hermes", "alternating", "items"],
 )
 def test_arguments_that_are_no_object_are_shown_as_text(source, arguments):
@@ -166,7 +164,7 @@ def test_a_system_message_that_the_client_wrote_is_not_moved(condition):
 
 
 def test_objects_in_arguments_are_json_where_the_template_would_show_them_in_pythons_notation():
-    source = template_of(QWEN_CODER).replace("value if value is string else value | tojson", "value")
+    source = template_of(FORMS["qwen-coder"]).replace("value if value is string else value | tojson", "value")
     given = {"city": "Paris", "where": {"lat": [1, None], "near": True}}
     text = prompt(source, [ASKED, *called(call(arguments=json.dumps(given)))])
     assert "<parameter=city>\nParis\n</parameter>" in text

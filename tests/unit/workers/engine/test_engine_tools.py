@@ -16,18 +16,7 @@ from tests.support.gguf_copy import copy_gguf
 from tests.support.tool_templates import CONTROL, a_tool, template_of
 from workers.engine.chat.call_reader import CallReader
 from workers.engine.chat.chat_template import ChatTemplate
-from workers.engine.chat.tool_formats import (
-    ALL,
-    COHERE,
-    GLM,
-    GLM_COMPACT,
-    HARMONY,
-    HERMES,
-    LLAMA3,
-    MINIMAX,
-    MISTRAL,
-    MISTRAL_ID,
-)
+from workers.engine.chat.tool_formats import ALL, FORMS, HARMONY, HERMES
 from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.backend import load_backend
@@ -56,7 +45,19 @@ EARLIER = [
 #: Families of each kind, with their marks as control tokens or as plain text. To a SentencePiece vocabulary, the
 #: character in DeepSeek's marks is a space, so it cannot write them as plain text.
 KINDS = [(form, True) for form in (*ALL, HARMONY) if form.name in CONTROL]
-KINDS += [(form, False) for form in (HERMES, LLAMA3, MISTRAL, MISTRAL_ID, COHERE, GLM_COMPACT, MINIMAX, HARMONY)]
+KINDS += [
+    (form, False)
+    for form in (
+        HERMES,
+        FORMS["llama3"],
+        FORMS["mistral"],
+        FORMS["mistral-id"],
+        FORMS["cohere"],
+        FORMS["glm-compact"],
+        FORMS["minimax"],
+        HARMONY,
+    )
+]
 
 families = pytest.mark.parametrize(
     "family", KINDS, indirect=True, ids=lambda kind: f"{kind[0].name} {'tokens' if kind[1] else 'text'}"
@@ -162,7 +163,7 @@ def test_a_template_without_tools_gets_them_explained_and_earlier_calls_as_text(
 
 
 def test_ids_of_calls_have_nine_characters_where_the_template_requires_it():
-    source = template_of(MISTRAL) + (
+    source = template_of(FORMS["mistral"]) + (
         "{% for m in messages if m.tool_call_id %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('nine') }}"
         "{% endif %}{{ m.tool_call_id }}{% endfor %}"
     )
@@ -295,7 +296,9 @@ NOTE = a_tool(
 )
 
 
-@pytest.mark.parametrize("family", [(GLM, True), (GLM_COMPACT, False)], indirect=True, ids=["glm", "glm-compact"])
+@pytest.mark.parametrize(
+    "family", [(FORMS["glm"], True), (FORMS["glm-compact"], False)], indirect=True, ids=["glm", "glm-compact"]
+)
 @pytest.mark.parametrize("max_tokens", [600, 60], ids=["whole", "cut"])
 def test_a_call_whose_arguments_are_written_one_by_one_can_be_sent_back(family, max_tokens):
     request = REQUEST | {"tools": [NOTE], "tool_choice": "required", "parallel_tool_calls": False, "seed": 4}

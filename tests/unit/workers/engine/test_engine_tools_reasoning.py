@@ -11,7 +11,7 @@ from tests.support.chosen_answer import Answer
 from tests.support.fits_schema import assert_fits
 from tests.support.gguf_copy import copy_gguf
 from tests.support.tool_templates import CONTROL, a_tool, template_of
-from workers.engine.chat.tool_formats import HERMES, LLAMA3
+from workers.engine.chat.tool_formats import FORMS, HERMES
 from workers.engine.llama.backend import load_backend
 
 WEATHER = a_tool("get_weather", unit={"enum": ["C", "F"]})
@@ -23,7 +23,7 @@ VOCABULARIES = {
     "reasoning tokens": (HERMES, MARKS),
     "call tokens": (HERMES, CONTROL["hermes"]),
     "no tokens": (HERMES, ()),
-    "llama tokens": (LLAMA3, MARKS),
+    "llama tokens": (FORMS["llama3"], MARKS),
 }
 
 
