@@ -135,7 +135,10 @@ class Facts:
 
 
 class Backend(Protocol):
-    """A model that several sequences share. Only the engine's thread calls its methods, except for `prepare`."""
+    """A model that several sequences share. Only the engine's thread calls its methods, except for `prepare`.
+
+    The methods that are implemented here are those of a model that keeps no cells, and whose answers have no text.
+    """
 
     #: The most jobs that can be in a step.
     slots: int
@@ -170,12 +173,12 @@ class Backend(Protocol):
         """
         ...
 
-    def set_prefix(self, slot: int, source: int, n: int) -> int:
+    def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - see above
         """Make `slot` hold the first `n` tokens of slot `source` and no others. Both may be the same slot.
 
         Return how many tokens `slot` holds: `n`, or 0 if the model cannot drop the other tokens alone.
         """
-        ...
+        return 0
 
     def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:
         """Compute the rows and return those that were computed. Raises an exception if the model fails.
@@ -194,37 +197,37 @@ class Backend(Protocol):
         """
         ...
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, token: int) -> bytes:  # noqa: ARG002 - see above
         """Return the bytes that a token adds to the answer."""
-        ...
+        return b""
 
-    def grammar_cpu_s(self, slot: int) -> float:
+    def grammar_cpu_s(self, slot: int) -> float:  # noqa: ARG002 - see above
         """Return the CPU time that the grammar of the slot's sequence has taken so far. Called before `close_slot`."""
-        ...
+        return 0.0
 
-    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:
+    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - see above
         """Return the answer's fields other than `text`, as values that JSON can encode. Called before `close_slot`."""
-        ...
+        return {}
 
-    def copy_cells(self, slot: int, limit_bytes: int) -> bytearray | None:
+    def copy_cells(self, slot: int, limit_bytes: int) -> bytearray | None:  # noqa: ARG002 - see above
         """Return a copy of the slot's cells in host memory; None if it cannot be made or is larger than the limit."""
-        ...
+        return None
 
-    def restore_cells(self, slot: int, copy: bytearray) -> bool:
+    def restore_cells(self, slot: int, copy: bytearray) -> bool:  # noqa: ARG002 - see above
         """Make the slot hold the cells of a copy and no others. Return False, with an empty slot, if it cannot."""
-        ...
+        return False
 
-    def saved_state(self, slot: int) -> Any:
+    def saved_state(self, slot: int) -> Any:  # noqa: ARG002 - see above
         """Return the state that the tokens of the slot's sequence cannot restore. Called before `close_slot`."""
-        ...
+        return None
 
     def close_slot(self, slot: int) -> None:
         """End the slot's sequence but keep its KV cells. Also called after a failed `open_slot`. Never raises."""
         ...
 
-    def clear_slot(self, slot: int) -> None:
+    def clear_slot(self, slot: int) -> None:  # noqa: ARG002 - see above
         """Remove all tokens from a slot's KV cells. Never raises."""
-        ...
+        return
 
     def check_idle(self, kept: dict[int, int]) -> None:
         """Check that all slots are closed, and that each slot holds as many tokens as `kept` (slot → number) says.
@@ -235,7 +238,7 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the model."""
-        ...
+        return
 
 
 def context_limit(tokens: int) -> str:

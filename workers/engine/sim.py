@@ -12,7 +12,7 @@ from typing import Any
 
 from shared.clock import Clock, RealClock
 from shared.jobs.outcomes import EndCode
-from workers.engine.backend import BatchRow, Facts, Prepared
+from workers.engine.backend import Backend, BatchRow, Facts, Prepared
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling, read_sampling
 from workers.engine.slot_cells import SlotAccountingError
@@ -24,7 +24,7 @@ _MAX_SLEEP_S = 0.01
 _MAX_CATCH_UP_S = 1.0
 
 
-class SimBackend:
+class SimBackend(Backend):
     """A backend that generates exactly `max_tokens` words for every job.
 
     Each word of the prompt counts as one token. An empty prompt counts as one token, too.
@@ -104,12 +104,6 @@ class SimBackend:
         """Return the word `w<token>`, followed by a space."""
         return b"w%d " % token
 
-    def grammar_cpu_s(self, slot: int) -> float:  # noqa: ARG002 - the Protocol's name
-        return 0.0
-
-    def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
-        return {}
-
     def copy_cells(self, slot: int, limit_bytes: int) -> bytearray:  # noqa: ARG002 - the Protocol's names
         """Return an empty copy: a simulated job loses nothing by a pause."""
         return bytearray()
@@ -118,9 +112,6 @@ class SimBackend:
         """Return True: there is nothing to restore."""
         return True
 
-    def saved_state(self, slot: int) -> None:
-        """Return None: the answer depends on nothing but its length."""
-
     def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - the Protocol's names
         """Return how many words the slot holds: any slot can drop its last words, and copy those of another."""
         return n
@@ -128,16 +119,10 @@ class SimBackend:
     def close_slot(self, slot: int) -> None:
         self._done_s.pop(slot, None)
 
-    def clear_slot(self, slot: int) -> None:
-        """Do nothing: a closed slot has no content."""
-
     def check_idle(self, kept: dict[int, int]) -> None:  # noqa: ARG002 - the Protocol's name
         """Raise SlotAccountingError if a slot still has a schedule."""
         if self._done_s:
             raise SlotAccountingError(f"slots {sorted(self._done_s)} should be closed, but still have a schedule")
-
-    def close(self) -> None:
-        """Do nothing: there is no model to free."""
 
 
 def _count_words(payload: dict[str, Any]) -> list[int]:

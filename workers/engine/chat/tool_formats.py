@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from workers.engine.chat.harmony import CHANNEL, CONSTRAIN, END_CALL, MESSAGE, START
 
@@ -187,7 +188,7 @@ def _read(name: str, written: str) -> ToolFormat:
     found = re.fullmatch(_PARTS, re.sub("«id(:9)?»", ID, written))
     if found is None:
         raise ValueError(f"the form {name} cannot be read: {written!r}")
-    parts = found.groupdict("")
+    parts: dict[str, Any] = found.groupdict("")
     argument, only_first = parts.pop("argument"), bool(parts.pop("only_first"))
     parameters = Parameters(*re.split("«key»|«value»", argument)) if argument else None
     id_length = 9 if "«id:9»" in written else 0

@@ -17,7 +17,7 @@ from llama_cpp import _ggml, llama_cpp
 from shared.jobs.outcomes import EndCode
 from shared.settings.worker import WorkerSettings
 from workers.engine.answer.words import is_end, token_of
-from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared
+from workers.engine.backend import END, Backend, BatchRow, DecodeFailed, Facts, Prepared
 from workers.engine.chat.answer_form import Form
 from workers.engine.chat.tool_grammar import tool_constraint
 from workers.engine.chat.tool_request import ToolRequest, read_tools
@@ -52,7 +52,7 @@ _LOG_CALLBACK = llama_cpp.llama_log_callback(_log_line)
 llama_cpp.llama_log_set(_LOG_CALLBACK, None)
 
 
-class LlamaBackend:
+class LlamaBackend(Backend):
     """A text generation model, and the context that all slots share. `close` frees `model` and `ctx`."""
 
     lockstep = True
@@ -82,7 +82,8 @@ class LlamaBackend:
         self.computes_apart = facts.layers_offloaded > 0
         self._memory = llama_cpp.llama_get_memory(ctx)
         self._vocab = Vocabulary(llama_cpp, model)
-        self.n_vocab, self.tokenize, self.piece = self._vocab.size, self._vocab.tokenize, self._vocab.piece
+        self.n_vocab, self.tokenize = self._vocab.size, self._vocab.tokenize
+        self.piece = self._vocab.piece  # type: ignore[method-assign]  # a call less for each token
         self._prompt_maker = Prompts(llama_cpp, model, self._vocab, self.n_ctx, template_cpu_ms=template_cpu_ms)
         template = self._prompt_maker.template
         #: Why the model cannot call tools; "" if it can. With `explains_tools`, those of a request are explained to a

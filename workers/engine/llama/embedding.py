@@ -17,7 +17,7 @@ import numpy as np
 
 from shared.clock import Clock
 from shared.jobs.outcomes import EndCode
-from workers.engine.backend import END, BatchRow, DecodeFailed, Facts, Prepared, context_limit
+from workers.engine.backend import END, Backend, BatchRow, DecodeFailed, Facts, Prepared, context_limit
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, Libraries
@@ -45,7 +45,7 @@ class _OpenJob:
     vectors: list[_Floats] = field(default_factory=list)
 
 
-class EmbeddingBackend:
+class EmbeddingBackend(Backend):
     """An embedding model and its context, which `new_embedding_context` created. `close` frees both."""
 
     lockstep = reuses = rewinds = compact = computes_apart = False
@@ -109,20 +109,6 @@ class EmbeddingBackend:
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:  # noqa: ARG002 - the Protocol
         self._open[slot] = _OpenJob(job.prompt, job.spec.payload.get("dimensions"))
 
-    def copy_cells(self, slot: int, limit_bytes: int) -> None:
-        """Return None: a slot has no cells of its own."""
-
-    def restore_cells(self, slot: int, copy: bytearray) -> bool:  # noqa: ARG002 - the Protocol's names
-        """Return False: there are no copies."""
-        return False
-
-    def saved_state(self, slot: int) -> None:
-        """Return None: an input that was paused is computed again."""
-
-    def set_prefix(self, slot: int, source: int, n: int) -> int:  # noqa: ARG002 - the Protocol's names
-        """Return 0: every input is computed whole, so no prefix is ever reused."""
-        return 0
-
     def decode(self, rows: list[BatchRow], meanwhile: Callable[[], None] | None = None) -> list[BatchRow]:  # noqa: ARG002 - the Protocol
         """Compute as many of the rows' next inputs as fit into one llama_decode. Raises DecodeFailed.
 
@@ -182,13 +168,6 @@ class EmbeddingBackend:
             raise ValueError("the model's result contains a value that is not a finite number")
         return END
 
-    def piece(self, token: int) -> bytes:  # noqa: ARG002 - the Protocol's name
-        """Return no bytes, because no token is generated."""
-        return b""
-
-    def grammar_cpu_s(self, slot: int) -> float:  # noqa: ARG002 - the Protocol's name
-        return 0.0
-
     def extra_fields(self, slot: int, text: str) -> dict[str, Any]:  # noqa: ARG002 - the Protocol's name
         """Return the field `embeddings`, or no fields before all inputs are computed.
 
@@ -201,9 +180,6 @@ class EmbeddingBackend:
 
     def close_slot(self, slot: int) -> None:
         self._open.pop(slot, None)
-
-    def clear_slot(self, slot: int) -> None:
-        """Do nothing, because a slot holds no cells between steps."""
 
     def check_idle(self, kept: dict[int, int]) -> None:
         """Raise SlotAccountingError if a slot still has a job, or if `kept` is not empty: slots keep no cells."""
