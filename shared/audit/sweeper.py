@@ -5,13 +5,10 @@ time has the turn to sweep; if it stops, another one gets the turn after 10 s.
 """
 
 import secrets
-from typing import TYPE_CHECKING
 
 from shared.log import get_logger
-
-if TYPE_CHECKING:
-    from shared.store.replies import SweepSource, Swept
-    from shared.store.store import Store
+from shared.store.replies import SweepSource, Swept
+from shared.store.store import Store
 
 log = get_logger()
 
@@ -27,7 +24,7 @@ class Sweeper:
 
     name = "sweeper"
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._asker = secrets.token_hex(8)
         #: The rank at which the next pass continues.
@@ -69,7 +66,7 @@ class Sweeper:
                 break
         return repairs
 
-    def _sweep_set(self, source: "SweepSource") -> int:
+    def _sweep_set(self, source: SweepSource) -> int:
         """Sweep one of the sets from which the set of inflight jobs can be rebuilt, and return the repairs."""
         repairs, start = 0, 0
         for _ in range(_CALLS_A_PASS):
@@ -80,7 +77,7 @@ class Sweeper:
             start = swept.next_start
         return repairs
 
-    def _sweep(self, source: "SweepSource", start: int, asker: str) -> "Swept":
+    def _sweep(self, source: SweepSource, start: int, asker: str) -> Swept:
         swept = self._store.sweep(source, start, asker=asker)
         self._active_sets.update(swept.active_sets)
         for notice in swept.notices:

@@ -5,12 +5,8 @@ or the next lease ends. A job that is admitted before that time may have an earl
 more than 250 ms apart. A job therefore ends at most 250 ms late.
 """
 
-from typing import TYPE_CHECKING
-
 from shared.log import get_logger
-
-if TYPE_CHECKING:
-    from shared.store.store import Store
+from shared.store.store import Store
 
 log = get_logger()
 
@@ -28,7 +24,7 @@ class Reaper:
 
     name = "reaper"
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def one_pass(self) -> float:

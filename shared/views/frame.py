@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-if TYPE_CHECKING:
-    from shared.store.replies import Snapshot, TenantView, WorkerView
-    from shared.views.shares import Sums
+from shared.store.replies import Snapshot, TenantView, WorkerView
+from shared.views.shares import Sums
 
 SortKey = Literal["tenant", "waiting", "running", "oldest", "tokens", "served", "refused"]
 SORT_KEYS: tuple[SortKey, ...] = get_args(SortKey)
@@ -61,7 +60,7 @@ class Frame:
     workers: list[WorkerLine]
 
 
-def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey, sums: "Sums") -> Frame:
+def make_frame(before: Snapshot, after: Snapshot, sort: SortKey, sums: Sums) -> Frame:
     """Return the frame for the later of two snapshots, both with stats, whose tenants are sorted by `sort`.
 
     `sums` has what tenants were served, and what was due to them.
@@ -70,7 +69,7 @@ def make_frame(before: "Snapshot", after: "Snapshot", sort: SortKey, sums: "Sums
     tokens = _growth(completion_tokens(before.stats), completion_tokens(after.stats))
     refused = _growth(_refusals(before.stats), _refusals(after.stats))
 
-    def line(tenant: "TenantView") -> TenantLine:
+    def line(tenant: TenantView) -> TenantLine:
         name = tenant.name
         served, due = sums.part(name) or (None, None)
         return TenantLine(
@@ -112,7 +111,7 @@ _ORDERS: dict[SortKey, Callable[[TenantLine], Any]] = {
 }
 
 
-def _worker_line(before: "WorkerView | None", worker: "WorkerView", seconds: float) -> WorkerLine:
+def _worker_line(before: WorkerView | None, worker: WorkerView, seconds: float) -> WorkerLine:
     generated = _number(worker.facts, "completion_tokens")
     since = None if before is None else max(0, generated - _number(before.facts, "completion_tokens"))
     return WorkerLine(

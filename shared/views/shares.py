@@ -1,17 +1,12 @@
 """Adds up the service of each tenant, and its fair share by weight, between snapshots and pool by pool."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from shared.metrics.spec import OTHER
 from shared.store.keys import model_slug
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shared.store.replies import Snapshot, TenantView
+from shared.store.replies import Snapshot, TenantView
 
 #: The time that the sums cover, in ms. Tokens count when an attempt ends, so a shorter time would show the jobs' ends
 #: and not the shares.
@@ -47,7 +42,7 @@ class Shares:
         #: The sums of each step, with its end in ms.
         self._steps: deque[tuple[int, Sums]] = deque()
 
-    def add(self, snapshot: "Snapshot", group_weights: Mapping[str, float]) -> Sums:
+    def add(self, snapshot: Snapshot, group_weights: Mapping[str, float]) -> Sums:
         """Take in a snapshot with stats, and return the sums. A group that is not named has the weight 1."""
         before = self._before
         if before is not None and 0 < snapshot.now_ms - before.now_ms <= _LONGEST_STEP_MS:
@@ -58,7 +53,7 @@ class Shares:
         return Sums(_sum(one.served for _, one in self._steps), _sum(one.due for _, one in self._steps))
 
 
-def dues(active: "Sequence[TenantView]", group_weights: Mapping[str, float]) -> dict[str, float]:
+def dues(active: Sequence[TenantView], group_weights: Mapping[str, float]) -> dict[str, float]:
     """Return the part of all service that is due to each of these tenants; a group's part is divided among its own.
 
     A group that `group_weights` does not name has the weight 1, and so has a tenant whose weight was spoiled.
@@ -73,7 +68,7 @@ def dues(active: "Sequence[TenantView]", group_weights: Mapping[str, float]) -> 
             in_group[tenant.group] = in_group.get(tenant.group, 0.0) + _weight(tenant)
     total = sum(owners.values())
 
-    def due(tenant: "TenantView") -> float:
+    def due(tenant: TenantView) -> float:
         if tenant.group is None:
             return owners[tenant.name] / total
         return owners[f"@{tenant.group}"] / total * _weight(tenant) / in_group[tenant.group]
@@ -81,11 +76,11 @@ def dues(active: "Sequence[TenantView]", group_weights: Mapping[str, float]) -> 
     return {tenant.name: due(tenant) for tenant in active}
 
 
-def _weight(tenant: "TenantView") -> float:
+def _weight(tenant: TenantView) -> float:
     return tenant.weight if tenant.weight > 0 else 1.0
 
 
-def _step(before: "Snapshot", after: "Snapshot", group_weights: Mapping[str, float]) -> Sums:
+def _step(before: Snapshot, after: Snapshot, group_weights: Mapping[str, float]) -> Sums:
     counted = _served(after)
     labels = {tenant for tenant, _ in counted}
     tenants = [*after.tenants, *(one for one in before.tenants if one.name not in {t.name for t in after.tenants})]
@@ -116,7 +111,7 @@ def _growth(earlier: Mapping[tuple[str, str], int], later: Mapping[tuple[str, st
     return growth
 
 
-def _served(snapshot: "Snapshot") -> dict[tuple[str, str], int]:
+def _served(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     served = {}
     for name, tokens in snapshot.stats.items():
         if name.startswith("served|"):

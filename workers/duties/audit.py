@@ -1,15 +1,11 @@
 """Audits the store while the worker is idle, and checks the same invariants as `penstock doctor` and the tests."""
 
-from typing import TYPE_CHECKING
-
 from shared.audit.invariants import find_breaches
 from shared.audit.repair import give_ttls
 from shared.clock import Clock
 from shared.log import get_logger
+from shared.store.store import Store
 from workers.duties.claimed_jobs import ClaimedJobs
-
-if TYPE_CHECKING:
-    from shared.store.store import Store
 
 log = get_logger()
 
@@ -25,7 +21,7 @@ class Audit:
 
     name = "audit"
 
-    def __init__(self, store: "Store", claimed_jobs: ClaimedJobs, clock: Clock) -> None:
+    def __init__(self, store: Store, claimed_jobs: ClaimedJobs, clock: Clock) -> None:
         self._store = store
         self._claimed_jobs = claimed_jobs
         self._clock = clock

@@ -8,7 +8,6 @@ the job's lease expires, and the job runs again on another worker.
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from shared import failpoints
 from shared.clock import Clock
@@ -18,6 +17,7 @@ from shared.jobs.job import ClaimRef, Deferral, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome
 from shared.log import get_logger
 from shared.store.replies import SettleAnswer, Settled
+from shared.store.store import Store
 from workers.answer_check import failed_check, may_escalate
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.endings import encodable, ending_of
@@ -25,9 +25,6 @@ from workers.duties.job_spans import JobSpans
 from workers.duties.text_pacing import FreshTokens, TextPacing
 from workers.engine.backend import Facts
 from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED, Ended, Event, Text
-
-if TYPE_CHECKING:
-    from shared.store.store import Store
 
 log = get_logger()
 
@@ -41,7 +38,7 @@ class Delivery:
 
     def __init__(
         self,
-        store: "Store",
+        store: Store,
         worker: str,
         claimed_jobs: ClaimedJobs,
         clock: Clock,

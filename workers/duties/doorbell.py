@@ -5,13 +5,10 @@ a free slot forwards the ring, and stops waiting at the pool's doorbell until it
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from shared.store.store import Store
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.job_engine import JobEngine
-
-if TYPE_CHECKING:
-    from shared.store.store import Store
 
 #: Longest time, in seconds, that one call to the store blocks. Ringing the worker's own doorbell ends the call sooner.
 WAIT_S = 2.0
@@ -23,7 +20,7 @@ _NO_POOL = ""
 class PoolSubscription:
     """Whether the duty waits at the pool's doorbell as well, or only at the worker's own doorbell."""
 
-    def __init__(self, store: "Store", worker: str) -> None:
+    def __init__(self, store: Store, worker: str) -> None:
         self._store = store
         self._worker = worker
         #: Whether the duty waits at the pool's doorbell. The duty clears this flag before it checks for a free slot,
@@ -47,7 +44,7 @@ class Doorbell:
 
     def __init__(
         self,
-        store: "Store",
+        store: Store,
         worker: str,
         model: str,
         *,

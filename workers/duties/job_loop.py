@@ -5,11 +5,13 @@ take both into account. While events cannot be written because the store is unav
 """
 
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
+from shared.store.store import Store
 from shared.tracing.traces import NoTraces, Traces
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.claims.claimer import Claimer
@@ -21,16 +23,11 @@ from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
 from workers.job_engine import JobEngine
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from shared.store.store import Store
-
 
 class StartEngine(Protocol):
     """The type of a function that creates a worker's engine: `make_job_engine` with its other arguments bound."""
 
-    def __call__(self, emit: "Callable[[Event], None]", /, *, on_ending: "Callable[[], None]") -> JobEngine:
+    def __call__(self, emit: Callable[[Event], None], /, *, on_ending: Callable[[], None]) -> JobEngine:
         """Return an engine that reports to `emit`, and calls `on_ending` if jobs can be claimed before one ends."""
         ...
 
@@ -46,7 +43,7 @@ class JobLoop:
 
     def __init__(
         self,
-        store: "Store",
+        store: Store,
         worker: str,
         model: str,
         start_engine: StartEngine,

@@ -5,15 +5,12 @@ than a lease, or when a call to the store blocks the job loop.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from shared.log import get_logger
 from shared.store.replies import HeartbeatReport
+from shared.store.store import Store
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.job_engine import JobEngine
-
-if TYPE_CHECKING:
-    from shared.store.store import Store
 
 log = get_logger()
 
@@ -29,7 +26,7 @@ class Leases:
 
     def __init__(
         self,
-        store: "Store",
+        store: Store,
         *,
         claimed_jobs: ClaimedJobs,
         engine: JobEngine,

@@ -1,13 +1,10 @@
 """Undoes the changes that other programs made to RQ's keys and to sums; each pass examines a few queues."""
 
 import secrets
-from typing import TYPE_CHECKING
 
 from shared.errors import StoreUnavailable
 from shared.log import get_logger
-
-if TYPE_CHECKING:
-    from shared.store.store import Store
+from shared.store.store import Store
 
 log = get_logger()
 
@@ -27,7 +24,7 @@ class Reconciler:
 
     name = "reconciler"
 
-    def __init__(self, store: "Store") -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._asker = secrets.token_hex(8)
         #: The queues whose last reconciliation failed. Each is logged once until it succeeds again.

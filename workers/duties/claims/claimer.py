@@ -16,13 +16,14 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.clock import Clock
 from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from shared.log import get_logger
 from shared.store.replies import ClaimReply, HeldProgress
+from shared.store.store import Store
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.handover import SlotHandover
 from workers.duties.claims.job_starter import JobStarter
@@ -30,9 +31,6 @@ from workers.duties.claims.preparation import Preparation
 from workers.engine.events import FreeCapacity
 from workers.engine.inbox import max_prefetched
 from workers.job_engine import JobEngine
-
-if TYPE_CHECKING:
-    from shared.store.store import Store
 
 log = get_logger()
 
@@ -64,7 +62,7 @@ class Claimer:
 
     def __init__(
         self,
-        store: "Store",
+        store: Store,
         worker: str,
         model: str,
         *,
