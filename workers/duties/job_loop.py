@@ -83,7 +83,7 @@ class JobLoop:
             engine=engine,
             clock=clock,
             fail=self.delivery.fail,
-            record_prompt=self.throughput.record_prompt,
+            record_prompt=self.throughput.sizes.observe,
             preparation=Preparation(engine.prepare, prepare_threads, self.wake.set),
             preempts=preempts,
         )

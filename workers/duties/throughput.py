@@ -6,15 +6,12 @@ Predictions, refusals and retry hints are computed from these rates (docs/fairne
 that the calibration measured, and are updated when a job ends and at each heartbeat.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from shared.clock import Clock
-from shared.jobs import cost
 from shared.jobs.job import Usage
-from shared.jobs.request_texts import request_texts, token_ids
 from workers.job_engine import JobEngine
+from workers.prompt_sizes import PromptSizes
 
 #: Weight of a new value in the moving average of weighted tokens per second. With this weight, the average adapts to a
 #: change of load within about ten heartbeats.
@@ -32,10 +29,6 @@ _MAX_TIMES_MEAN = 2
 _MIN_PROMPT_TOKENS = 64
 #: Number of prompt tokens for each generated token, as assumed for the first estimate, before any job has run.
 _INITIAL_MIX = 1.0
-#: Tokens per byte are reported only after this many bytes of prompts, so that no single prompt has a large effect.
-_MIN_BYTES = 2_000
-#: When more bytes of prompts than this were counted, the sums are halved, so that older prompts matter less and less.
-_MAX_BYTES = 200_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class _TimePerToken:
 class Throughput:
     """Keeps moving averages of the rates.
 
-    The job loop's thread calls the `record_` methods, and the leases' thread calls `rates`.
+    The job loop's thread calls `record_usage`, and the leases' thread calls `rates`.
     """
 
     def __init__(self, engine: JobEngine, generated_weight: int, clock: Clock) -> None:
@@ -92,20 +85,7 @@ class Throughput:
         self._measured_slots, self._is_assumed = 0, False
         #: Counters at the last heartbeat if every slot was taken then, otherwise None.
         self._last_full: _Counters | None = None
-        self._prompt_bytes, self._prompt_tokens = 0.0, 0.0
-
-    def record_prompt(self, payload: Mapping[str, Any], prompt_tokens: int) -> None:
-        """Update the number of tokens per byte with a tokenized prompt.
-
-        Tokens that the chat template adds and token ids in `input` are not counted, as in `cost.estimate`.
-        """
-        texts = request_texts(payload)
-        other_tokens = cost.TOKENS_PER_MESSAGE * len(texts) if "messages" in payload else 0
-        other_tokens += token_ids(payload)
-        if self._prompt_bytes > _MAX_BYTES:
-            self._prompt_bytes, self._prompt_tokens = self._prompt_bytes / 2, self._prompt_tokens / 2
-        self._prompt_bytes += sum(len(text.encode()) for text in texts)
-        self._prompt_tokens += max(0, prompt_tokens - other_tokens)
+        self.sizes = PromptSizes()
 
     def record_usage(self, usage: Usage) -> None:
         """Update the prefill rate and the time per output token with an ended job."""
@@ -143,9 +123,6 @@ class Throughput:
             self._measured_slots, self._is_assumed = self._engine.slots, True
             self._generated_tps = 1000 * self._measured_slots / job_ms
             self._wtps = (_INITIAL_MIX + self._weight) * self._generated_tps
-        tokenizer = {}
-        if self._prompt_bytes >= _MIN_BYTES:
-            tokenizer["tokens_per_byte"] = round(self._prompt_tokens / self._prompt_bytes, 4)
         prompt_token_ms = self._prompt_token.mean_ms
         more = max(1.0, self._engine.slots / self._measured_slots) if self._measured_slots else 1.0
         return {
@@ -153,5 +130,5 @@ class Throughput:
             "generated_tps": round(more * self._generated_tps, 2),
             "prefill_tps": round(1000 / prompt_token_ms, 1) if prompt_token_ms > 0 else 0.0,
             "tpot_ms": round(self._output_token.mean_ms, 3),
-            **tokenizer,
+            **self.sizes.figures(),
         }

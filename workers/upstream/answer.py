@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from shared.candidates import begin_mark, end_mark, without_candidate_marks
 from shared.jobs.outcomes import FinishReason
 from workers.upstream.choice import AnswerChoice, keep_rest, with_whole_characters
-from workers.upstream.invalid import AnswerInvalid, ChoicesMissing
 from workers.upstream.parts_writer import PartsWriter
-from workers.upstream.pieces import read_index
+from workers.upstream.pieces import AnswerInvalid, ChoicesMissing, read_index
 
 #: The most bytes of an answer, with its tool calls, that are kept.
 MAX_ANSWER_BYTES = 8 << 20

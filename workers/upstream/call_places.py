@@ -3,8 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from workers.upstream.invalid import AnswerInvalid
-from workers.upstream.pieces import MAX_CALLS, CallPiece
+from workers.upstream.pieces import MAX_CALLS, AnswerInvalid, CallPiece
 
 #: The parts of a JSON text that decide where a value ends: a character after a backslash, a quote, and brackets.
 _STRUCTURE = re.compile(r'\\.|["{}\[\]]', re.DOTALL)

@@ -8,9 +8,8 @@ from typing import Any
 from shared.answer_parts import without_marks
 from shared.jobs.outcomes import FinishReason
 from workers.upstream.call_places import CallPlaces
-from workers.upstream.invalid import AnswerInvalid
 from workers.upstream.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
-from workers.upstream.pieces import CallPiece, Pieces, read_finish_reason, read_pieces, says_more
+from workers.upstream.pieces import AnswerInvalid, CallPiece, Pieces, read_finish_reason, read_pieces, says_more
 
 #: The fields of a choice and of its message that the client gets from Penstock, or that are read here.
 _READ_OF_CHOICES = frozenset({"delta", "error", "finish_reason", "index", "logprobs", "message", "text"})

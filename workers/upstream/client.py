@@ -4,13 +4,14 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import aiohttp
 
 from shared.log import get_logger
 from shared.proxies import proxy_for
-from workers.upstream.dialect import Dialect, refused_field
+from workers.upstream.answer import Answer
+from workers.upstream.dialect import refused_field
 from workers.upstream.faults import (
     Broken,
     Lost,
@@ -22,7 +23,7 @@ from workers.upstream.faults import (
     fault_of,
     makes_no_embeddings,
 )
-from workers.upstream.invalid import AnswerInvalid, ChoicesMissing
+from workers.upstream.pieces import AnswerInvalid, ChoicesMissing
 from workers.upstream.request import UpstreamRequest
 from workers.upstream.sse import EventDecoder, EventTooLong
 from workers.upstream.vectors import Vectors
@@ -43,32 +44,8 @@ _REST_S = 2.0
 _END_OF_STREAM = b"[DONE]"
 
 
-class Reply(Protocol):
-    """Collects the answer to a request as it arrives. Both `add_` methods raise AnswerInvalid."""
-
-    #: The most bytes of a response that is not streamed.
-    max_bytes: int
-
-    @property
-    def finish_reason(self) -> str: ...
-
-    @property
-    def has_begun(self) -> bool: ...
-
-    @property
-    def is_too_long(self) -> bool:
-        """Whether the upstream ignores the length that was asked for, and nothing else is awaited."""
-        ...
-
-    def add_chunk(self, chunk: Any) -> str | None:
-        """Add one event of a stream. Return its new text, or None if it has no part of the answer."""
-        ...
-
-    def add_whole(self, response: Any) -> str: ...
-
-    def end(self, reason: str) -> None:
-        """Note that nothing more comes, and why if the upstream has not said it. Raises AnswerInvalid for no answer."""
-        ...
+#: Collects what the upstream answers, as it arrives.
+Reply = Answer | Vectors
 
 
 class UpstreamClient:
@@ -78,7 +55,8 @@ class UpstreamClient:
         """Create a client. Raises ConfigError if the environment names a proxy for the URL that cannot be used."""
         self._url, self._api_key, self._proxy = url.rstrip("/"), api_key, proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
-        self._dialect = Dialect()
+        #: The added fields that the server has refused in requests that it then took without them.
+        self._refused: frozenset[str] = frozenset()
 
     async def __aenter__(self) -> Self:
         headers = {"User-Agent": "penstock", "Accept-Encoding": "identity"}
@@ -125,7 +103,7 @@ class UpstreamClient:
         left_out: frozenset[str] = frozenset()
         first: Rejected | None = None
         while True:
-            refused = self._dialect.refused | left_out
+            refused = self._refused | left_out
             try:
                 await self._exchange(request, refused, answer, on_received)
             except Rejected as fault:
@@ -135,7 +113,7 @@ class UpstreamClient:
                     raise first from None
                 left_out |= {name}
             else:
-                self._dialect.note_taken(left_out)
+                self._refused |= left_out
                 return
 
     async def _exchange(

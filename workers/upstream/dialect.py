@@ -1,8 +1,7 @@
-"""Which of the fields that the worker adds to requests this server refuses: found once and kept; pure."""
+"""Which of the fields that the worker adds to requests a server refuses; pure."""
 
 import re
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from workers.upstream.faults import Rejected
@@ -15,22 +14,6 @@ _REFUSED = re.compile(
     r"|extra (?:inputs?|fields?)|deprecated|no such|additional properties|invalid (?:parameter|argument|field)|instead",
     re.IGNORECASE,
 )
-
-
-class Dialect:
-    """The observed preferences of one server. Only the event loop's thread uses it."""
-
-    def __init__(self) -> None:
-        self._refused: frozenset[str] = frozenset()
-
-    @property
-    def refused(self) -> frozenset[str]:
-        """The fields that the server has refused in a request that it then took without them."""
-        return self._refused
-
-    def note_taken(self, left_out: AbstractSet[str]) -> None:
-        """Record that the server took a request that it had refused with these fields."""
-        self._refused |= left_out
 
 
 def refused_field(fault: Rejected, sent: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ from shared.clock import Clock
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
 from shared.log import get_logger
 from workers.engine.events import ATTEMPT_FAILED, DROPPED, RETURNED
+from workers.prompt_sizes import PromptSizes
 from workers.upstream.availability import Availability
 from workers.upstream.backoff import Backoff
 from workers.upstream.concurrency import Concurrency
@@ -24,7 +25,6 @@ from workers.upstream.faults import (
     Unreachable,
     UpstreamFault,
 )
-from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.run import Run
 
 log = get_logger()

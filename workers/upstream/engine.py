@@ -14,6 +14,7 @@ from workers.engine.backend import Facts, Prepared
 from workers.engine.events import DROPPED, Ended, Event, FreeCapacity, JobSpec, Text
 from workers.engine.sampling import Sampling
 from workers.engine.stats import EngineStats
+from workers.prompt_sizes import PromptSizes
 from workers.upstream.availability import Availability
 from workers.upstream.client import UpstreamClient
 from workers.upstream.concurrency import Concurrency, places_in_use
@@ -21,10 +22,8 @@ from workers.upstream.endings import Endings, ExchangeEnding, PatienceLimits
 from workers.upstream.faults import Misconfigured, NotAccepted, Rejected
 from workers.upstream.model_check import ModelCheck
 from workers.upstream.overtaken import Overtaken
-from workers.upstream.prompt_sizes import PromptSizes
 from workers.upstream.request import build_request
 from workers.upstream.run import Run
-from workers.upstream.unpausable import Unpausable
 
 log = get_logger()
 
@@ -47,10 +46,10 @@ class UpstreamStats(EngineStats):
         return self.sweeps
 
 
-class UpstreamEngine(Unpausable):
+class UpstreamEngine:
     """Runs up to `slots` jobs at once on the upstream."""
 
-    shares_steps = False
+    shares_steps = can_pause = False
 
     def __init__(
         self,
@@ -106,6 +105,13 @@ class UpstreamEngine(Unpausable):
     def cancel(self, key: ClaimRef, *, drop: bool = False) -> None:
         """Close the job's request, if it has not ended. May be called from any thread."""
         self._post(partial(self._cancel_now, key, DROPPED if drop else Outcome.CANCELED))
+
+    def pause(self, key: ClaimRef) -> bool:  # noqa: ARG002 - the Protocol's name
+        """Return False: a request to the upstream cannot be paused."""
+        return False
+
+    def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:  # noqa: ARG002 - the Protocol's names
+        return False
 
     def recall(self) -> None:
         """Do nothing: every job is sent to the upstream at once."""

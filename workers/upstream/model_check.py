@@ -2,9 +2,10 @@
 
 import json
 import re
-from typing import Any, Protocol
+from typing import Any
 
 from shared.log import get_logger
+from workers.upstream.client import UpstreamClient
 
 log = get_logger()
 
@@ -20,18 +21,10 @@ _UNKNOWN_MODEL = re.compile(
 _MAX_LENGTH = 1 << 30
 
 
-class AsksUpstream(Protocol):
-    """The client's requests that are not jobs."""
-
-    async def ask(self, path: str, body: dict[str, Any] | None = None) -> tuple[int | str, bytes]:
-        """Send a probe, a GET if `body` is None. Return the status, or why there is no response, and its body."""
-        ...
-
-
 class ModelCheck:
     """Asks the upstream for its models. Only the event loop's thread uses it, but any thread may read the length."""
 
-    def __init__(self, upstream: AsksUpstream, model: str) -> None:
+    def __init__(self, upstream: UpstreamClient, model: str) -> None:
         self._upstream, self._model = upstream, model
         #: How many tokens prompt and answer may have together, according to the upstream; None if it does not say so.
         self.max_model_len: int | None = None

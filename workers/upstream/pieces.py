@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.upstream.invalid import AnswerInvalid
-
 #: The fields in which servers send reasoning. Some send the same text in two of them.
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 #: The other fields of a message that are read here, or say nothing about the answer.
@@ -52,6 +50,17 @@ _REASONS = {
 }
 #: Finish reasons of servers that gave the answer up.
 _GIVEN_UP = frozenset({"abort", "cancelled", "error"})
+
+
+class AnswerInvalid(Exception):
+    """The upstream has not sent a chunk or a response of OpenAI's API, or the answer is too long."""
+
+
+class ChoicesMissing(Exception):
+    """The upstream has ended its answer with fewer choices than were asked for."""
+
+    def __init__(self, given: int, asked: int) -> None:
+        super().__init__(f"the upstream gave {given} of the {asked} answers that were asked for")
 
 
 @dataclass(frozen=True)

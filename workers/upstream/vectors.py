@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workers.upstream.answer import Counts, read_counts
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.pieces import AnswerInvalid
 
 #: The most bytes of a response: 2,048 vectors of 4,096 dimensions in base64 have 45 MB.
 _MAX_BYTES = 64 << 20

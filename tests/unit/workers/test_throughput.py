@@ -107,9 +107,9 @@ def test_the_work_rate_is_measured_only_between_two_heartbeats_with_all_slots_ta
 
 def test_tokens_per_byte_is_reported_only_after_enough_prompt_text(scene):
     throughput, _, _ = scene
-    throughput.record_prompt({"prompt": "x" * 1_000}, 400)
+    throughput.sizes.observe({"prompt": "x" * 1_000}, 400)
     assert "tokens_per_byte" not in throughput.rates(full=False)
-    throughput.record_prompt({"prompt": "é" * 1_000}, 800)
+    throughput.sizes.observe({"prompt": "é" * 1_000}, 800)
     assert throughput.rates(full=False)["tokens_per_byte"] == pytest.approx(0.4)
 
 
@@ -118,7 +118,7 @@ def test_tokens_that_a_chat_template_adds_do_not_count_in_tokens_per_byte(scene)
     messages = [{"role": "user", "content": "x" * 500}] * 10
     payload = {"messages": messages}
     for _ in range(5):
-        throughput.record_prompt(payload, 1_000 + 4 * len(messages))
+        throughput.sizes.observe(payload, 1_000 + 4 * len(messages))
     tokens_per_byte = throughput.rates(full=False)["tokens_per_byte"]
     assert tokens_per_byte == pytest.approx(0.2)
     assert cost.estimate(payload, tokens_per_byte=tokens_per_byte) == 1_040
@@ -128,7 +128,7 @@ def test_tokens_per_byte_follows_a_change_in_the_kind_of_prompts(scene):
     throughput, _, _ = scene
     for tokens in (100, 900):
         for _ in range(800):
-            throughput.record_prompt({"prompt": "x" * 1_000}, tokens)
+            throughput.sizes.observe({"prompt": "x" * 1_000}, tokens)
     assert throughput.rates(full=False)["tokens_per_byte"] == pytest.approx(0.9, abs=0.01)
 
 

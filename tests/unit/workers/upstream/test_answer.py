@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, read_parts, without_marks
 from workers.upstream.answer import Answer
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.pieces import AnswerInvalid
 from workers.upstream.sse import EventDecoder, EventTooLong
 
 

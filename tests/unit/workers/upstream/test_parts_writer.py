@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, Call, Part, ordered_parts, read_parts, without_marks
 from workers.upstream.answer import Answer
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.pieces import AnswerInvalid
 
 
 def chunk(delta: Any, **choice: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from shared.answer_parts import Call, read_parts
 from workers.upstream.answer import Answer
 from workers.upstream.call_places import ObjectScanner
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.pieces import AnswerInvalid
 
 ROLE = {"role": "assistant"}
 

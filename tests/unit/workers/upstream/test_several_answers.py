@@ -19,7 +19,7 @@ from shared.jobs.job import JobView
 from web.api.candidates import candidate_form, candidates_of
 from web.openai.chat_answers import answer_format, parts_of
 from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
-from workers.upstream.invalid import AnswerInvalid, ChoicesMissing
+from workers.upstream.pieces import AnswerInvalid, ChoicesMissing
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 9}
 

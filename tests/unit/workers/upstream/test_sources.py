@@ -10,7 +10,7 @@ from shared.jobs.job import ClaimRef
 from web.openai.chat_answers import delta_fields, message_fields
 from workers.engine.events import JobSpec
 from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.pieces import AnswerInvalid
 from workers.upstream.request import build_request
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from workers.upstream.answer import MAX_ANSWER_BYTES, Answer
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.pieces import AnswerInvalid
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workers.upstream.invalid import AnswerInvalid
+from workers.upstream.pieces import AnswerInvalid
 from workers.upstream.vectors import Vectors
 
 

@@ -1,4 +1,4 @@
-"""Learns how many prompt tokens the upstream counts for a byte of text and for an attachment."""
+"""Learns how many prompt tokens a tokenizer, or an upstream, counts for a byte of text and for an attachment."""
 
 import threading
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _MIN_ATTACHMENTS, _MAX_ATTACHMENTS = 4, 64
 
 
 class PromptSizes:
-    """The sums over the prompts of ended jobs, whose tokens the upstream has counted. For any thread."""
+    """The sums over prompts whose tokens were counted. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
