@@ -234,7 +234,7 @@ class Scene:
             WebhookSecrets(self.client).get(claimed.tenant)
             webhooks.write(claimed, WebhookResult.UNREACHABLE, rest_ms=500)
         webhooks.pending()
-        webhooks.untold()
+        webhooks.undelivered()
 
     def _end_one(self, worker: ScriptedWorker) -> None:
         """Run one job to its end, so that the scene has a job that ended."""

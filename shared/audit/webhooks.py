@@ -19,13 +19,13 @@ def check_webhooks(client: redis.Redis, *, limit: int) -> list[str]:
         return [f"{keys.webhooks()} is no sorted set"]
     ids = [text(raw) for raw in oldest]
     owners = _pipelined(client, [("HGET", keys.webhook(webhook_id), "tenant") for webhook_id in ids])
-    told = [(webhook_id, text(raw)) for webhook_id, raw in zip(ids, owners, strict=True) if isinstance(raw, bytes)]
-    found = [f"webhook {webhook_id} has no record" for webhook_id in ids if webhook_id not in dict(told)]
-    due = _pipelined(client, [("ZSCORE", keys.webhook_due(tenant), webhook_id) for webhook_id, tenant in told])
-    for (webhook_id, tenant), score in zip(told, due, strict=True):
+    owned = [(webhook_id, text(raw)) for webhook_id, raw in zip(ids, owners, strict=True) if isinstance(raw, bytes)]
+    found = [f"webhook {webhook_id} has no record" for webhook_id in ids if webhook_id not in dict(owned)]
+    due = _pipelined(client, [("ZSCORE", keys.webhook_due(tenant), webhook_id) for webhook_id, tenant in owned])
+    for (webhook_id, tenant), score in zip(owned, due, strict=True):
         if not isinstance(score, bytes | float):
             found.append(f"webhook {webhook_id} of {tenant} is due at no time")
-    tenants = sorted({tenant for _, tenant in told})
+    tenants = sorted({tenant for _, tenant in owned})
     turns = _pipelined(client, [("ZSCORE", keys.webhook_turns(), tenant) for tenant in tenants])
     for tenant, score in zip(tenants, turns, strict=True):
         if not isinstance(score, bytes | float):

@@ -42,8 +42,8 @@ def pairs(flat: list[Any]) -> dict[str, str]:
 
 def refused(answer: list[Any]) -> Refused:
     """Decode the values that describe a refusal in the answers of the scripts admit and quote."""
-    reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms, *told = answer
-    too_long, retry_ms, window_ms, resets_ms = told
+    reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms, *retry = answer
+    too_long, retry_ms, window_ms, resets_ms = retry
     return Refused(
         Refusal(text(reason)),
         text(limit),
@@ -178,12 +178,12 @@ def admitted_view(call: Mapping[str, Any], position: int, fresh: list[Any]) -> J
     """Build the view of a job from the arguments of the call that admitted it, and what the answer adds to them."""
     now_ms, ahead_tokens, *values = fresh
     record = pairs(call["kept"])
-    told = dict(zip(_FRESH, map(text, values), strict=True)) | {"state": "queued", "admitted_ms": str(now_ms)}
-    told["deadline_ms"] = str(now_ms + int(told["patience_ms"]))
+    added = dict(zip(_FRESH, map(text, values), strict=True)) | {"state": "queued", "admitted_ms": str(now_ms)}
+    added["deadline_ms"] = str(now_ms + int(added["patience_ms"]))
     # A job that enters its queue as the head waits for nothing but its tenant's turn from now on.
-    told["head_ms"] = str(now_ms) if position == 1 else ""
-    told |= {name: str(call[name]) for name in _SAME}
-    record |= {PREFIX + name: value for name, value in told.items()}
+    added["head_ms"] = str(now_ms) if position == 1 else ""
+    added |= {name: str(call[name]) for name in _SAME}
+    record |= {PREFIX + name: value for name, value in added.items()}
     view = job_view(now_ms, position, None, record, str(call["id"]))
     return dataclasses.replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
 

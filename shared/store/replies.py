@@ -116,13 +116,13 @@ class HeldProgress(NamedTuple):
     generated: int
     cpu_tokens: int
     #: Time since the job got its slot, in ms; None if it is paused.
-    row_ms: int | None
+    slot_ms: int | None
 
     @property
     def arguments(self) -> tuple[str | int, ...]:
         """The arguments of the script claim for this job."""
-        row_ms = -1 if self.row_ms is None else self.row_ms
-        return (self.held.id, self.held.token, self.generated, self.cpu_tokens, row_ms)
+        slot_ms = -1 if self.slot_ms is None else self.slot_ms
+        return (self.held.id, self.held.token, self.generated, self.cpu_tokens, slot_ms)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Webhooks that are not told yet, as the store keeps them: the claim of one by the process that sends it, and steps."""
+"""Webhooks that are not delivered yet, as the store keeps them, and the claim of one by the process that sends it."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from shared.store.decode import integer, pairs, text
 from shared.store.redis_errors import store_faults
 from shared.store.webhook_results import WebhookResult
 
-#: So many webhooks, the oldest, are examined for `Webhooks.untold`.
+#: So many webhooks, the oldest, are examined for `Webhooks.undelivered`.
 _LISTED = 1_000
 
 
@@ -65,7 +65,7 @@ class ClaimedWebhook:
 
 @dataclass(frozen=True)
 class Pending:
-    """How many webhooks are not told yet, and when the job of the oldest ended, in ms since the epoch."""
+    """How many webhooks are not delivered yet, and when the job of the oldest ended, in ms since the epoch."""
 
     count: int
     oldest_ms: int | None
@@ -101,7 +101,7 @@ class Webhooks:
         return self._call("webhook_step", **step, result="" if result is None else result.value, rest_ms=left)[0]
 
     def count_of(self, tenant: str) -> int:
-        """Return how many webhooks of a tenant are not told yet; 0 if another program has spoiled their set."""
+        """Return how many webhooks of a tenant are not delivered yet; 0 if another program has spoiled their set."""
         return self._zcard(keys.webhook_due(tenant))
 
     def pending(self) -> Pending:
@@ -110,7 +110,7 @@ class Webhooks:
             oldest: Any = self._client.zrange(keys.webhooks(), 0, 0, withscores=True) if count else []
         return Pending(count, _time_ms(oldest[0][1]) if oldest else None)
 
-    def untold(self) -> list[tuple[str, int, int]]:
+    def undelivered(self) -> list[tuple[str, int, int]]:
         """Return the tenants of the oldest webhooks with how many they have and the age of the oldest, in ms."""
         with store_faults(self._client):
             oldest: Any = self._client.zrange(keys.webhooks(), 0, _LISTED - 1, withscores=True)

@@ -120,7 +120,7 @@ def test_a_job_stays_if_the_other_worker_is_gone(preemptive):
     another(preemptive)
     for _ in range(6):
         pause_on(worker, 1_000)
-    assert worker.report()[-1].row_ms is None
+    assert worker.report()[-1].slot_ms is None
     assert preemptive.contend("w1", "c9", MODEL, room=0, cells_free=100, held=worker.report()).lost == []
 
 

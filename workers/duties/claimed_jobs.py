@@ -42,8 +42,8 @@ class HeldJob:
     #: CPU time of the answer's grammar so far, as the engine's last event reported it. Only the delivery writes this.
     grammar_cpu_s: float = 0.0
     #: Clock time at which the job was last submitted or resumed; None while it is prepared. Only the claimer writes it.
-    row_since_s: float | None = None
-    #: Clock time at which the job was told to give its row to another job; None if it was not. Only the claimer writes
+    slot_since_s: float | None = None
+    #: Clock time at which the job was told to give its slot to another job; None if it was not. Only the claimer writes
     #: this field.
     paused_since_s: float | None = None
 
@@ -51,11 +51,11 @@ class HeldJob:
     def claim(self) -> ClaimRef:
         return self.claimed.held
 
-    def row_ms(self, now_s: float) -> int | None:
-        """Return for how long the job has had its row, in ms: 0 while it is prepared, None while it is paused."""
+    def slot_ms(self, now_s: float) -> int | None:
+        """Return for how long the job has had its slot, in ms: 0 while it is prepared, None while it is paused."""
         if self.paused_since_s is not None:
             return None
-        return 0 if self.row_since_s is None else max(0, round((now_s - self.row_since_s) * 1000))
+        return 0 if self.slot_since_s is None else max(0, round((now_s - self.slot_since_s) * 1000))
 
     def cpu_tokens(self, prefill_tps: float) -> int:
         """Return the tenant's charge for CPU time, in weighted tokens.

@@ -123,7 +123,7 @@ class JobLoop:
             return self._deliver_and_claim()
         except StoreUnavailable:
             # The engine continues with the jobs that it has.
-            self.claimer.keep_rows_busy()
+            self.claimer.keep_slots_busy()
             raise
 
     def _deliver_and_claim(self) -> float | None:

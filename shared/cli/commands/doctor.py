@@ -58,7 +58,7 @@ def doctor(
     has_no_folder, about_files = files_notes(client, load(state_dir=state_dir))
     has_faults, about_workers = _restarts(client)
     notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_workers]
-    notes += [*_advice(snapshot), *_untold(client), *about_files, *_spoiled(client), *skew_notes(client)]
+    notes += [*_advice(snapshot), *_undelivered(client), *about_files, *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
@@ -126,13 +126,13 @@ def _restarts(client: "redis.Redis") -> tuple[bool, list[str]]:
     return any(loop.has_fault for loop in loops), [loop.sentence() for loop in loops]
 
 
-def _untold(client: "redis.Redis") -> list[str]:
-    """Return a note about the tenants whose webhooks are not told, which shows whose receiver is away."""
+def _undelivered(client: "redis.Redis") -> list[str]:
+    """Return a note about the tenants whose webhooks are not delivered, which shows whose receiver is away."""
     from shared.store.webhooks import Webhooks
 
     return [
         f"{count} webhooks of tenant {tenant!r} are not told yet, the oldest for {age_ms / 1000:.0f} s"
-        for tenant, count, age_ms in Webhooks(client).untold()
+        for tenant, count, age_ms in Webhooks(client).undelivered()
     ]
 
 

@@ -79,7 +79,7 @@ def _wait_for_claims(workers: "Workers", worker: str | None) -> None:
 
 def _wait(workers: "Workers", worker: str | None) -> None:
     """Return when the drain is finished. Exit with FAULT if it was revoked in the meantime."""
-    told = None
+    noted = None
     while True:
         unfinished = [one for one in workers.progress(worker) if not one.is_finished]
         if not unfinished:
@@ -90,7 +90,7 @@ def _wait(workers: "Workers", worker: str | None) -> None:
             output.write_note("the drain was revoked before it was finished")
             raise typer.Exit(FAULT)
         running = sum(one.running for one in unfinished)
-        if running != told:
+        if running != noted:
             output.write_note(f"running jobs: {running}")
-            told = running
+            noted = running
         time.sleep(_LOOK_EVERY_S)

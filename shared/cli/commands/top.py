@@ -139,10 +139,10 @@ def _draw(frame: Frame, order: SortKey, lines: int) -> "Group":
     from rich.text import Text
 
     workers = frame.workers[: max(_LEAST_WORKERS, lines - _LEAST_TENANTS - _OTHER_LINES)]
-    room = max(_LEAST_TENANTS, lines - len(workers) - _OTHER_LINES)
+    shown = max(_LEAST_TENANTS, lines - len(workers) - _OTHER_LINES)
     parts: list[Text | Table] = [Text(_summary(frame)), Text(f"by {order}; {_HELP}; q quits", style="dim")]
     for columns, rows in (
-        (_TENANT_COLUMNS, [_tenant_cells(line) for line in frame.tenants[:room]]),
+        (_TENANT_COLUMNS, [_tenant_cells(line) for line in frame.tenants[:shown]]),
         (_WORKER_COLUMNS, [(_shorten(line.worker), *_worker_cells(line)[1:]) for line in workers]),
     ):
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
@@ -153,7 +153,7 @@ def _draw(frame: Frame, order: SortKey, lines: int) -> "Group":
             cells = (output.escape_controls("" if cell is None else str(cell)) for cell in row)
             table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
         parts += [Text(""), table]
-    for what, left_out in (("tenants", len(frame.tenants) - room), ("workers", len(frame.workers) - len(workers))):
+    for what, left_out in (("tenants", len(frame.tenants) - shown), ("workers", len(frame.workers) - len(workers))):
         if left_out > 0:
             parts.append(Text(f"{left_out} more {what}", style="dim"))
     return Group(*parts)

@@ -50,10 +50,10 @@ def usage(
         _print_budgets(state_dir, as_csv=as_csv, json=json)
         return
     dimensions = parse_dimensions("by", by)
-    book = UsageRecords(store_client(state_dir))
-    last_day = parse_day("to", last) if last else book.today()
+    records = UsageRecords(store_client(state_dir))
+    last_day = parse_day("to", last) if last else records.today()
     first_day = parse_day("from", first) if first else _default_first(last_day)
-    sums = sum_by(dimensions, book.read(days_between(first_day, last_day)))
+    sums = sum_by(dimensions, records.read(days_between(first_day, last_day)))
     rows = [dict(zip(dimensions, group, strict=True)) | amounts.as_dict() for group, amounts in sums.items()]
     if json:
         output.write_json({"from": str(first_day), "to": str(last_day), "rows": rows})

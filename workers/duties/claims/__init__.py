@@ -1,1 +1,1 @@
-"""From the answer to a claim to a row in the engine: claims jobs, prepares and submits them."""
+"""From the answer to a claim to a slot of the engine: claims jobs, prepares and submits them."""

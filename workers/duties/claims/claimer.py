@@ -86,8 +86,10 @@ class Claimer:
         self._engine = engine
         self._clock = clock
         self._preempts = preempts and engine.can_pause
-        self._rows = SlotHandover(claimed_jobs, engine, clock)
-        self.starts = JobStarter(claimed_jobs, engine, self._rows, preparation, fail=fail, record_prompt=record_prompt)
+        self._handover = SlotHandover(claimed_jobs, engine, clock)
+        self.starts = JobStarter(
+            claimed_jobs, engine, self._handover, preparation, fail=fail, record_prompt=record_prompt
+        )
         #: Clock time and step count at which a slot became free while a job may have been waiting; None if no slot did.
         self._idle_since: tuple[float, int] | None = None
         #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
@@ -156,7 +158,7 @@ class Claimer:
         """
         if self._pending is None:
             if self.closed or self.paused:
-                self.keep_rows_busy()
+                self.keep_slots_busy()
                 return None
             free = self._free_capacity()
             prefetched = free.slots_ending_soon if self._may_prefetch else 0
@@ -167,7 +169,7 @@ class Claimer:
             if room > 0:
                 self._work_expected = False
             self._contested, self._contest_s = False, math.inf
-            held = self._rows.report() if self._preempts else ()
+            held = self._handover.report() if self._preempts else ()
             self._pending = _PendingClaim(
                 secrets.token_urlsafe(9), room, free.cells, held, free.aside, free.trusts_last_attempts
             )
@@ -203,16 +205,16 @@ class Claimer:
         if self._preempts and exchange.ask_in_ms >= 0:
             self._contest_s = sent_s + exchange.ask_in_ms / 1000
         if self.closed:
-            self._rows.hand_over([], exchange.resume)
+            self._handover.hand_over([], exchange.resume)
             self._release(exchange.started)
         else:
-            self._rows.hand_over(exchange.pause, exchange.resume)
+            self._handover.hand_over(exchange.pause, exchange.resume)
             self.starts.start(exchange.started, sent_s)
-        self.keep_rows_busy()
+        self.keep_slots_busy()
 
-    def keep_rows_busy(self) -> None:
-        """Resume paused jobs in free rows, without asking the store. Called on the thread of the passes."""
-        if self._preempts and self._rows.fill():
+    def keep_slots_busy(self) -> None:
+        """Resume paused jobs in free slots, without asking the store. Called on the thread of the passes."""
+        if self._preempts and self._handover.fill():
             # Tell the store soon: it counts these jobs as paused.
             self._contested = True
 

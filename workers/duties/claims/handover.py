@@ -1,10 +1,9 @@
-"""Gives this worker's rows to the jobs that the store names: submits, pauses and resumes jobs, and reports their times.
+"""Gives a worker's slots to the jobs that the store names: submits, pauses and resumes jobs, and reports their times.
 
-A *row* is a job's place in the engine's steps; an engine has as many rows as slots. The store decides which of the
-worker's jobs are paused. A job that must give way keeps its row until the job that takes the row has been prepared and
-submitted, so that no step runs with an empty row.
+The store decides which of the worker's jobs are paused. A job that must give way keeps its slot until the job that
+takes the slot has been prepared and submitted, so that no step runs with an empty slot.
 
-A row is never left free while a job is paused. If the store does not answer, or if its answer leaves a row free, the
+A slot is never left free while a job is paused. If the store does not answer, or if its answer leaves a slot free, the
 job that has been paused for the longest time is resumed, and the next call tells the store so.
 """
 
@@ -20,21 +19,21 @@ from workers.job_engine import JobEngine
 
 
 class SlotHandover:
-    """The rows of one engine. Only the thread of the claimer's passes uses it."""
+    """The slots of one engine. Only the thread of the claimer's passes uses it."""
 
     def __init__(self, claimed_jobs: ClaimedJobs, engine: JobEngine, clock: Clock) -> None:
         self._claimed_jobs, self._engine, self._clock = claimed_jobs, engine, clock
-        #: Jobs that the store has paused, and that keep their rows until other jobs need the rows, in order.
+        #: Jobs that the store has paused, and that keep their slots until other jobs need the slots, in order.
         self._giving_way: deque[HeldJob] = deque()
         #: Jobs that were resumed without the store's word since the last report.
         self._unasked: deque[HeldJob] = deque()
 
     def report(self) -> list[HeldProgress]:
-        """Return how far each held job has come, and for how long it has had its row, for a new claim."""
+        """Return how far each held job has come, and for how long it has had its slot, for a new claim."""
         self._unasked.clear()
         now_s, prefill_tps = self._clock.monotonic(), self._engine.facts.prefill_tps
         return [
-            HeldProgress(job.claim, job.generated, job.cpu_tokens(prefill_tps), job.row_ms(now_s))
+            HeldProgress(job.claim, job.generated, job.cpu_tokens(prefill_tps), job.slot_ms(now_s))
             for job in self._claimed_jobs.jobs()
         ]
 
@@ -42,7 +41,7 @@ class SlotHandover:
         """Let the jobs with the ids in `pause` give way to those in `resume`, and to jobs that will be submitted."""
         now_s = self._clock.monotonic()
         for held_job in filter(None, map(self._claimed_jobs.find, pause)):
-            if held_job.paused_since_s is None and held_job.row_since_s is not None:
+            if held_job.paused_since_s is None and held_job.slot_since_s is not None:
                 held_job.paused_since_s = now_s
                 self._giving_way.append(held_job)
         for held_job in filter(None, map(self._claimed_jobs.find, resume)):
@@ -53,27 +52,27 @@ class SlotHandover:
                 self._resume(held_job)
 
     def submit(self, held_job: HeldJob, prepared: Prepared) -> None:
-        """Submit a job to the engine. If no row is free for it, another job gives way in the same step."""
+        """Submit a job to the engine. If no slot is free for it, another job gives way in the same step."""
         before = self._engine.free_capacity()
         self._engine.submit(prepared)
-        held_job.row_since_s = self._clock.monotonic()
+        held_job.slot_since_s = self._clock.monotonic()
         self._make_way(before, prepared.cells)
 
     def fill(self) -> bool:
-        """Resume paused jobs in rows that no other job is about to take. Return whether one did."""
+        """Resume paused jobs in slots that no other job is about to take. Return whether one did."""
         jobs, went_on = self._claimed_jobs.jobs(), list[HeldJob]()
         paused = sorted((job for job in jobs if job.paused_since_s is not None), key=_pause_began)
         if not paused:
             return False
-        # Jobs that are being prepared take the next free rows.
-        preparing = sum(job.row_since_s is None for job in jobs)
-        room = self._engine.free_capacity().slots - preparing
+        # Jobs that are being prepared take the next free slots.
+        preparing = sum(job.slot_since_s is None for job in jobs)
+        free = self._engine.free_capacity().slots - preparing
         for held_job in paused:
             if held_job in self._giving_way:
                 goes_on = not preparing
             else:
-                goes_on = len(went_on) < room and self._engine.resume(held_job.claim, if_free=True)
-                held_job.row_since_s = self._clock.monotonic() if goes_on else held_job.row_since_s
+                goes_on = len(went_on) < free and self._engine.resume(held_job.claim, if_free=True)
+                held_job.slot_since_s = self._clock.monotonic() if goes_on else held_job.slot_since_s
             if goes_on:
                 held_job.paused_since_s = None
                 went_on.append(held_job)
@@ -85,17 +84,17 @@ class SlotHandover:
     def _resume(self, held_job: HeldJob) -> None:
         before = self._engine.free_capacity()
         if self._engine.resume(held_job.claim):
-            held_job.row_since_s, held_job.paused_since_s = self._clock.monotonic(), None
+            held_job.slot_since_s, held_job.paused_since_s = self._clock.monotonic(), None
             self._make_way(before, held_job.claimed.cells)
 
     def _make_way(self, before: FreeCapacity, cells: int) -> None:
-        """Pause a job for one just submitted or resumed, unless it had a free row and `cells` cells."""
+        """Pause a job for one just submitted or resumed, unless it had a free slot and `cells` cells."""
         if before.slots > 0 and before.cells >= cells:
             return
         while self._giving_way:
             if self._engine.pause(self._giving_way.popleft().claim):
                 return
-        # A claim whose answer was lost may have started a job for a row in which a paused job has been resumed since.
+        # A claim whose answer was lost may have started a job for a slot in which a paused job has been resumed since.
         while self._unasked:
             held_job = self._unasked.pop()
             if self._engine.pause(held_job.claim):

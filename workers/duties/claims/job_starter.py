@@ -28,14 +28,19 @@ class JobStarter:
         self,
         claimed_jobs: ClaimedJobs,
         engine: JobEngine,
-        rows: SlotHandover,
+        handover: SlotHandover,
         preparation: Preparation,
         *,
         fail: Callable[[HeldJob, EndCode, str, str], None],
         record_prompt: Callable[[Mapping[str, Any], int], None],
     ) -> None:
         """Create the starts. See `Claimer` for `fail` and `record_prompt`."""
-        self._claimed_jobs, self._engine, self._rows, self._preparation = claimed_jobs, engine, rows, preparation
+        self._claimed_jobs, self._engine, self._handover, self._preparation = (
+            claimed_jobs,
+            engine,
+            handover,
+            preparation,
+        )
         self._fail, self.record_prompt = fail, record_prompt
 
     @property
@@ -84,7 +89,7 @@ class JobStarter:
             log.error("job.prepare_fault", job=held_job.claimed.id, exc_info=prepared)
             self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
             return
-        self._rows.submit(held_job, prepared)
+        self._handover.submit(held_job, prepared)
         if self._claimed_jobs.get(held_job.claim) is None:
             # The job was lost just now, and the engine may have ignored the other thread's call, as below.
             self._engine.cancel(held_job.claim, drop=True)

@@ -165,16 +165,16 @@ def _explained(messages: list[Message], traits: Traits, tools: Sequence[Mapping[
     else:
         how, arguments = "one after the other", {"the name of an argument": "its value"}
     example = traits.form.write([("the name", json.dumps(arguments))])
-    told = _EXPLAINED.format(tools=lines, how=how, form=example)
+    explanation = _EXPLAINED.format(tools=lines, how=how, form=example)
     if not traits.system:
         at = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
         first = messages[at] if messages[at]["role"] == "user" else None
         if first is not None:
-            return [*messages[:at], {**first, "content": f"{told}\n\n{first['content']}"}, *messages[at + 1 :]]
-        return [{"role": "user", "content": told}, *messages]
+            return [*messages[:at], {**first, "content": f"{explanation}\n\n{first['content']}"}, *messages[at + 1 :]]
+        return [{"role": "user", "content": explanation}, *messages]
     if messages[0]["role"] == "system":
-        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]]
-    return [{"role": "system", "content": told}, *messages]
+        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{explanation}"}, *messages[1:]]
+    return [{"role": "system", "content": explanation}, *messages]
 
 
 def _one_system_message(messages: list[Message]) -> list[Message]:

@@ -70,10 +70,10 @@ class Logprobs:
 
 
 def _log_sum(logits: Logits) -> float:
-    largest, total, room = logits.max(), 0.0, np.empty(_PART, np.float32)
+    largest, total, scratch = logits.max(), 0.0, np.empty(_PART, np.float32)
     for begin in range(0, len(logits), _PART):
         part = logits[begin : begin + _PART]
-        weights = np.subtract(part, largest, out=room[: len(part)])
+        weights = np.subtract(part, largest, out=scratch[: len(part)])
         total += float(np.exp(weights, out=weights).sum(dtype=np.float64))
     return float(largest) + math.log(total)
 

@@ -38,13 +38,13 @@ class EngineJob:
 
     def repeat(self, piece: Callable[[int], bytes]) -> None:
         """Go on after the words that earlier attempts have told. `piece` returns the bytes of a token."""
-        told = self.job.spec.answer
-        each = words_by_candidate(told) if self.has_candidates else [list(told)]
+        earlier = self.job.spec.answer
+        each = words_by_candidate(earlier) if self.has_candidates else [list(earlier)]
         pairs = list(zip(self.sequences, each, strict=False))
         read = {sequence.prompt_number for sequence, words in pairs if words}
         for sequence, words in pairs:
             sequence.go_on(words, piece, read=sequence.prompt_number in read)
-        self.n_reported = len(told)
+        self.n_reported = len(earlier)
 
     @property
     def key(self) -> ClaimRef:
