@@ -6,42 +6,28 @@ may depend on the digest, but a client cannot choose a digest without inverting 
 key.
 """
 
+import json
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 
-import redis
-from redis.client import Pipeline
-
-from shared.accounts.admin_actions import Actor, add_record, local_actor, record
-from shared.accounts.key_record import KEY_PREFIX, KeyRecord, NewKey, digest_of, dump, parse
+from shared.accounts.key_record import KEY_PREFIX, KeyRecord, NewKey, digest_of
 from shared.accounts.read_with_clock import read_with_time
+from shared.accounts.stored_keys import StoredKeys, check_span
 from shared.accounts.tenants import check_name
 from shared.errors import ConfigError
 from shared.jobs.key_bounds import KeyBounds
 from shared.store import keys
-from shared.store.decode import text
-from shared.store.redis_errors import store_faults
-
-#: The smallest number of digits of an id that `rm` and `rotate` accept. With fewer digits, a mistyped id could match
-#: another key.
-MIN_ID_DIGITS = 6
-
 
 _LABEL = re.compile(r"[^\s]([^\n\r\t]{0,62}[^\s])?\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_*?!\[\]-]{1,128}\Z")
-#: Ten years, in ms; a longer lifetime is assumed to be a typo.
-_MAX_SPAN_MS = 10 * 366 * 86_400_000
 
 
-class ApiKeys:
-    """All API keys in the store. Methods raise ConfigError for invalid values, and StoreUnavailable as in Store."""
+class ApiKeys(StoredKeys[KeyRecord]):
+    """All API keys in the store."""
 
-    def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:
-        self._client = client
-        #: The changes that these methods make are recorded as this actor's.
-        self._actor = actor or local_actor()
+    kind, hash_key = "key", keys.keys()
 
     def create(
         self,
@@ -85,13 +71,6 @@ class ApiKeys:
         """
         return self.find(digest_of(key), now_ms)
 
-    def find(self, digest: str, now_ms: int | None = None) -> KeyRecord | None:
-        stored, store_ms = read_with_time(self._client, lambda pipe: pipe.hget(keys.keys(), digest))
-        if stored is None:
-            return None
-        record = parse(digest, text(stored))
-        return None if record.expired(store_ms if now_ms is None else now_ms) else record
-
     def find_valid(self, digests: Collection[str]) -> frozenset[str]:
         """Return those of the digests whose keys exist and have not expired, in one round trip.
 
@@ -102,7 +81,13 @@ class ApiKeys:
         asked = list(digests)
         stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hmget(keys.keys(), asked))
         found = zip(asked, stored, strict=True)
-        return frozenset(digest for digest, raw in found if raw is not None and not _has_expired(raw, now_ms))
+        return frozenset(digest for digest, raw in found if raw is not None and not self._has_expired(raw, now_ms))
+
+    def _has_expired(self, raw: bytes, now_ms: int) -> bool:
+        try:
+            return self.parse("", raw).expired(now_ms)
+        except ConfigError:
+            return False
 
     def ls(self, tenant: str | None = None) -> tuple[int, tuple[KeyRecord, ...]]:
         """Return (the store's TIME in ms, the records of all keys or of one tenant's keys), the oldest key first.
@@ -110,8 +95,7 @@ class ApiKeys:
         The records of expired keys are included.
         """
         now_ms, records = self._read()
-        chosen = [record for record in records if tenant is None or record.tenant == check_name(tenant)]
-        return now_ms, tuple(sorted(chosen, key=lambda record: (record.created_ms, record.digest)))
+        return now_ms, tuple(one for one in records if tenant is None or one.tenant == check_name(tenant))
 
     def rm(self, selector: str, *, tenant: str | None = None) -> tuple[KeyRecord, ...]:
         """Remove the key whose digest starts with `selector`, or all keys of one tenant that have the label `selector`.
@@ -120,11 +104,7 @@ class ApiKeys:
         the digests of several keys start with `selector`.
         """
         found = self._find(selector, tenant)[1]
-        if found:
-            with store_faults(self._client):
-                self._client.hdel(keys.keys(), *(one.digest for one in found))
-        for one in found:
-            record(self._client, self._actor, "key.rm", _describe(one))
+        self._remove(found)
         return found
 
     def bound(self, selector: str, changes: Mapping[str, int | None], *, tenant: str | None = None) -> KeyRecord | None:
@@ -183,23 +163,6 @@ class ApiKeys:
         self._write("key.rotate", plan)
         return successors[0] if successors else None
 
-    def _write(self, what: str, plan: Callable[[], Sequence[KeyRecord]]) -> None:
-        """Store the records that `plan` returns, if any, together with the record of the action on the first of them.
-
-        `plan` reads the keys. It is called again if another process changes one before the records are stored, so that
-        no change is lost, and no removed key comes back.
-        """
-
-        def write(pipe: Pipeline) -> None:
-            planned = plan()
-            pipe.multi()
-            if planned:
-                pipe.hset(keys.keys(), mapping={one.digest: dump(one) for one in planned})
-                add_record(pipe, self._actor, what, _describe(planned[0]))
-
-        with store_faults(self._client):
-            self._client.transaction(write, keys.keys())
-
     def _find(self, selector: str, tenant: str | None) -> tuple[int, tuple[KeyRecord, ...]]:
         now_ms, records = self.ls(tenant)
         by_label = tuple(record for record in records if selector and record.label == selector)
@@ -208,39 +171,26 @@ class ApiKeys:
             raise ConfigError(
                 f"label={selector!r} belongs to keys of several tenants ({owners}); choose one with --tenant"
             )
-        if by_label:
-            return now_ms, by_label
-        if not re.fullmatch(rf"[0-9a-f]{{{MIN_ID_DIGITS},64}}", selector):
-            return now_ms, ()
-        by_digest = tuple(record for record in records if record.digest.startswith(selector))
-        if len(by_digest) > 1:
-            raise ConfigError(f"{selector!r} matches the digests of {len(by_digest)} keys; give more digits")
-        return now_ms, by_digest
+        return now_ms, by_label or self._with_digest(selector, records)
 
-    def _read(self) -> tuple[int, list[KeyRecord]]:
-        stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hgetall(keys.keys()))
-        return now_ms, [parse(text(digest), text(raw)) for digest, raw in stored.items()]
+    def _parse(self, digest: str, raw: str) -> KeyRecord:
+        # Ignore unknown fields, which a newer version of Penstock may have written.
+        known = {name: value for name, value in json.loads(raw).items() if name in KeyRecord.__dataclass_fields__}
+        if known.get("bounds") is not None:
+            known["bounds"] = KeyBounds(**known["bounds"])
+        return KeyRecord(**(known | {"digest": digest}))
 
+    def _dump(self, one: KeyRecord) -> str:
+        left_out = {"digest"} | {name for name in ("rotated", "bounds") if not getattr(one, name)}
+        fields = {name: value for name, value in asdict(one).items() if name not in left_out}
+        return json.dumps(fields, ensure_ascii=False)
 
-def _describe(key: KeyRecord) -> str:
-    given = {} if key.bounds is None else asdict(key.bounds)
-    bounds = "".join(f" {name}={value}" for name, value in given.items() if value is not None)
-    return f"key {key.id} of tenant {key.tenant}" + (f", {key.label!r}" if key.label else "") + bounds
+    def _describe(self, one: KeyRecord) -> str:
+        given = {} if one.bounds is None else asdict(one.bounds)
+        bounds = "".join(f" {name}={value}" for name, value in given.items() if value is not None)
+        return f"key {one.id} of tenant {one.tenant}" + (f", {one.label!r}" if one.label else "") + bounds
 
 
 def _new_key(record: KeyRecord) -> NewKey:
     key = KEY_PREFIX + secrets.token_urlsafe(32)
     return NewKey(key, replace(record, digest=digest_of(key)))
-
-
-def check_span(name: str, span_ms: int | None, *, min_ms: int = 1) -> None:
-    """Raise ConfigError, naming the value as `name`, if a lifetime is below `min_ms` or over ten years."""
-    if span_ms is not None and not min_ms <= span_ms <= _MAX_SPAN_MS:
-        raise ConfigError(f"{name}={span_ms} is out of range: {min_ms} to {_MAX_SPAN_MS} (ten years)")
-
-
-def _has_expired(raw: bytes, now_ms: int) -> bool:
-    try:
-        return parse("", text(raw)).expired(now_ms)
-    except ConfigError:
-        return False

@@ -138,10 +138,11 @@ def _undelivered(client: "redis.Redis") -> list[str]:
 
 def _spoiled(client: "redis.Redis") -> list[str]:
     """Return a note about each value of another program that was moved out of the way, or that needs a person."""
+    from shared.accounts.admin_keys import AdminKeys
+    from shared.accounts.api_keys import ApiKeys
     from shared.accounts.groups import Groups
     from shared.accounts.routes import Routes
     from shared.accounts.tenants import Tenants
-    from shared.accounts.unreadable_keys import find_unreadable_keys
     from shared.accounts.usage import UsageRecords
     from shared.store import keys
     from shared.store.decode import text
@@ -154,7 +155,8 @@ def _spoiled(client: "redis.Redis") -> list[str]:
         *(f"{problem}; the default applies (`penstock tenants set`)" for problem in Tenants(client).find_spoiled()),
         *(f"{problem}; the default applies (`penstock groups set`)" for problem in Groups(client).find_spoiled()),
         *(f"{problem}; nobody is served by it (`penstock routes rm`)" for problem in Routes(client).read()[1]),
-        *find_unreadable_keys(client),
+        *ApiKeys(client).find_unreadable(),
+        *AdminKeys(client).find_unreadable(),
         *(f"{problem}: another program has changed them" for problem in UsageRecords(client).find_gaps()),
     ]
 

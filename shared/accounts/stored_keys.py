@@ -1,0 +1,148 @@
+"""The records of keys in the store, by the SHA-256 digests of the keys: those of API keys, and those of admin keys."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import redis
+from redis.client import Pipeline
+
+from shared.accounts.admin_actions import Actor, add_record, local_actor, record
+from shared.accounts.read_with_clock import read_with_time
+from shared.errors import ConfigError
+from shared.store.decode import text
+from shared.store.redis_errors import store_faults
+
+#: The number of hex digits of the digest that lists show as a key's id.
+ID_DIGITS = 12
+#: The smallest number of digits of an id that selects a key. With fewer digits, a mistyped id could match another key.
+_MIN_ID_DIGITS = 6
+#: Ten years, in ms; a longer lifetime is assumed to be a typo.
+_MAX_SPAN_MS = 10 * 366 * 86_400_000
+
+
+class StoredKey:
+    """The stored record of a key. The key itself is not stored."""
+
+    #: SHA-256 of the key, in hex.
+    digest: str
+    #: Creation and expiry, in ms since the epoch by the store's TIME. If `expires_ms` is None, the key never expires.
+    created_ms: int
+    expires_ms: int | None
+
+    @property
+    def id(self) -> str:
+        """The first digits of the digest; lists and commands identify the key by them."""
+        return self.digest[:ID_DIGITS]
+
+    def expired(self, now_ms: int) -> bool:
+        """Return whether the key has expired at `now_ms` by the store's TIME."""
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
+
+_Record = TypeVar("_Record", bound=StoredKey)
+
+
+class StoredKeys(Generic[_Record]):
+    """All keys of one kind. Methods raise ConfigError for invalid values, and StoreUnavailable as in Store."""
+
+    #: What messages call a key, and the beginning of the names of actions.
+    kind: str
+    #: The hash with the records, by their digests.
+    hash_key: str
+
+    def __init__(self, client: redis.Redis, actor: Actor | None = None) -> None:
+        self._client = client
+        #: The changes that these methods make are recorded as this actor's.
+        self._actor = actor or local_actor()
+
+    def _parse(self, digest: str, raw: str) -> _Record:
+        """Return a record. Raises ValueError, TypeError, KeyError, AttributeError or ConfigError if it is spoiled."""
+        raise NotImplementedError
+
+    def _dump(self, one: _Record) -> str:
+        """Return the record as it is stored, without the digest, which is its field in the hash."""
+        raise NotImplementedError
+
+    def _describe(self, one: _Record) -> str:
+        """Return the key and its owner for the record of an action."""
+        raise NotImplementedError
+
+    def parse(self, digest: str, raw: bytes) -> _Record:
+        """Return the record that `raw` represents. Raises ConfigError, which says how to remove a spoiled record."""
+        try:
+            return self._parse(digest, text(raw))
+        except (ConfigError, ValueError, TypeError, KeyError, AttributeError):
+            raise ConfigError(
+                f"the record of {self.kind} {digest[:ID_DIGITS]} in {self.hash_key} cannot be parsed; "
+                f"remove it with `penstock redis HDEL {self.hash_key} {digest}`"
+            ) from None
+
+    def find(self, digest: str, now_ms: int | None = None) -> _Record | None:
+        """Return the record of the key with this digest, or None if it is unknown or has expired.
+
+        Expiry is checked at `now_ms` or, if that is None, by the store's TIME.
+        """
+        stored, store_ms = read_with_time(self._client, lambda pipe: pipe.hget(self.hash_key, digest))
+        found = None if stored is None else self.parse(digest, stored)
+        return None if found is None or found.expired(store_ms if now_ms is None else now_ms) else found
+
+    def _read(self) -> tuple[int, tuple[_Record, ...]]:
+        """Return (the store's TIME in ms, the records of all keys, the oldest first); expired keys are included."""
+        stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hgetall(self.hash_key))
+        found = [self.parse(text(digest), raw) for digest, raw in stored.items()]
+        return now_ms, tuple(sorted(found, key=lambda one: (one.created_ms, one.digest)))
+
+    def _with_digest(self, selector: str, records: Sequence[_Record]) -> tuple[_Record, ...]:
+        """Return the record whose digest starts with `selector`. Raises ConfigError if several do."""
+        if not re.fullmatch(rf"[0-9a-f]{{{_MIN_ID_DIGITS},64}}", selector):
+            return ()
+        found = tuple(one for one in records if one.digest.startswith(selector))
+        if len(found) > 1:
+            raise ConfigError(f"{selector!r} matches the digests of {len(found)} {self.kind}s; give more digits")
+        return found
+
+    def _remove(self, found: Sequence[_Record]) -> None:
+        if found:
+            with store_faults(self._client):
+                self._client.hdel(self.hash_key, *(one.digest for one in found))
+        for one in found:
+            record(self._client, self._actor, f"{self.kind.replace(' ', '_')}.rm", self._describe(one))
+
+    def _write(self, action: str, plan: Callable[[], Sequence[_Record]]) -> None:
+        """Store the records that `plan` returns, if any, together with the record of the action on the first of them.
+
+        `plan` reads the keys. It is called again if another process changes one before the records are stored, so that
+        no change is lost, and no removed key comes back.
+        """
+
+        def write(pipe: Pipeline) -> None:
+            planned = plan()
+            pipe.multi()
+            if planned:
+                pipe.hset(self.hash_key, mapping={one.digest: self._dump(one) for one in planned})
+                add_record(pipe, self._actor, action, self._describe(planned[0]))
+
+        with store_faults(self._client):
+            self._client.transaction(write, self.hash_key)
+
+    def find_unreadable(self) -> list[str]:
+        """Return a sentence about each record that another program has spoiled, so that its key is not accepted."""
+        with store_faults(self._client):
+            stored_type = text(self._client.type(self.hash_key))
+            stored: Any = self._client.hgetall(self.hash_key) if stored_type == "hash" else {}
+        if stored_type not in {"hash", "none"}:
+            return [f"{self.hash_key} is a {stored_type} and not a hash, so none of its keys is accepted"]
+        problems = []
+        for digest, raw in stored.items():
+            try:
+                self.parse(text(digest), raw)
+            except ConfigError as error:
+                problems.append(str(error))
+        return problems
+
+
+def check_span(name: str, span_ms: int | None, *, min_ms: int = 1) -> None:
+    """Raise ConfigError, naming the value as `name`, if a lifetime is below `min_ms` or over ten years."""
+    if span_ms is not None and not min_ms <= span_ms <= _MAX_SPAN_MS:
+        raise ConfigError(f"{name}={span_ms} is out of range: {min_ms} to {_MAX_SPAN_MS} (ten years)")
