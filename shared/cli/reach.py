@@ -1,9 +1,10 @@
 """Exit codes, options, settings, and clients for the store and the door that several commands share."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from shared.cli import output
 from shared.settings.settings import load
 from shared.settings.store import StoreSettings
 
@@ -32,6 +33,12 @@ ActingTenant = Annotated[
         help="Act for this tenant, if the door is open or the key was created with `--act-as`.",
     ),
 ]
+
+
+def end_with(note: str, code: int = FAULT) -> NoReturn:
+    """Write a note for the user, and exit."""
+    output.write_note(note)
+    raise typer.Exit(code)
 
 
 def client_for(settings: StoreSettings) -> "redis.Redis":

@@ -70,10 +70,6 @@ class PartsWriter:
         self._held_calls: dict[int, _HeldPart] = {}
         self._characters = WholeCharacters()
 
-    @property
-    def n_calls(self) -> int:
-        return len(self._indexes) + len(self._held_calls)
-
     def content(self, piece: str) -> str:
         return self._plain("content", piece, None)
 

@@ -6,7 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
-from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
 from shared.cli.streams import OutputError, describe_lost
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def rm(
     if json:
         output.write_json([_as_dict(one) for one in removed])
     if not removed:
-        output.write_note(f"no admin key has the name {selector!r} or an id that begins with it")
-        raise typer.Exit(FAULT)
+        end_with(f"no admin key has the name {selector!r} or an id that begins with it")
     for one in removed:
         output.write_note(f"removed admin key {one.id}, {one.name!r}")
 

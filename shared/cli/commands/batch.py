@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, YIELD, ActingTenant, Json, batch_client
+from shared.cli.reach import FAULT, YIELD, ActingTenant, Json, batch_client, end_with
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ def _begin(client: "BatchClient", file: Path, endpoint: str, window: str, progre
             client.delete_file(file_id)
         if error.status not in _NO_ROOM:
             raise
-        output.write_note(f"penstock: {error}")
-        raise typer.Exit(YIELD) from None
+        end_with(f"penstock: {error}", YIELD)
 
 
 def _tell_begun(batch_id: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, StateDir, writable_store_client
+from shared.cli.reach import StateDir, end_with, writable_store_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def resume(worker: Worker = None, *, all_workers: All = False, state_dir: StateD
     elif workers.resume(worker):
         _wait_for_claims(workers, worker)
     else:
-        output.write_note(f"worker {worker} still drains, because all workers do: use `penstock resume --all`")
-        raise typer.Exit(FAULT)
+        end_with(f"worker {worker} still drains, because all workers do: use `penstock resume --all`")
 
 
 def _check_target(worker: str | None, *, all_workers: bool) -> None:
@@ -87,8 +86,7 @@ def _wait(workers: "Workers", worker: str | None) -> None:
             return
         revoked = not (workers.is_system_draining() if worker is None else workers.is_marked(worker))
         if revoked:
-            output.write_note("the drain was revoked before it was finished")
-            raise typer.Exit(FAULT)
+            end_with("the drain was revoked before it was finished")
         running = sum(one.running for one in unfinished)
         if running != noted:
             output.write_note(f"running jobs: {running}")

@@ -7,7 +7,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.policy_options import OF_GROUPS, Changes, policy_command, print_policy
-from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
 from shared.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Manage groups of tenants, which take turns as one tenant.")
@@ -45,8 +45,7 @@ def add(
     policy = GroupPolicy(**{name: value for name, value in changes.items() if value is not None})
     groups = Groups(writable_store_client(state_dir))
     if not groups.add(group, policy):
-        output.write_note(f"group {group!r} exists; change it with `penstock groups set`")
-        raise typer.Exit(FAULT)
+        end_with(f"group {group!r} exists; change it with `penstock groups set`")
     print_policy("group", group, policy, json=json)
 
 
@@ -73,6 +72,5 @@ def rm(group: Name, *, state_dir: StateDir = None) -> None:
     from shared.accounts.groups import Groups
 
     if not Groups(writable_store_client(state_dir)).remove(group):
-        output.write_note(f"there is no group {group!r}")
-        raise typer.Exit(FAULT)
+        end_with(f"there is no group {group!r}")
     output.write_note(f"group {group!r} is removed")

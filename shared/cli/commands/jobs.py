@@ -9,7 +9,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_duration, format_timestamp
-from shared.cli.reach import FAULT, ActingTenant, Json, door_client
+from shared.cli.reach import ActingTenant, Json, door_client, end_with
 from shared.jobs.states import JobState
 from shared.views.timeline import TimelineStep, timeline
 
@@ -67,8 +67,7 @@ def cancel(job_id: JobId, *, tenant: ActingTenant = None, json: Json = False) ->
     elif found["status"] == "canceled":
         output.write_data(f"{job_id} canceled")
     else:
-        output.write_note(f"job {job_id} had already ended: {found['status']}")
-        raise typer.Exit(FAULT)
+        end_with(f"job {job_id} had already ended: {found['status']}")
 
 
 def describe_degradation(job: dict[str, Any]) -> str:

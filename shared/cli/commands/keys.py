@@ -6,7 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
-from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
 from shared.cli.streams import OutputError, describe_lost
 from shared.errors import ConfigError
 
@@ -182,10 +182,7 @@ def _print_new_key(new: "NewKey", *, json: bool) -> None:
 
 
 def _exit_key_not_found(selector: str) -> None:
-    output.write_note(
-        f"no unexpired key has the label {selector!r} or an id that begins with it; see `penstock keys ls`"
-    )
-    raise typer.Exit(FAULT)
+    end_with(f"no unexpired key has the label {selector!r} or an id that begins with it; see `penstock keys ls`")
 
 
 def _label_suffix(record: "KeyRecord") -> str:

@@ -6,7 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.commands.pools import format_amount, parse_amount
-from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def rm(name: Name, *, state_dir: StateDir = None) -> None:
     from shared.accounts.routes import Routes
 
     if not Routes(writable_store_client(state_dir)).remove(name):
-        output.write_note(f"there is no route {name!r}")
-        raise typer.Exit(FAULT)
+        end_with(f"there is no route {name!r}")
     output.write_note(f"route {name!r} is removed")
 
 

@@ -8,7 +8,7 @@ import typer
 from shared.cli import output
 from shared.cli.commands.jobs import describe_degradation
 from shared.cli.durations import parse_duration_ms
-from shared.cli.reach import FAULT, YIELD, ActingTenant, Json, door_client
+from shared.cli.reach import YIELD, ActingTenant, Json, door_client, end_with
 from shared.cli.streams import OutputError
 from shared.errors import ConfigError
 
@@ -246,5 +246,4 @@ def _finish(job: dict[str, Any], printed: str, *, json: bool, streamed: bool) ->
     if job["status"] != "succeeded":
         error = job.get("error") or {}
         reason = error.get("message") or error.get("code") or job["status"]
-        output.write_note(f"job {job['id']} {job['status']}: {reason}")
-        raise typer.Exit(FAULT)
+        end_with(f"job {job['id']} {job['status']}: {reason}")

@@ -8,7 +8,7 @@ import typer
 from shared.cli import output
 from shared.cli.durations import format_timestamp
 from shared.cli.policy_options import OF_TENANTS, Changes, display_value, policy_command, print_policy
-from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def add(
     secret, client = read_secret_file(webhook_secret_file), writable_store_client(state_dir)
     tenants = Tenants(client)
     if not tenants.add(tenant, policy):
-        output.write_note(f"tenant {tenant!r} already has a policy; change it with `penstock tenants set`")
-        raise typer.Exit(FAULT)
+        end_with(f"tenant {tenant!r} already has a policy; change it with `penstock tenants set`")
     WebhookSecrets(client).change(tenant, secret)
     print_policy("tenant", tenant, policy, json=json)
 
@@ -101,8 +100,7 @@ def rm(tenant: Name, *, state_dir: StateDir = None) -> None:
     client = writable_store_client(state_dir)
     WebhookSecrets(client).change(tenant, "")
     if not Tenants(client).remove(tenant):
-        output.write_note(f"tenant {tenant!r} has no policy")
-        raise typer.Exit(FAULT)
+        end_with(f"tenant {tenant!r} has no policy")
     output.write_note(f"the defaults apply to tenant {tenant!r} again; its API keys remain valid (`penstock keys ls`)")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, Json
+from shared.cli.reach import Json, end_with
 
 if TYPE_CHECKING:
     from shared.cli.demo.clients import Clients
@@ -61,8 +61,7 @@ def demo(
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
     if ledger.faults():
-        output.write_note(f"penstock: {ledger.faults()} requests had no proper answer; the last: {ledger.last_fault}")
-        raise typer.Exit(FAULT)
+        end_with(f"penstock: {ledger.faults()} requests had no proper answer; the last: {ledger.last_fault}")
 
 
 def _play(stack: "PrivateStack", ledger: "Ledger", *, seconds: int, seed: int) -> None:
