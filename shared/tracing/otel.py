@@ -2,8 +2,7 @@
 
 import os
 import threading
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -14,6 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from shared.errors import ConfigError
 from shared.tracing.names import NO_ATTRIBUTES, Attribute, Attributes, SpanName
+from shared.tracing.traces import Span, Traces
 
 #: How long `close` waits until the last spans are sent, in seconds. A collector that hangs may not hold up a stop.
 _CLOSE_S = 3.0
@@ -28,14 +28,14 @@ _WAYS = {
 _context = TraceContextTextMapPropagator()
 
 
-class OtelSpan:
+class OtelSpan(Span):
     """A span of OpenTelemetry."""
 
     def __init__(self, span: Any, parent: str) -> None:
         self._span, self._has_ended = span, False
         carrier: dict[str, str] = {}
         _context.inject(carrier, trace.set_span_in_context(span))
-        self.traceparent = carrier.get(_FIELD, parent)
+        super().__init__(carrier.get(_FIELD, parent))
 
     def set(self, attributes: Attributes, /) -> None:
         self._span.set_attributes(_given(attributes))
@@ -49,16 +49,8 @@ class OtelSpan:
             self._span.set_status(trace.StatusCode.ERROR)
         self._span.end(at_ns)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None, /
-    ) -> None:
-        self.end("" if kind is None else str(getattr(error, "code", kind.__name__)))
-
-
-class OtelTraces:
+class OtelTraces(Traces):
     """Sends spans in batches from a thread of its own, and drops spans if OTEL_BSP_MAX_QUEUE_SIZE of them wait."""
 
     is_on = True

@@ -1,98 +1,77 @@
 """Writes spans, or nothing if PENSTOCK_TRACES is off; callers need not know which, and import no OpenTelemetry."""
 
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from shared.errors import ConfigError
 from shared.tracing.names import NO_ATTRIBUTES, Attributes, SpanName
 
 
-class Span(Protocol):
-    """A span that has begun; as a context manager it ends with the block, and an exception makes it fail."""
+class Span:
+    """A span that has begun; this one stands for the span in which it would be, and is not written.
 
-    @property
-    def traceparent(self) -> str:
-        """The context for spans inside this one, in the form of W3C trace context; "" without a trace."""
-        ...
+    As a context manager it ends with the block, and an exception makes it fail.
+    """
+
+    def __init__(self, traceparent: str) -> None:
+        #: The context for spans inside this one, in the form of W3C trace context; "" without a trace.
+        self.traceparent = traceparent
 
     def set(self, attributes: Attributes, /) -> None:
         """Add attributes."""
-        ...
 
     def end(self, error: str = "", /) -> None:
         """End the span now; with `error`, an error code, it has failed. Only the first call has an effect."""
-        ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None, /
-    ) -> None: ...
+    ) -> None:
+        self.end("" if kind is None else str(getattr(error, "code", kind.__name__)))
 
 
-class Traces(Protocol):
-    """Writes the spans of one process. No method raises or waits for the network, except `close`, which waits."""
+class Traces:
+    """The spans of one process. No method raises or waits for the network, except `close`, which waits.
 
-    @property
-    def is_on(self) -> bool:
-        """Whether spans are written."""
-        ...
+    These write nothing, and pass on the context that a client has sent as it is. OtelTraces write spans.
+    """
+
+    #: Whether spans are written.
+    is_on = False
 
     def begin(
-        self, name: SpanName, parent: str, attributes: Attributes = NO_ATTRIBUTES, /, *, serves: bool = False
+        self,
+        name: SpanName,  # noqa: ARG002 - OtelTraces read it
+        parent: str,
+        attributes: Attributes = NO_ATTRIBUTES,  # noqa: ARG002 - as above
+        /,
+        *,
+        serves: bool = False,  # noqa: ARG002 - as above
     ) -> Span:
         """Begin a span inside the context `parent`, a traceparent; if that is "", the span begins a trace.
 
         `serves` says that the span answers a request of another program.
         """
-        ...
+        return Span(parent)
 
     def record(
-        self, name: SpanName, parent: str, times_ns: tuple[int, int], attributes: Attributes = NO_ATTRIBUTES, /
+        self,
+        name: SpanName,  # noqa: ARG002 - OtelTraces read it
+        parent: str,
+        times_ns: tuple[int, int],  # noqa: ARG002 - as above
+        attributes: Attributes = NO_ATTRIBUTES,  # noqa: ARG002 - as above
+        /,
     ) -> str:
         """Write a span that has ended, with its two times in ns since the epoch; return its traceparent.
 
         A span with the attribute ERROR has failed.
         """
-        ...
-
-    def close(self) -> None:
-        """Send the remaining spans, for at most a few seconds."""
-        ...
-
-
-class _NoSpan:
-    """Stands for the span in which it would be."""
-
-    def __init__(self, traceparent: str) -> None:
-        self.traceparent = traceparent
-
-    def set(self, *_: object) -> None:
-        """Do nothing."""
-
-    def end(self, *_: object) -> None:
-        """Do nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class NoTraces:
-    """Writes nothing. The context that a client has sent is passed on as it is."""
-
-    is_on = False
-
-    def begin(self, _name: SpanName, parent: str, /, *_: object, **__: object) -> Span:
-        return _NoSpan(parent)
-
-    def record(self, _name: SpanName, parent: str, /, *_: object) -> str:
         return parent
 
     def close(self) -> None:
-        """Do nothing."""
+        """Send the remaining spans, for at most a few seconds."""
 
 
 def make_traces(service: str, *, on: bool) -> Traces:
@@ -101,7 +80,7 @@ def make_traces(service: str, *, on: bool) -> Traces:
     Raises ConfigError as `check_traces` does.
     """
     if not on:
-        return NoTraces()
+        return Traces()
     check_traces(on=on)
     from shared.tracing.otel import OtelTraces  # noqa: PLC0415 - the packages that it imports are an extra
 

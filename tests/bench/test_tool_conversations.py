@@ -106,8 +106,8 @@ def test_the_template_shows_a_tool_on_one_line_and_calls_it_in_the_form_of_herme
     template = ChatTemplate(TOOL_CHAT_TEMPLATE, bos="<s>", eos="</s>")
     tools = [{"type": "function", "function": weather}, {"type": "function", "function": {"name": "now"}}]
 
-    assert template.tool_format == HERMES
-    assert template.shows_tools
+    assert template.traits.form == HERMES
+    assert template.traits.shows_tools
     assert "".join(template.pieces(messages, None, tools)) == (
         "<s><|system|>Be kind.\nget_weather(city,unit?=C|F): Get the weather.\nnow(): </s>"
         "<|user|>How warm is it in Paris?</s>"

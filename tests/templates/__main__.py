@@ -119,7 +119,7 @@ def _templates(path: Path) -> Iterator[tuple[str, str]]:
 
 def _result(name: str, source: str) -> Result:
     template = RecordedTemplate(source, bos=BOS, eos=EOS)
-    result = Result(name, source, template.tool_format.name, template.shows_tools, template.shows_calls)
+    result = Result(name, source, template.traits.form.name, template.traits.shows_tools, template.traits.shows_calls)
     for case in CASES:
         why = faults(case, template)
         if why:
@@ -133,7 +133,7 @@ def _grammars(results: Sequence[Result]) -> list[str]:
     """Return what is wrong with the grammars of the forms that the templates have."""
     table = TokenTable([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), frozenset({256}))
     compiler = GrammarCompiler(table, SchemaLimits(max_bytes=65_536, compile_ms=5_000, step_ms=50.0))
-    forms = {each.form: RecordedTemplate(each.source, bos=BOS, eos=EOS).tool_format for each in results}
+    forms = {each.form: RecordedTemplate(each.source, bos=BOS, eos=EOS).traits.form for each in results}
     try:
         found = [(name, grammar_faults(form, compiler)) for name, form in sorted(forms.items())]
     finally:

@@ -102,7 +102,7 @@ def faults(case: Case, template: ChatTemplate) -> str:
     if case.calls and _NO_VALUE.search(shown.replace('"is_error": null', "")):
         return "a content of null is shown"
     expected = [Call("get_weather", json.dumps(each, ensure_ascii=False)) for each in ARGUMENTS[: case.calls]]
-    if case.calls and _read(template.tool_format, shown, case.calls) != expected:
+    if case.calls and _read(template.traits.form, shown, case.calls) != expected:
         return f"the calls are not read back: {shown[:300]!r}"
     return ""
 

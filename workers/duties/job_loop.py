@@ -12,7 +12,7 @@ from typing import Protocol
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.store.store import Store
-from shared.tracing.traces import NoTraces, Traces
+from shared.tracing.traces import Traces
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.claims.claimer import Claimer
 from workers.duties.claims.preparation import Preparation
@@ -56,7 +56,7 @@ class JobLoop:
         traces: Traces | None = None,
     ) -> None:
         self._clock = clock
-        spans = JobSpans(traces or NoTraces(), worker, clock)
+        spans = JobSpans(traces or Traces(), worker, clock)
         #: Setting this event starts the next pass at once.
         self.wake = threading.Event()
         self.claimed_jobs = ClaimedJobs(spans.claimed)

@@ -4,6 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from shared.jobs.job import ClaimRef
 from workers.engine.backend import Prepared
@@ -16,35 +17,23 @@ _SLOTS_PER_PREFETCH = 8
 
 
 @dataclass(frozen=True)
-class Cancel:
-    """A request to end a job. `drop` means that the job's lease was lost, so the worker will not settle the job."""
+class JobRequest:
+    """The worker's request about a job that it has submitted.
 
+    `cancel` and `drop` end the job; a dropped job has lost its lease, so the worker will not settle it. A job that is
+    paused gives up its slot for others, and keeps its answer so far, until it is resumed.
+    """
+
+    kind: Literal["cancel", "drop", "pause", "resume"]
     key: ClaimRef
-    drop: bool
-    #: Time of the request on the engine's clock.
-    requested_s: float
+    #: Time of the request on the engine's clock; 0 for a pause and a resume.
+    requested_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Recall:
-    """The worker's request that the engine return the jobs that have no slot, paused ones included."""
+#: The worker's request that the engine return the jobs that have no slot, paused ones included.
+RECALL: Final = "recall"
 
-
-@dataclass(frozen=True)
-class Pause:
-    """The worker's request that a job give up its slot for others, and keep its answer so far."""
-
-    key: ClaimRef
-
-
-@dataclass(frozen=True)
-class Resume:
-    """The worker's request to resume a paused job."""
-
-    key: ClaimRef
-
-
-Item = Prepared | Cancel | Recall | Pause | Resume
+Item = Prepared | JobRequest | Literal["recall"]
 
 
 def max_prefetched(slots: int, paused: int) -> int:
@@ -93,7 +82,7 @@ class Inbox:
         """Ask the engine to end a job. Does nothing if the engine has no job with this key."""
         with self._changed:
             if key in self._reserved or key in self._paused:
-                self._pending.append(Cancel(key, drop, requested_s))
+                self._pending.append(JobRequest("drop" if drop else "cancel", key, requested_s))
                 self._changed.notify()
 
     def note_ended(self, key: ClaimRef) -> None:
@@ -115,7 +104,7 @@ class Inbox:
             self._ending_soon.discard(key)
             self._paused[key] = cells
             self._reserved_cells -= cells
-            self._pending.append(Pause(key))
+            self._pending.append(JobRequest("pause", key))
             self._changed.notify()
         return True
 
@@ -131,7 +120,7 @@ class Inbox:
             del self._paused[key]
             self._reserved[key] = cells
             self._reserved_cells += cells
-            self._pending.append(Resume(key))
+            self._pending.append(JobRequest("resume", key))
             self._changed.notify()
         return True
 
@@ -144,7 +133,7 @@ class Inbox:
     def recall(self) -> None:
         """Ask the engine to return the jobs that have no slot, paused ones included."""
         with self._changed:
-            self._pending.append(Recall())
+            self._pending.append(RECALL)
             self._changed.notify()
 
     def _is_free(self, cells: int) -> bool:

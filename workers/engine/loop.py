@@ -10,7 +10,7 @@ from shared.jobs.outcomes import EndCode, FinishReason, Outcome
 from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_within_context
 from workers.engine.decoder import Decoder
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec
-from workers.engine.inbox import Cancel, Inbox, Pause, Recall, Resume
+from workers.engine.inbox import RECALL, Inbox, JobRequest
 from workers.engine.planner import BatchPlan, PlanLimits, plan, sort_by_stage, split_into_calls, taking_part
 from workers.engine.running.drafter import Drafter
 from workers.engine.running.job import EngineJob
@@ -151,14 +151,12 @@ class Engine:
     def _take_in(self) -> bool:
         taken = self._inbox.take()
         for item in taken:
-            if isinstance(item, Cancel):
-                self._cancel_now(item)
-            elif isinstance(item, Recall):
-                self._return_waiting()
-            elif isinstance(item, Pause | Resume):
-                self._pause_or_resume(item)
-            else:
+            if isinstance(item, Prepared):
                 self._add(item)
+            elif item == RECALL:
+                self._return_waiting()
+            elif (job := self._by_key.get(item.key)) is not None:
+                self._handle(item, job)
         return bool(taken)
 
     def _add(self, prepared: Prepared) -> None:
@@ -170,26 +168,20 @@ class Engine:
         else:
             self._queue.add(job.idle[0])
 
-    def _cancel_now(self, cancel: Cancel) -> None:
-        job = self._by_key.get(cancel.key)
-        if job is None:
-            return
-        self.stats.dead_tokens += job.tokens_computed_after(cancel.requested_s)
-        if cancel.drop:
-            self._end(job, DROPPED, "")
-        else:
-            self._end(job, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
-
-    def _pause_or_resume(self, item: Pause | Resume) -> None:
-        job, now = self._by_key.get(item.key), self._clock.monotonic()
-        if job is None:
-            return
-        if isinstance(item, Resume):
+    def _handle(self, request: JobRequest, job: EngineJob) -> None:
+        now = self._clock.monotonic()
+        if request.kind == "resume":
             job.times.resume(now)
             self._queue.add_first(job.idle[0])
-            return
-        self._queue.pause(job)
-        job.times.pause(now)
+        elif request.kind == "pause":
+            self._queue.pause(job)
+            job.times.pause(now)
+        else:
+            self.stats.dead_tokens += job.tokens_computed_after(request.requested_s)
+            if request.kind == "drop":
+                self._end(job, DROPPED, "")
+            else:
+                self._end(job, Outcome.CANCELED, FinishReason.CANCELED, EndCode.CANCELED)
 
     def _return_waiting(self) -> None:
         # A job that fits into a free slot was claimed for that slot, so start it. Others are prefetched or paused.

@@ -3,26 +3,12 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from shared.answer_parts import without_marks
-from workers.engine.chat.call_reader import CallReader
+from workers.engine.chat.call_reader import CallReader, PlainReader
 from workers.engine.chat.harmony import CONSTRAIN, END_CALL, END_MESSAGE, MARKS, MESSAGE, RECIPIENT, STAND_INS
 from workers.engine.chat.harmony_reader import HarmonyReader
 from workers.engine.chat.reasoning import ReasoningReader
 from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.detokenizer import Detokenizer
-
-
-class PlainReader:
-    """Reads an answer without parts. Marks that the model writes itself are replaced."""
-
-    reasons = False
-
-    def feed(self, text: str) -> str:
-        return without_marks(text)
-
-    def finish(self) -> str:
-        """End the answer; return the text that was held back, which is always empty."""
-        return ""
 
 
 @dataclass(frozen=True)

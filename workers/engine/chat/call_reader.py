@@ -92,6 +92,19 @@ class CallReader:
         return ""
 
 
+class PlainReader:
+    """Reads an answer without parts. Marks that the model writes itself are replaced."""
+
+    reasons = False
+
+    def feed(self, text: str) -> str:
+        return without_marks(text)
+
+    def finish(self) -> str:
+        """End the answer; return the text that was held back, which is always empty."""
+        return ""
+
+
 class JsonObject:
     """Finds the end of a JSON object that arrives in pieces, by its braces outside of strings."""
 

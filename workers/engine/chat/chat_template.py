@@ -12,7 +12,6 @@ from shared.jobs.outcomes import EndCode
 from workers.engine.chat.reasoning import END_MARK
 from workers.engine.chat.renderer import Allowance, Renderer, RenderFailed, RenderStopped, TemplateBroken
 from workers.engine.chat.template_probe import Traits, traits_of
-from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.chat.tool_messages import Message, filled, has_calls, messages_for_template, with_objects
 from workers.engine.events import JobRejected
 from workers.engine.helper import HelperMissing
@@ -52,7 +51,8 @@ class ChatTemplate:
             self._unset = {}
         except RenderStopped:
             pass
-        self._traits = traits_of(lambda messages, tools: self._rendered(messages, tools, {}, allowance))
+        #: How the template treats tools.
+        self.traits = traits_of(lambda messages, tools: self._rendered(messages, tools, {}, allowance))
         if allowance.stopped is not None:
             self.close()
             raise ModelError(f"the model's chat template {allowance.stopped}")
@@ -62,20 +62,6 @@ class ChatTemplate:
 
     def allowance(self) -> Allowance:
         return self._renderer.allowance()
-
-    @property
-    def tool_format(self) -> ToolFormat:
-        return self._traits.form
-
-    @property
-    def shows_tools(self) -> bool:
-        """Whether the template tells the model which tools there are. Otherwise they are explained."""
-        return self._traits.shows_tools
-
-    @property
-    def shows_calls(self) -> bool:
-        """Whether the template shows calls of earlier messages. Otherwise they become texts."""
-        return self._traits.shows_calls
 
     def pieces(
         self,
@@ -148,7 +134,7 @@ class ChatTemplate:
 
     def _ways(self, messages: list[Message], tools: Tools) -> Iterator[tuple[Traits, Tools]]:
         """Yield ways to show calls and tools: the template's own one first, and at last only texts."""
-        traits = self._traits
+        traits = self.traits
         shown = tools if traits.shows_tools else ()
         yield traits, shown
         if shown:

@@ -1,23 +1,9 @@
 """Splits what a model says to itself between `<think>` and `</think>` off its answer, while it is written."""
 
-from typing import Protocol
-
 from shared.answer_parts import END, REASONING, without_marks
-from workers.engine.chat.call_reader import partial_length
+from workers.engine.chat.call_reader import CallReader, PlainReader, partial_length
 
 BEGIN_MARK, END_MARK = "<think>", "</think>"
-
-
-class PartReader(Protocol):
-    """Reads the text after the reasoning."""
-
-    def feed(self, text: str) -> str:
-        """Add text of the model; return the new text of the answer."""
-        ...
-
-    def finish(self) -> str:
-        """End the answer; return the text that was held back."""
-        ...
 
 
 class ReasoningReader:
@@ -27,7 +13,7 @@ class ReasoningReader:
     reasoning only if it begins with the mark. `rest` reads the text after it.
     """
 
-    def __init__(self, rest: PartReader, *, began: bool) -> None:
+    def __init__(self, rest: CallReader | PlainReader, *, began: bool) -> None:
         self._rest = rest
         self._held = BEGIN_MARK if began else ""
         self._step = self._read_start

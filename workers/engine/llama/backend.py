@@ -89,7 +89,7 @@ class LlamaBackend(Backend):
         #: Why the model cannot call tools; "" if it can. With `explains_tools`, those of a request are explained to a
         #: model whose template knows none.
         self._no_tools_reason = "" if template is not None else "tools need a chat template"
-        if template is not None and not template.shows_tools and not explains_tools:
+        if template is not None and not template.traits.shows_tools and not explains_tools:
             self._no_tools_reason = "the model's chat template shows no tools (PENSTOCK_TOOLS_WITHOUT_TEMPLATE=refuse)"
         self.facts = replace(facts, calls_tools=not self._no_tools_reason, prompt_weights=self._prompt_maker.weights())
         self._grammars = GrammarCompiler(self._vocab.table(), limits)

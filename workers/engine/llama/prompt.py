@@ -88,7 +88,7 @@ class Prompts:
         shown = () if tools is None else tools.tools
         allowance = self.template.allowance()
         pieces = self.template.pieces(messages, self._vocab.control_names, shown, _variables(spec), allowance)
-        if is_held and tools is None and self.template.tool_format.in_channels and pieces[-1].endswith(_ASSISTANT):
+        if is_held and tools is None and self.template.traits.form.in_channels and pieces[-1].endswith(_ASSISTANT):
             # Without the header of the channel, the content would not begin at the first token.
             pieces[-1] += FINAL
         self._reject_too_long(max(len(pieces), self._vocab.min_tokens("".join(pieces))), "messages")
@@ -116,8 +116,8 @@ class Prompts:
     def answer_form(self, spec: JobSpec, prompt: Tokens, tools: ToolRequest | None, *, may_reason: bool) -> Form | None:
         """Return how the parts of the answer to this prompt are read; None if its text is the answer."""
         template, shows_parts = self.template, tools is not None or bool(spec.payload.get("parts"))
-        form = None if template is None or tools is None else template.tool_format
-        if template is not None and template.tool_format.in_channels and spec.payload.get("messages") is not None:
+        form = None if template is None or tools is None else template.traits.form
+        if template is not None and template.traits.form.in_channels and spec.payload.get("messages") is not None:
             return self._channel_form(form, prompt, shows_parts=shows_parts)
         if template is None or not shows_parts:
             return None

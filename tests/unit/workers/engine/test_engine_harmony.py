@@ -176,7 +176,7 @@ CALLED_LATER = {"id": "b", "type": "function", "function": {"name": "get_weather
 
 def test_calls_and_results_in_earlier_messages_are_shown_one_by_one():
     template = ChatTemplate(HARMONY_TEMPLATE, bos="", eos="")
-    assert template.tool_format is HARMONY
+    assert template.traits.form is HARMONY
     prompt = template.render(
         [
             {"role": "user", "content": "hi"},

@@ -59,8 +59,8 @@ def showing(text):
 def test_a_template_that_shows_calls_but_no_tools_has_them_explained_in_its_own_form(form, shown):
     source = "{# ipython <|python_tag|> #}" + showing(shown)
     template = ChatTemplate(source, bos="", eos="")
-    assert template.tool_format is form
-    assert not template.shows_tools
+    assert template.traits.form is form
+    assert not template.traits.shows_tools
     text = prompt(source, [ASKED, *called(call()), ASKED], [WEATHER])
     assert json.dumps(WEATHER["function"]) in text
     assert form.write([("the name", "{}")]) in text
@@ -82,7 +82,7 @@ def test_a_template_that_shows_calls_but_no_tools_has_them_explained_in_its_own_
 def test_a_form_that_cannot_be_read_back_is_unknown(shown):
     """The template's tools would tell the model another form than the one to which the answer is held."""
     source = "{% if tools %}{{ tools | tojson }}{% endif %}" + showing(shown)
-    assert not ChatTemplate(source, bos="", eos="").shows_tools
+    assert not ChatTemplate(source, bos="", eos="").traits.shows_tools
     text = prompt(source, [ASKED, *called(call())], [WEATHER])
     assert text.count('"name": "get_weather"') == 2
     assert text.startswith("<system>You may call functions")
@@ -96,14 +96,14 @@ def test_a_form_that_cannot_be_read_back_is_unknown(shown):
 )
 def test_templates_that_share_their_marks_are_distinguished_by_their_renderings(form):
     template = ChatTemplate(template_of(form), bos="", eos="")
-    assert (template.tool_format, template.shows_tools) == (form, True)
+    assert (template.traits.form, template.traits.shows_tools) == (form, True)
 
 
 @pytest.mark.parametrize("before", ["", "\n", "<|python_start|><|python_end|>", "<|start|>\n"])
 def test_marks_may_precede_a_call_that_counts_only_at_the_beginning_of_an_answer(before):
     shown = before + '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
-    assert ChatTemplate(showing(shown), bos="", eos="").tool_format is FORMS["llama3"]
-    assert ChatTemplate(showing("Call: " + shown), bos="", eos="").tool_format is not FORMS["llama3"]
+    assert ChatTemplate(showing(shown), bos="", eos="").traits.form is FORMS["llama3"]
+    assert ChatTemplate(showing("Call: " + shown), bos="", eos="").traits.form is not FORMS["llama3"]
 
 
 @pytest.mark.parametrize("content", [None, "", []])
@@ -217,7 +217,7 @@ def test_a_tool_without_description_or_parameters_is_shown_by_a_template_that_ne
     needs = "{{ f.name + ': ' + f.description }} {{ f.parameters.items() | list | length }}"
     source = "{% for t in tools or [] %}{% set f = t.function %}" + needs + "{% endfor %}" + template_of(HERMES)
     template = ChatTemplate(source, bos="", eos="")
-    assert template.shows_tools
+    assert template.traits.shows_tools
     text = prompt(source, [ASKED], [{"type": "function", "function": function}])
     assert text.startswith(f"now: {function.get('description') or ''} ")
 

@@ -109,7 +109,7 @@ def test_a_required_call_has_arguments_that_fit(family):
 @families
 def test_text_goes_before_a_call_and_a_begun_call_must_be_completed(family):
     """Tokens are chosen at random from those that the grammar allows, once the model has begun a call."""
-    form = family._prompt_maker.template.tool_format
+    form = family._prompt_maker.template.traits.form
     rng = random.Random(form.name)
     job = family.prepare(JobSpec("a", "blue", REQUEST, 300, 1e9))
     said = "" if form.only_first else "Let me see <tool [TOOL.\n"
@@ -141,7 +141,7 @@ def test_text_goes_before_a_call_and_a_begun_call_must_be_completed(family):
 @forms
 def test_calls_and_results_in_earlier_messages_are_shown_in_the_family_s_form(form):
     template = ChatTemplate(template_of(form), bos="<s>", eos="</s>")
-    assert template.tool_format == form
+    assert template.traits.form == form
     before, _, shown = template.render(EARLIER).partition("<|assistant|>")
     assert before == "<s><|user|>hi</s>"
     assert shown.startswith(form.begin)
@@ -153,8 +153,8 @@ def test_calls_and_results_in_earlier_messages_are_shown_in_the_family_s_form(fo
 def test_a_template_without_tools_gets_them_explained_and_earlier_calls_as_text():
     source = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
     template = ChatTemplate(source, bos="", eos="")
-    assert template.tool_format is HERMES
-    assert not template.shows_tools
+    assert template.traits.form is HERMES
+    assert not template.traits.shows_tools
     prompt = "".join(template.pieces([{"role": "system", "content": "Be kind."}, *EARLIER], None, [WEATHER]))
     assert prompt.startswith("<system>Be kind.\n\nYou may call functions")
     assert json.dumps(WEATHER["function"]) in prompt
@@ -275,7 +275,7 @@ def test_tools_that_cannot_be_used_are_rejected_by_name(backend, more, param, wo
 
 @pytest.mark.parametrize("backend", [("split", 16384)], indirect=True, ids=["split"])
 def test_a_template_without_tools_gets_them_explained_unless_the_operator_refuses_them(backend, model_path: Path):
-    assert not backend._prompt_maker.template.shows_tools
+    assert not backend._prompt_maker.template.traits.shows_tools
     assert backend.facts.calls_tools
     settings = load({}, None, device="cpu", kv_cells=512, threads=1, tools_without_template="refuse")
     refusing = load_backend(settings, model_path)

@@ -43,7 +43,7 @@ def model(request, model_path: Path, tmp_path_factory):
 @pytest.mark.parametrize("begins", [False, True], ids=["answer begins it", "prompt begins it"])
 @pytest.mark.parametrize("said", ["", "I look it up. "])
 def test_a_call_after_the_reasoning_is_held_and_one_inside_it_is_only_text(model, begins, said):
-    form = model._prompt_maker.template.tool_format
+    form = model._prompt_maker.template.traits.form
     # Texts that only resemble a call or an end, and one that would be a call or an end outside of the reasoning.
     thought = 'Shall I {"name": "x"}? <tool_call>{"a": </think <think> no.\n'
     answer = Answer(model, REQUEST | {"chat_template_kwargs": {"begins": begins}})
@@ -70,7 +70,7 @@ def test_an_answer_may_also_end_in_its_reasoning_after_it_or_have_none(model):
 
 def test_the_characters_of_a_mark_do_what_its_token_does_or_cannot_be_written(model):
     """The reader knows only the text, so characters that the grammar took for others would begin an unheld call."""
-    form = model._prompt_maker.template.tool_format
+    form = model._prompt_maker.template.traits.form
     answer = Answer(model, REQUEST)
     if not answer.write("<think>", as_tokens=False):
         answer = Answer(model, REQUEST)
