@@ -79,11 +79,9 @@ class Files:
     """
 
     def __init__(self, client: redis.Redis, folder: FilesFolder | None = None) -> None:
-        self._client, self._folder = client, folder
-
-    @property
-    def folder(self) -> FilesFolder | None:
-        return self._folder
+        self._client = client
+        #: The folder with the parts, or None if they are in the store.
+        self.folder = folder
 
     def new_id(self) -> str:
         return new_id(self._client, ID_PREFIX)
@@ -94,10 +92,10 @@ class Files:
         Return NoRoom if the bytes of files are exhausted; with `forced`, the part is stored all the same.
         Raises LookupError if the parts before it are gone, and FilesUnavailable if the folder cannot be written.
         """
-        if self._folder is not None:
+        if self.folder is not None:
             # Only after this the part counts as stored. If this process ends in between, another one writes it again.
             try:
-                self._folder.write(file_id, part * PART_BYTES, content)
+                self.folder.write(file_id, part * PART_BYTES, content)
             except FilesUnavailable:
                 # The files of a batch, which are forced, are written again with the same id (FilesFolder.remove).
                 if part == 0 and not forced:
@@ -107,10 +105,10 @@ class Files:
             "file_add",
             id=file_id,
             tenant=tenant,
-            home=STORE if self._folder is None else FOLDER,
+            home=STORE if self.folder is None else FOLDER,
             part=part,
             bytes=len(content),
-            content=content if self._folder is None else b"",
+            content=content if self.folder is None else b"",
             forced=int(forced),
         )
         if word == "gone":
@@ -137,8 +135,8 @@ class Files:
         At least one part must have been added. If a file was finished with the same Idempotency-Key before, delete this
         one, and return the earlier one, or None if its upload had another body.
         """
-        if self._folder is not None:
-            self._folder.sync(file_id)
+        if self.folder is not None:
+            self.folder.sync(file_id)
         word, rest = self._call(
             "file_close",
             id=file_id,
@@ -196,13 +194,13 @@ class Files:
     def _remove_content(self, file_id: str) -> None:
         # If the folder cannot be used, its content is cleared later, like all contents without a record (home.py).
         with contextlib.suppress(FilesUnavailable):
-            if self._folder is not None:
-                self._folder.remove(file_id)
+            if self.folder is not None:
+                self.folder.remove(file_id)
 
     def _read_part(self, file: StoredFile, part: int) -> bytes | None:
         if file.home == FOLDER:
             length = min(PART_BYTES, file.bytes - part * PART_BYTES)
-            return None if self._folder is None else self._folder.read(file.id, part * PART_BYTES, length)
+            return None if self.folder is None else self.folder.read(file.id, part * PART_BYTES, length)
         with store_faults(self._client):
             content: Any = self._client.hget(keys.file_parts(file.id), str(part))
         return content  # type: ignore[no-any-return]  # redis-py declares the reply of another type
