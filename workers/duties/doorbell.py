@@ -5,6 +5,7 @@ a free slot forwards the ring, and stops waiting at the pool's doorbell until it
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from shared.store.store import Store
 from workers.duties.claimed_jobs import ClaimedJobs
@@ -37,37 +38,23 @@ class PoolSubscription:
             self._store.ring(self._worker)
 
 
+@dataclass(eq=False)
 class Doorbell:
     """Waits at the doorbells on behalf of this worker."""
 
     name = "doorbell"
 
-    def __init__(
-        self,
-        store: Store,
-        worker: str,
-        model: str,
-        *,
-        claimed_jobs: ClaimedJobs,
-        engine: JobEngine,
-        pool: PoolSubscription,
-        has_free_slot: Callable[[], bool],
-        on_work: Callable[[], None],
-        on_contest: Callable[[], None],
-    ) -> None:
-        """Create the duty.
-
-        It calls `on_work` when a job may be waiting and this worker has a free slot, and `on_contest` when a job may be
-        waiting for a slot that another tenant's job has.
-        """
-        self._store = store
-        self._worker = worker
-        self._model = model
-        self._claimed_jobs = claimed_jobs
-        self._engine = engine
-        self._pool = pool
-        self._has_free_slot = has_free_slot
-        self._on_work, self._on_contest = on_work, on_contest
+    store: Store
+    worker: str
+    model: str
+    claimed_jobs: ClaimedJobs
+    engine: JobEngine
+    pool: PoolSubscription
+    has_free_slot: Callable[[], bool]
+    #: Called when a job may be waiting and this worker has a free slot.
+    on_work: Callable[[], None]
+    #: Called when a job may be waiting for a slot that another tenant's job has.
+    on_contest: Callable[[], None]
 
     def one_pass(self) -> float:
         """Wait until a doorbell rings, for up to `WAIT_S` seconds, and act on the ring.
@@ -77,20 +64,20 @@ class Doorbell:
 
         Return 0, so that the next pass runs at once. Raises StoreUnavailable.
         """
-        self._pool.active = False
-        if self._has_free_slot():
-            self._pool.active = True
-        pool = self._model if self._pool.active else _NO_POOL
-        rings = self._store.wait_for_work(self._worker, pool, timeout_s=WAIT_S)
+        self.pool.active = False
+        if self.has_free_slot():
+            self.pool.active = True
+        pool = self.model if self.pool.active else _NO_POOL
+        rings = self.store.wait_for_work(self.worker, pool, timeout_s=WAIT_S)
         for job_id in rings.canceled:
-            if (claim := self._claimed_jobs.request_cancel(job_id)) is not None:
-                self._engine.cancel(claim)
+            if (claim := self.claimed_jobs.request_cancel(job_id)) is not None:
+                self.engine.cancel(claim)
         if rings.contested:
-            self._on_contest()
+            self.on_contest()
         # A job that was left to this worker can wait for its next free slot: all other workers left it, too.
-        if (rings.pool or rings.left_a_job) and self._has_free_slot():
-            self._on_work()
+        if (rings.pool or rings.left_a_job) and self.has_free_slot():
+            self.on_work()
         elif rings.pool:
             # Forward the ring to a worker that has a free slot, or to the first worker that gets one.
-            self._store.forward_ring(self._model)
+            self.store.forward_ring(self.model)
         return 0.0

@@ -1,6 +1,7 @@
 """Computes the rows of a call. If the call fails, finds the sequence that makes it fail, and fails that one alone."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from shared.clock import Clock
 from workers.engine.backend import Backend, BatchRow
@@ -10,6 +11,7 @@ from workers.engine.stats import EngineStats
 from workers.engine.step_time import StepTimeModel, attention_reads
 
 
+@dataclass(eq=False)
 class Decoder:
     """Calls the backend and counts the computed tokens. Used by the engine's thread only.
 
@@ -17,42 +19,36 @@ class Decoder:
     `on_time` with the duration of each call in seconds. While a device computes, `meanwhile` is called.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        running: Mapping[int, Sequence],
-        stats: EngineStats,
-        fit: StepTimeModel,
-        clock: Clock,
-        *,
-        on_time: Callable[[float], None],
-        fail: Callable[[Sequence, Exception], None],
-        meanwhile: Callable[[], None],
-    ) -> None:
-        self._backend, self._running, self._stats, self._fit, self._clock = backend, running, stats, fit, clock
-        self._on_time, self._fail, self._meanwhile = on_time, fail, meanwhile
+    backend: Backend
+    running: Mapping[int, Sequence]
+    stats: EngineStats
+    fit: StepTimeModel
+    clock: Clock
+    on_time: Callable[[float], None]
+    fail: Callable[[Sequence, Exception], None]
+    meanwhile: Callable[[], None]
 
     def compute(self, rows: list[BatchRow], sample: Callable[[list[BatchRow]], None]) -> None:
         """Compute the rows, and call `sample` with those that were computed while their logits are valid.
 
         The sequences of some rows may have ended, because an earlier call of this step has ended their job.
         """
-        rows = [row for row in rows if row.slot in self._running]
+        rows = [row for row in rows if row.slot in self.running]
         if not rows:
             return
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         try:
-            done = self._backend.decode(rows, self._meanwhile)
+            done = self.backend.decode(rows, self.meanwhile)
         except Exception as fault:  # noqa: BLE001 - _compute_apart finds the sequence that caused the error
             self._compute_apart(rows, fault, sample)
             return
-        took_s = self._clock.monotonic() - began
-        self._stats.decode_s += took_s
-        self._on_time(took_s)
+        took_s = self.clock.monotonic() - began
+        self.stats.decode_s += took_s
+        self.on_time(took_s)
         pieces = [row for row in done if row.token < 0]
         reads = sum(attention_reads(row.n, self._cells_read(row)) for row in pieces)
         drafts, prompt_tokens = sum([row.is_draft for row in done]), sum([row.n for row in pieces])
-        self._fit.observe(len(done) - len(pieces) - drafts, prompt_tokens, took_s * 1000, reads, drafts)
+        self.fit.observe(len(done) - len(pieces) - drafts, prompt_tokens, took_s * 1000, reads, drafts)
         self._count(done)
         sample(done)
 
@@ -60,26 +56,26 @@ class Decoder:
         """Compute and sample each row of a failed call on its own, without drafts. Fail sequences that fail again."""
         has_drafts, rows = any(row.is_draft for row in rows), [row for row in rows if not row.is_draft]
         if len(rows) == 1 and not has_drafts:
-            self._fail(self._running[rows[0].slot], fault)
+            self.fail(self.running[rows[0].slot], fault)
             return
         for row in rows:
-            if row.slot not in self._running:
+            if row.slot not in self.running:
                 continue
             try:
-                done = self._backend.decode([row])
+                done = self.backend.decode([row])
             except Exception as own_fault:  # noqa: BLE001 - this sequence caused the call to fail
-                self._fail(self._running[row.slot], own_fault)
+                self.fail(self.running[row.slot], own_fault)
             else:
                 self._count(done)
                 sample(done)
 
     def _cells_read(self, row: BatchRow) -> int:
-        return attended_cells(self._running[row.slot], self._running, split=self._backend.compact)
+        return attended_cells(self.running[row.slot], self.running, split=self.backend.compact)
 
     def _count(self, done: list[BatchRow]) -> None:
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         for row in done:
-            sequence = self._running[row.slot]
+            sequence = self.running[row.slot]
             if row.is_draft:
                 sequence.n_drafted += 1
                 continue
@@ -87,7 +83,7 @@ class Decoder:
             of_prompt = min(row.n, sequence.job.prompt_tokens - sequence.n_past) if row.token < 0 else 0
             again = sequence.note_step(row.n, now)
             if again:
-                self._stats.recomputed_tokens += again
+                self.stats.recomputed_tokens += again
                 sequence.recomputed += again
             if of_prompt > again:
-                self._stats.prompt_tokens += of_prompt - again
+                self.stats.prompt_tokens += of_prompt - again

@@ -1,7 +1,7 @@
 """Starts claimed jobs: prepares each job, on another thread if that takes long, and submits it to the engine."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shared import failpoints
@@ -21,41 +21,31 @@ log = get_logger()
 _QUICK_TEXTS, _QUICK_CHARS = 32, 8192
 
 
+@dataclass(eq=False)
 class JobStarter:
     """Starts the jobs of one worker. Only the thread of the claimer's passes uses it."""
 
-    def __init__(
-        self,
-        claimed_jobs: ClaimedJobs,
-        engine: JobEngine,
-        handover: SlotHandover,
-        preparation: Preparation,
-        *,
-        fail: Callable[[HeldJob, EndCode, str, str], None],
-        record_prompt: Callable[[Mapping[str, Any], int], None],
-    ) -> None:
-        """Create the starts. See `Claimer` for `fail` and `record_prompt`."""
-        self._claimed_jobs, self._engine, self._handover, self._preparation = (
-            claimed_jobs,
-            engine,
-            handover,
-            preparation,
-        )
-        self._fail, self.record_prompt = fail, record_prompt
+    claimed_jobs: ClaimedJobs
+    engine: JobEngine
+    handover: SlotHandover
+    preparation: Preparation
+    #: See `Claimer` for these two.
+    fail: Callable[[HeldJob, EndCode, str, str], None]
+    record_prompt: Callable[[Mapping[str, Any], int], None]
 
     @property
     def cells(self) -> int:
         """The KV cells that the jobs in preparation need, as the door has estimated them."""
-        return self._preparation.cells
+        return self.preparation.cells
 
     def start(self, claimed: Sequence[ClaimedJob], sent_s: float) -> None:
         """Start the jobs of an answer to a claim that was sent at the clock time `sent_s`."""
         for job in claimed:
             failpoints.reach("after_claim", job.id)
-        added, replaced = self._claimed_jobs.add(claimed, sent_s)
+        added, replaced = self.claimed_jobs.add(claimed, sent_s)
         for claim in replaced:
             log.info("job.lost", job=claim.id, told_by="claim")
-            self._engine.cancel(claim, drop=True)
+            self.engine.cancel(claim, drop=True)
         for held_job in added:
             self._prepare(held_job)
 
@@ -64,18 +54,18 @@ class JobStarter:
         try:
             spec = _spec(held_job)
         except JobRejected as rejected:
-            self._fail(held_job, EndCode(rejected.code), rejected.message, rejected.param)
+            self.fail(held_job, EndCode(rejected.code), rejected.message, rejected.param)
             return
         if _is_quick(spec.payload):
             # Every job costs this much. Only longer times are measured and charged.
-            self._finish(replace(prepare(self._engine.prepare, held_job, spec), cpu_s=0.0))
+            self._finish(replace(prepare(self.engine.prepare, held_job, spec), cpu_s=0.0))
         else:
-            self._preparation.add(held_job, spec)
+            self.preparation.add(held_job, spec)
 
     def submit_prepared(self) -> None:
-        for outcome in self._preparation.finished():
+        for outcome in self.preparation.finished():
             # The job may have been lost or released in the meantime.
-            if self._claimed_jobs.get(outcome.held_job.claim) is not None:
+            if self.claimed_jobs.get(outcome.held_job.claim) is not None:
                 self._finish(outcome)
 
     def _finish(self, outcome: PreparationResult) -> None:
@@ -83,20 +73,20 @@ class JobStarter:
         held_job, prepared = outcome.held_job, outcome.prepared
         held_job.prepare_cpu_s = outcome.cpu_s
         if isinstance(prepared, JobRejected):
-            self._fail(held_job, EndCode(prepared.code), prepared.message, prepared.param)
+            self.fail(held_job, EndCode(prepared.code), prepared.message, prepared.param)
             return
         if isinstance(prepared, Exception):  # a bug that affects one job must not end the others
             log.error("job.prepare_fault", job=held_job.claimed.id, exc_info=prepared)
-            self._fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
+            self.fail(held_job, EndCode.ENGINE_ERROR, "the engine could not prepare this job", "")
             return
-        self._handover.submit(held_job, prepared)
-        if self._claimed_jobs.get(held_job.claim) is None:
+        self.handover.submit(held_job, prepared)
+        if self.claimed_jobs.get(held_job.claim) is None:
             # The job was lost just now, and the engine may have ignored the other thread's call, as below.
-            self._engine.cancel(held_job.claim, drop=True)
+            self.engine.cancel(held_job.claim, drop=True)
         if held_job.cancel_requested:
             # Repeat the cancel, because the engine ignored the other thread's call if it came before `submit`. That
             # thread sets `cancel_requested` before it calls the engine, so its call or this one comes after `submit`.
-            self._engine.cancel(held_job.claim)
+            self.engine.cancel(held_job.claim)
         failpoints.reach("after_submit", held_job.claimed.id)
         if not prepared.is_counted:
             return
