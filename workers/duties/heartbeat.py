@@ -19,6 +19,20 @@ _UNMEASURED = LimitedEvent("heartbeat.unmeasured", interval_s=60.0)
 #: Packages whose versions are reported, because they may explain why two workers behave differently.
 _PACKAGES = ("penstock", "llama-cpp-python", "rq", "redis")
 
+_IDLE_SLOT_STEPS = "Steps that ran with a free slot while a job waited for one"
+
+#: The metrics that are named as the engine's statistics are, and their help texts.
+_COUNTED = {
+    "steps": "Steps that the engine has run",
+    "prompt_tokens": "Prompt tokens computed",
+    "cached_tokens": "Prompt tokens that were reused from earlier computations",
+    "completion_tokens": "Tokens generated",
+    "drafts_accepted": "Drafted tokens that were the ones that were then sampled",
+    "drafts_rejected": "Drafted tokens that were not sampled",
+    "recomputed_tokens": "Tokens computed again after a pause, or because an earlier attempt had computed them",
+    "dead_tokens": "Tokens computed for jobs that were already canceled, late or lost",
+}
+
 
 def new_worker_name() -> str:
     """Return `<hostname>-<pid>-<random>`, which is readable, unique, and valid in store keys."""
@@ -99,54 +113,16 @@ class Heartbeat:
         """Return the worker's metrics as {name: (counter or gauge, help text, value)}."""
         engine_facts, stats = self._engine.facts, self._engine.stats
         used = self._engine.free_capacity().kv_used(engine_facts.cells)
-        return {
-            "penstock_worker_slots": (
-                "gauge",
-                "Number of jobs that this worker can run at the same time",
-                self._engine.slots,
-            ),
-            "penstock_worker_slots_busy": ("gauge", "Number of slots in use", self._busy),
-            "penstock_worker_paused_jobs": (
-                "gauge",
-                "Number of jobs that wait for a slot again",
-                self._claimed_jobs.paused,
-            ),
-            "penstock_worker_kv_used_ratio": ("gauge", "Share of the KV cells that is reserved for jobs, 0 to 1", used),
-            "penstock_worker_steps": ("counter", "Steps that the engine has run", stats.steps),
-            "penstock_worker_idle_slot_steps": (
-                "counter",
-                "Steps that ran with a free slot while a job waited for one",
-                self.idle_slot_steps(),
-            ),
-            "penstock_worker_prompt_tokens": ("counter", "Prompt tokens computed", stats.prompt_tokens),
-            "penstock_worker_cached_tokens": (
-                "counter",
-                "Prompt tokens that were reused from earlier computations",
-                stats.cached_tokens,
-            ),
-            "penstock_worker_completion_tokens": ("counter", "Tokens generated", stats.completion_tokens),
-            "penstock_worker_drafts_accepted": (
-                "counter",
-                "Drafted tokens that were the ones that were then sampled",
-                stats.drafts_accepted,
-            ),
-            "penstock_worker_drafts_rejected": (
-                "counter",
-                "Drafted tokens that were not sampled",
-                stats.drafts_rejected,
-            ),
-            "penstock_worker_recomputed_tokens": (
-                "counter",
-                "Tokens computed again after a pause, or because an earlier attempt had computed them",
-                stats.recomputed_tokens,
-            ),
-            "penstock_worker_dead_tokens": (
-                "counter",
-                "Tokens computed for jobs that were already canceled, late or lost",
-                stats.dead_tokens,
-            ),
-            "penstock_worker_decode_seconds": ("counter", "Seconds spent in calls of the model", stats.decode_s),
+        own: dict[str, tuple[str, str, float]] = {
+            "slots": ("gauge", "Number of jobs that this worker can run at the same time", self._engine.slots),
+            "slots_busy": ("gauge", "Number of slots in use", self._busy),
+            "paused_jobs": ("gauge", "Number of jobs that wait for a slot again", self._claimed_jobs.paused),
+            "kv_used_ratio": ("gauge", "Share of the KV cells that is reserved for jobs, 0 to 1", used),
+            "idle_slot_steps": ("counter", _IDLE_SLOT_STEPS, self.idle_slot_steps()),
+            "decode_seconds": ("counter", "Seconds spent in calls of the model", stats.decode_s),
         }
+        counted = {name: ("counter", text, getattr(stats, name)) for name, text in _COUNTED.items()}
+        return {f"penstock_worker_{name}": metric for name, metric in (own | counted).items()}
 
 
 class WorkerStatus:
