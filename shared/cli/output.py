@@ -34,17 +34,8 @@ def escape_controls(text: str) -> str:
     )
 
 
-def write_json(value: Any) -> None:
-    """Write a JSON value to stdout over several indented lines."""
-    _write_json(value, indent=2)
-
-
-def write_json_line(value: Any) -> None:
-    """Write a JSON value to stdout as a single line, for output that consists of many values."""
-    _write_json(value, indent=None)
-
-
-def _write_json(value: Any, *, indent: int | None) -> None:
+def write_json(value: Any, *, indent: int | None = 2) -> None:
+    """Write a JSON value to stdout over several indented lines, or in one line if `indent` is None."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     try:
         text.encode(sys.stdout.encoding or "utf-8")

@@ -1,10 +1,11 @@
 """Exit codes, options, settings, and clients for the store and the door that several commands share."""
 
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from shared.cli import output
+from shared.cli.streams import OutputError
 from shared.settings.settings import load
 from shared.settings.store import StoreSettings
 
@@ -39,6 +40,19 @@ def end_with(note: str, code: int = FAULT) -> NoReturn:
     """Write a note for the user, and exit."""
     output.write_note(note)
     raise typer.Exit(code)
+
+
+def write_new_key(kind: str, key: str, record: dict[str, Any], details: str, *, json: bool) -> None:
+    """Print a key that cannot be shown again; `kind` is what its command calls it, and `details` ends the note."""
+    new_id = record["id"]
+    try:
+        output.write_json(record | {"key": key}) if json else output.write_data(key)
+    except (OutputError, BrokenPipeError) as error:
+        fault = "the program that reads stdout has ended" if isinstance(error, BrokenPipeError) else error
+        rm = f"penstock {kind.replace(' ', '-')}s rm {new_id}"
+        raise OutputError(f"{fault}; {kind} {new_id} exists and cannot be shown again: remove it with `{rm}`") from None
+    if not json:
+        output.write_note(f"{kind} {new_id}{details}; it is not shown again")
 
 
 def client_for(settings: StoreSettings) -> "redis.Redis":

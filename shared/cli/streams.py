@@ -18,10 +18,6 @@ class OutputError(PenstockError):
     """Stdout cannot be written: its disk is full, for example, or it was closed before the start."""
 
 
-def describe_lost(error: OutputError | BrokenPipeError) -> str:
-    return "the program that reads stdout has ended" if isinstance(error, BrokenPipeError) else str(error)
-
-
 class _Guarded:
     """A text or binary stream whose errors are OutputError, or are ignored; after the first one it writes nothing."""
 

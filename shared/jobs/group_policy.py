@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, fields
 
-from shared.jobs.tenant_policy import FIELDS
+from shared.jobs.tenant_policy import FIELDS, Policy
 
 
 @dataclass(frozen=True)
-class GroupPolicy:
+class GroupPolicy(Policy):
     """The settings of an operator for one group. For a field that is None, the default of a tenant applies."""
 
     #: The group's weight relative to other groups and to tenants without a group (default: 1).
@@ -21,13 +21,6 @@ class GroupPolicy:
     tokens_per_month: int | None = None
     prompt_weight: float | None = None
     answer_weight: float | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ConfigError if a value is invalid; the message names the field and quotes the value."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                FIELDS[field.name].check(field.name, value)
 
 
 #: How the fields are stored, written and parsed: as those of a tenant's policy.

@@ -1,12 +1,12 @@
 """The bounds that an operator may set on one API key, in addition to those of its tenant."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from shared.jobs.tenant_policy import FIELDS
+from shared.jobs.tenant_policy import Policy
 
 
 @dataclass(frozen=True)
-class KeyBounds:
+class KeyBounds(Policy):
     """The bounds of one API key; a field that is None sets no bound. A bound holds over all tenants and models."""
 
     #: Requests per minute, and tokens (prompt plus max_tokens) per minute.
@@ -14,13 +14,6 @@ class KeyBounds:
     tpm: int | None = None
     #: The largest number of the key's queued jobs.
     max_waiting: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raise ConfigError if a value is out of range; the message names the field and quotes the value."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                FIELDS[field.name].check(field.name, value)
 
 
 def key_arguments(key_id: str, bounds: KeyBounds | None) -> dict[str, str | int]:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from shared.errors import ConfigError
 
@@ -14,8 +14,18 @@ _MODEL = re.compile(r"[^\s,]{1,200}\Z")
 _GROUP = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
+class Policy:
+    """Values of some of FIELDS; None for a field that is not set. The base of dataclasses."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if a value is invalid; the message names the field and quotes the value."""
+        for name, value in vars(self).items():
+            if value is not None:
+                FIELDS[name].check(name, value)
+
+
 @dataclass(frozen=True)
-class TenantPolicy:
+class TenantPolicy(Policy):
     """The settings of an operator for one tenant. For a field that is None, the system's default applies."""
 
     #: The tenant's weight relative to other tenants (default: 1). The store keeps it in thousandths.
@@ -51,11 +61,7 @@ class TenantPolicy:
     private: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ConfigError if a value is invalid; the message names the field and quotes the value."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None:
-                FIELDS[field.name].check(field.name, value)
+        super().__post_init__()
         if self.models is not None and self.default_model not in (None, *self.models):
             raise ConfigError(f"default_model={self.default_model!r} is not among models={','.join(self.models)!r}")
 
@@ -128,6 +134,10 @@ def _integer_field(stored: str, high: int) -> Field:
     return Field(stored, _check_integer(high), str, int)
 
 
+def _flag_field(stored: str) -> Field:
+    return Field(stored, _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1")
+
+
 def _milli_field(stored: str, check: Callable[[str, Value], None]) -> Field:
     return Field(stored, check, lambda value: str(round(float(str(value)) * 1000)), lambda text: int(text) / 1000)
 
@@ -146,9 +156,9 @@ FIELDS: dict[str, Field] = {
     "answer_weight": _milli_field("policy_answer_weight_milli", _check_token_weight),
     "max_deadline_ms": _integer_field("policy_max_deadline_ms", 86_400_000),
     "models": Field("policy_models", _check_models, _join_names, lambda text: tuple(text.split(","))),
-    "disabled": Field("policy_disabled", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
+    "disabled": _flag_field("policy_disabled"),
     "default_model": Field("policy_default_model", _check_model, str, str),
     "group": Field("policy_group", _check_group, str, str),
-    "degrade": Field("policy_degrade", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
-    "private": Field("policy_private", _check_flag, lambda value: str(int(bool(value))), lambda text: text == "1"),
+    "degrade": _flag_field("policy_degrade"),
+    "private": _flag_field("policy_private"),
 }

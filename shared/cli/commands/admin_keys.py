@@ -6,8 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
-from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
-from shared.cli.streams import OutputError, describe_lost
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client, write_new_key
 
 if TYPE_CHECKING:
     from shared.accounts.admin_keys import AdminKey
@@ -54,13 +53,7 @@ def add(
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
     key, new = AdminKeys(writable_store_client(state_dir)).create(name, expires_in_ms=expires_in_ms)
-    try:
-        output.write_json(_as_dict(new) | {"key": key}) if json else output.write_data(key)
-    except (OutputError, BrokenPipeError) as error:
-        lost = f"admin key {new.id} exists and cannot be shown again: remove it with `penstock admin-keys rm {new.id}`"
-        raise OutputError(f"{describe_lost(error)}; {lost}") from None
-    if not json:
-        output.write_note(f"admin key {new.id}, {new.name!r}; it is not shown again")
+    write_new_key("admin key", key, _as_dict(new), f", {new.name!r}", json=json)
 
 
 @app.command()

@@ -22,7 +22,7 @@ def audit(
     if json:
         for one in actions:
             fields = {"who": one.who, "what": one.what, "on": one.on, "from": one.origin}
-            output.write_json_line({"event": "admin.action", "at_ms": one.at_ms} | fields)
+            output.write_json({"event": "admin.action", "at_ms": one.at_ms} | fields, indent=None)
         return
     rows = ((format_timestamp(one.at_ms), one.who, one.what, one.on, one.origin) for one in actions)
     columns = ("at", "who", "what", "on", "from")

@@ -14,7 +14,7 @@ from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from shared.cli.batch_client import BatchClient
-    from shared.cli.batch_progress import BatchProgress
+    from shared.cli.progress import BatchProgress
 
 app = typer.Typer(no_args_is_help=True, help="Run the requests in a file as a batch.")
 
@@ -79,7 +79,7 @@ def run(
     """
     endpoint = endpoint or _endpoint_in(file)
     places = _places(file.with_suffix(""), out, errors, force=force or detach)
-    from shared.cli.batch_progress import BatchProgress
+    from shared.cli.progress import BatchProgress
 
     client = batch_client(tenant)
     with BatchProgress() as progress:
@@ -107,7 +107,7 @@ def follow(
 ) -> None:
     """Wait for the end of a batch, and write its answers and errors to two files. The exit codes are those of `run`."""
     places = _places(Path(Path(batch_id).name or "batch"), out, errors, force=force)
-    from shared.cli.batch_progress import BatchProgress
+    from shared.cli.progress import BatchProgress
 
     client = batch_client(tenant)
     with BatchProgress() as progress:

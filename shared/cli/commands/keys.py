@@ -6,8 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.durations import format_timestamp, parse_duration_ms
-from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
-from shared.cli.streams import OutputError, describe_lost
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client, write_new_key
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -169,16 +168,8 @@ def _bound_changes(**named: str | None) -> dict[str, int | None]:
 
 
 def _print_new_key(new: "NewKey", *, json: bool) -> None:
-    try:
-        output.write_json(_as_dict(new.record) | {"key": new.key}) if json else output.write_data(new.key)
-    except (OutputError, BrokenPipeError) as error:
-        new_id = new.record.id
-        lost = f"key {new_id} exists and cannot be shown again: remove it with `penstock keys rm {new_id}`"
-        raise OutputError(f"{describe_lost(error)}; {lost}") from None
-    if not json:
-        output.write_note(
-            f"key {new.record.id} of tenant {new.record.tenant!r}{_label_suffix(new.record)}; it is not shown again"
-        )
+    details = f" of tenant {new.record.tenant!r}{_label_suffix(new.record)}"
+    write_new_key("key", new.key, _as_dict(new.record), details, json=json)
 
 
 def _exit_key_not_found(selector: str) -> None:

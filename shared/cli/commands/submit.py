@@ -182,7 +182,7 @@ def _stream(
     for event in client.follow(job["id"]):
         if json:
             progress.hide()
-            output.write_json_line({"event": event.kind, "data": event.data})
+            output.write_json({"event": event.kind, "data": event.data}, indent=None)
         if event.kind == "ended":
             return event.data, printed
         if event.kind == "started":
