@@ -12,8 +12,6 @@ import json
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator
-from itertools import chain
 from typing import Any
 
 #: The version of the packed form. A reader knows all earlier versions; version 0 is the engine's own form, a list.
@@ -27,7 +25,7 @@ _LEVEL = 6
 
 def pack(logprobs: list[list[Any]]) -> Any:
     """Return the packed form of the logprobs, or the logprobs themselves if it could not represent them exactly."""
-    pairs = list(_flatten(logprobs))
+    pairs = [pair for token, number, top in logprobs for pair in ((token, number), *top)]
     if any(not _LEAST_LOGPROB < number <= 0 for _, number in pairs):
         return logprobs
     places: dict[str | tuple[int, ...], int] = {}
@@ -69,10 +67,6 @@ def _compress(data: bytes) -> str:
 
 def _decompress(text: str) -> bytes:
     return zlib.decompress(base64.b64decode(text))
-
-
-def _flatten(logprobs: list[list[Any]]) -> Iterator[tuple[Any, float]]:
-    return chain.from_iterable(((token, number), *top) for token, number, top in logprobs)
 
 
 def _encode(numbers: "array[int]") -> str:

@@ -148,7 +148,7 @@ class Store(StoreReads):
             cells=report.cells,
             cells_free=report.cells_free,
             draining=int(report.draining),
-            facts=_json(report.facts),
+            facts=json.dumps(report.facts, ensure_ascii=False, separators=(",", ":")),
             held=[part for job in held for part in (job.id, job.token, *(progress or {}).get(job.id, Progress()))],
         )
         return Renewed(
@@ -311,7 +311,3 @@ class Store(StoreReads):
             repairs += repaired
         _, (recounted,) = self._call("recount", tenant=tenant, slug=slug, thorough=int(thorough or repairs > 0))
         return repairs + int(recounted)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

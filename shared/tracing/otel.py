@@ -13,7 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from shared.errors import ConfigError
 from shared.tracing.names import NO_ATTRIBUTES, Attribute, Attributes, SpanName
-from shared.tracing.traces import Span, Traces
+from shared.tracing.spans import Span, Traces
 
 #: How long `close` waits until the last spans are sent, in seconds. A collector that hangs may not hold up a stop.
 _CLOSE_S = 3.0

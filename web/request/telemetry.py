@@ -8,7 +8,7 @@ from flask import Flask, Response, g, request
 
 from shared.log import bind_request, get_logger
 from shared.tracing.names import Attribute, SpanName
-from shared.tracing.traces import Traces
+from shared.tracing.spans import Traces
 from web.http.api_errors import is_api_path
 from web.http.process_metrics import ProcessMetrics
 from web.request.open_requests import call_when_answered

@@ -12,7 +12,7 @@ from typing import Protocol
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.store.store import Store
-from shared.tracing.traces import Traces
+from shared.tracing.spans import Traces
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.claims.claimer import Claimer
 from workers.duties.claims.preparation import Preparation

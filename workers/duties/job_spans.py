@@ -6,7 +6,7 @@ from collections.abc import Callable
 from shared.clock import Clock
 from shared.jobs.job import Usage
 from shared.tracing.names import Attribute, SpanName
-from shared.tracing.traces import Traces
+from shared.tracing.spans import Traces
 from workers.duties.claimed_jobs import HeldJob
 
 #: No job is queued for longer, because no deadline is longer than a day. The time of a spoiled record may be.

@@ -46,7 +46,8 @@ class Decoder:
         self.stats.decode_s += took_s
         self.on_time(took_s)
         pieces = [row for row in done if row.token < 0]
-        reads = sum(attention_reads(row.n, self._cells_read(row)) for row in pieces)
+        cells = [attended_cells(self.running[row.slot], self.running, split=self.backend.compact) for row in pieces]
+        reads = sum(attention_reads(row.n, read) for row, read in zip(pieces, cells, strict=True))
         drafts, prompt_tokens = sum([row.is_draft for row in done]), sum([row.n for row in pieces])
         self.fit.observe(len(done) - len(pieces) - drafts, prompt_tokens, took_s * 1000, reads, drafts)
         self._count(done)
@@ -68,9 +69,6 @@ class Decoder:
             else:
                 self._count(done)
                 sample(done)
-
-    def _cells_read(self, row: BatchRow) -> int:
-        return attended_cells(self.running[row.slot], self.running, split=self.backend.compact)
 
     def _count(self, done: list[BatchRow]) -> None:
         now = self.clock.monotonic()

@@ -119,7 +119,7 @@ class Engine:
             for rows in split_into_calls(batch, self._running, split=self._limits.split):
                 self._decoder.compute(rows, self._sample)
             self.stats.steps += 1
-            self._queue.note_step()
+            self._queue.spare.note_step()
         return took_in or bool(batch)
 
     def run(self, stop: threading.Event) -> None:
@@ -289,7 +289,7 @@ class Engine:
         stage = job.stage if code else ""
         del self._by_key[job.key]
         self._inbox.note_ended(job.key)
-        self._queue.note_end()
+        self._queue.spare.note_demand()
         usage = job.usage(self._clock.monotonic())
         result = (job.text, usage, str(code), stage, message, job.fields(), job.grammar_cpu_s)
         self._emit(Ended(job.key, str(outcome), str(reason), *result))

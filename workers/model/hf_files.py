@@ -23,7 +23,7 @@ def choose(name: HubName, files: Iterable[str]) -> list[str]:
     if len(matching) > 1:
         raise ModelError(
             f"{name.repo}{f':{name.selector}' if name.selector else ''} matches several models: "
-            f"{_list(models, matching)}; name one, such as {name.repo}:{_file_name(models[matching[0]])}"
+            f"{_list(models, matching)}; name one, such as {name.repo}:{models[matching[0]][0].rpartition('/')[2]}"
         )
     return _all_parts(name.repo, models[matching[0]])
 
@@ -63,7 +63,3 @@ def _list(models: dict[str, list[str]], stems: Iterable[str]) -> str:
     names = [models[stem][0] for stem in stems]
     more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
     return ", ".join(names[:_MAX_LISTED]) + more
-
-
-def _file_name(files: list[str]) -> str:
-    return files[0].rpartition("/")[2]

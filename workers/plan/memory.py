@@ -73,7 +73,8 @@ def fit(layout: Layout, settings: WorkerSettings, gpu_bytes: int | None) -> Fit:
     if layout.context < 1 and settings.n_ctx == AUTO:
         raise DoesNotFit(f"the model's file names no context_length ({layout.context}); give --context")
     if layout.embeds:
-        return _checked(layout, settings, _embedding_sizes(layout, settings, gpu_bytes), gpu_bytes)
+        sizes = embedding_sizes_of(settings, model_ctx=layout.context, gpu=gpu_bytes is not None)
+        return _checked(layout, settings, sizes, gpu_bytes)
     slots = slots_of(settings, gpu=gpu_bytes is not None, has_state=layout.is_recurrent)
     if slots > MAX_SEQUENCES:
         raise DoesNotFit(
@@ -147,10 +148,6 @@ def _shape(layout: Layout, settings: WorkerSettings, sizes: Sizes, *, gpu: bool)
     quantized = is_quantized(layout.weights_bytes, layout.parameters)
     chunk = chunk_of(settings, sizes.slots, gpu=gpu)
     return ModelShape(sizes, chunk, 1, settings.kv_type, gpu, quantized)
-
-
-def _embedding_sizes(layout: Layout, settings: WorkerSettings, gpu_bytes: int | None) -> Sizes:
-    return embedding_sizes_of(settings, model_ctx=layout.context, gpu=gpu_bytes is not None)
 
 
 def _device_weights_bytes(layout: Layout) -> int:

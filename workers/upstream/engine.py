@@ -235,7 +235,8 @@ class UpstreamEngine:
                 model = self.facts.model if fault.lacks_model else ""
                 if why := await self._check.probe_as_client(model):
                     raise Misconfigured(f"{fault} ({why})", model) from fault
-                raise Rejected(str(fault), _only_this(fault)) from fault
+                others = f"{fault} for this request, although it accepts others"
+                raise Rejected(str(fault), fault.message if fault.lacks_model else others) from fault
 
     def _move_limit(self, run: Run) -> None:
         left_s = min(run.expires_at_s - self._clock.monotonic(), self._endings.limits.silence_s(run))
@@ -292,7 +293,3 @@ class UpstreamEngine:
         stage = run.stage if ending.code else ""
         result = (run.answer.text, usage, str(ending.code), stage, ending.message, extra)
         self._emit(Ended(run.key, str(ending.outcome), str(ending.reason), *result, wait_s=ending.wait_s))
-
-
-def _only_this(fault: NotAccepted) -> str:
-    return fault.message if fault.lacks_model else f"{fault} for this request, although it accepts others"

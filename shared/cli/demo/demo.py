@@ -1,5 +1,6 @@
 """`penstock demo`: start a private stack, let one of three teams flood it, and show what each team sees."""
 
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -67,15 +68,14 @@ def demo(
 def _play(stack: "PrivateStack", ledger: "Ledger", *, seconds: int, seed: int) -> None:
     """Let the clients send for `seconds`. Raises PenstockError if the stack ends meanwhile."""
     from shared.cli.demo.clients import Clients
-    from shared.cli.demo.display import make_display
+    from shared.cli.demo.display import Display, LiveTable
 
     output.write_note("penstock: starting a store, a door and a worker with the demo model ...")
     stack.wait_until_ready()
     api_keys = stack.add_teams(ledger.teams)
     clients = Clients(stack.url, _MODEL, api_keys, ledger, seed=seed)
-    display = make_display(
-        f"penstock: watch it with any user name: {stack.url}/console\n          password: {stack.admin_key()}"
-    )
+    console = f"penstock: watch it with any user name: {stack.url}/console\n          password: {stack.admin_key()}"
+    display = (LiveTable if sys.stderr.isatty() else Display)(console)
     try:
         _run_phases(stack, ledger, clients, display, seconds)
     finally:

@@ -1,7 +1,6 @@
 """Shows what the demo's clients saw: a live table on a terminal, plain lines elsewhere, and the tables at the end."""
 
-import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from shared.cli import output
 from shared.cli.demo.ledger import Ledger, Phase
@@ -15,30 +14,15 @@ _TITLES: dict[Phase, str] = {"before_flood": "Before the flood", "flood": "Durin
 _LINE_EVERY_S = 5.0
 
 
-class Display(Protocol):
-    """Shows the figures while the demo runs."""
-
-    def update(self, ledger: Ledger, elapsed_s: float) -> None:
-        """Show the figures as they are `elapsed_s` seconds after the clients began."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-
-
-def make_display(header: str) -> Display:
-    """Return a live table if stderr is a terminal, else plain lines. `header` is shown first in both cases."""
-    return LiveTable(header) if sys.stderr.isatty() else PlainLines(header)
-
-
-class PlainLines:
-    """One line on stderr every few seconds."""
+class Display:
+    """Shows the figures while the demo runs: one line on stderr every few seconds. `header` is shown first."""
 
     def __init__(self, header: str) -> None:
         output.write_note(header)
         self._next_s = 0.0
 
     def update(self, ledger: Ledger, elapsed_s: float) -> None:
-        """Write a line if the last one is old enough."""
+        """Show the figures as they are `elapsed_s` seconds after the clients began, unless the last line is newer."""
         if elapsed_s < self._next_s:
             return
         self._next_s = elapsed_s + _LINE_EVERY_S
@@ -49,17 +33,17 @@ class PlainLines:
         output.write_note(f"{elapsed_s:.0f} s, {_TITLES[ledger.phase].lower()}: {teams}")
 
     def close(self) -> None:
-        """Do nothing: the lines stay."""
+        """Leave the terminal as it was."""
 
 
-class LiveTable:
+class LiveTable(Display):
     """Tables on a terminal that are drawn again and again in place."""
 
     def __init__(self, header: str) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        output.write_note(header)
+        super().__init__(header)
         self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
         self._live.start()
 
@@ -67,7 +51,6 @@ class LiveTable:
         self._live.update(_draw(ledger, elapsed_s), refresh=True)
 
     def close(self) -> None:
-        """Remove the tables; the last figures are printed after the end."""
         self._live.stop()
 
 

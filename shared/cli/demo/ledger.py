@@ -49,29 +49,21 @@ class Ledger:
     def __init__(self, teams: Sequence[Team]) -> None:
         self.teams = tuple(teams)
         self._lock = threading.Lock()
-        self._phase: Phase = "before_flood"
+        self.phase: Phase = "before_flood"
         self._figures: dict[tuple[str, Phase], Figures] = {
             (team.name, phase): Figures() for team in teams for phase in ("before_flood", "flood", "end")
         }
-        self._last_fault = ""
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
-    def last_fault(self) -> str:
-        """The last fault, as its client saw it, or ""."""
-        return self._last_fault
+        #: The last fault, as its client saw it, or "".
+        self.last_fault = ""
 
     def enter(self, phase: Phase) -> None:
         with self._lock:
-            self._phase = phase
+            self.phase = phase
 
     def sent(self, team: str) -> Figures:
         """Count a request that is about to be sent. Return the figures in which its outcome is to be counted."""
         with self._lock:
-            figures = self._figures[team, self._phase]
+            figures = self._figures[team, self.phase]
             figures.sent += 1
             return figures
 
@@ -94,7 +86,7 @@ class Ledger:
     def received(self, team: str, tokens: int) -> None:
         """Count generated tokens that arrived now."""
         with self._lock:
-            self._figures[team, self._phase].answer_tokens += tokens
+            self._figures[team, self.phase].answer_tokens += tokens
 
     def ended(self, figures: Figures, *, whole: bool) -> None:
         with self._lock:
@@ -105,7 +97,7 @@ class Ledger:
         """Count a request that Penstock did not answer as it promises."""
         with self._lock:
             figures.faults += 1
-            self._last_fault = what
+            self.last_fault = what
 
     def faults(self) -> int:
         with self._lock:

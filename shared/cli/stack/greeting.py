@@ -27,16 +27,13 @@ def greeting(settings: Settings, url: str, model: str) -> str:
     )
     environ = "" if url == settings.url else f"PENSTOCK_URL={url} "
     parts.append(f"The same with this command:\n\n{environ}{program()} submit 'Once upon a time'")
-    parts.append(f"Watch it in a browser: {url}/console{_password(settings) if needs_key else ''}")
+    key_file = settings.admin_key_file or settings.state_path / "admin.key"
+    password = f"\nThe password is the admin key in {key_file}." if needs_key else ""
+    parts.append(f"Watch it in a browser: {url}/console{password}")
     if settings.gate_listen:
         parts.append(f"The TCP gate listens on {settings.gate_listen}.")
     parts.append("Ctrl-C stops it; queued jobs are kept for the next start.")
     return "\n\n".join(parts)
-
-
-def _password(settings: Settings) -> str:
-    """Return where the password of the console is, as the end of a sentence."""
-    return f"\nThe password is the admin key in {settings.admin_key_file or settings.state_path / 'admin.key'}."
 
 
 def program() -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from shared.errors import ConfigError
 from shared.tracing.names import SpanName
-from shared.tracing.traces import Traces, check_traces, make_traces
+from shared.tracing.spans import Traces
+from shared.tracing.traces import check_traces, make_traces
 
 SENT = f"00-{'a' * 32}-{'b' * 16}-01"
 

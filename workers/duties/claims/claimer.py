@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.clock import Clock
-from shared.jobs.job import ClaimedJob
 from shared.jobs.outcomes import EndCode
 from shared.log import get_logger
 from shared.store.replies import ClaimReply, HeldProgress
@@ -134,12 +133,8 @@ class Claimer:
     @property
     def _may_prefetch(self) -> bool:
         """Whether a job may wait for a slot that becomes free soon: in the pool or, paused, on this worker."""
-        is_pause_over = self._claimed_jobs.paused > 0 and self._asked_long_ago
-        return self._work_expected or (self._preempts and is_pause_over)
-
-    @property
-    def _asked_long_ago(self) -> bool:
-        return self._clock.monotonic() - self._last_sent_s >= _CONTEST_INTERVAL_S
+        asked_long_ago = self._clock.monotonic() - self._last_sent_s >= _CONTEST_INTERVAL_S
+        return self._work_expected or (self._preempts and self._claimed_jobs.paused > 0 and asked_long_ago)
 
     @property
     def claim_pending(self) -> bool:
@@ -206,7 +201,8 @@ class Claimer:
             self._contest_s = sent_s + exchange.ask_in_ms / 1000
         if self.closed:
             self._handover.hand_over([], exchange.resume)
-            self._release(exchange.started)
+            if exchange.started:
+                self._store.release(self._worker, [job.held for job in exchange.started])
         else:
             self._handover.hand_over(exchange.pause, exchange.resume)
             self.starts.start(exchange.started, sent_s)
@@ -249,8 +245,3 @@ class Claimer:
             # The cells of the job that is about to end are not free yet. Smaller jobs would always get its slot.
             ending_soon = 0
         return replace(engine_free, slots=slots, cells=cells, slots_ending_soon=ending_soon)
-
-    def _release(self, claimed: Sequence[ClaimedJob]) -> None:
-        """Release jobs whose claim was answered after the drain had begun."""
-        if claimed:
-            self._store.release(self._worker, [job.held for job in claimed])

@@ -61,7 +61,9 @@ class SlotHandover:
     def fill(self) -> bool:
         """Resume paused jobs in slots that no other job is about to take. Return whether one did."""
         jobs, went_on = self._claimed_jobs.jobs(), list[HeldJob]()
-        paused = sorted((job for job in jobs if job.paused_since_s is not None), key=_pause_began)
+        paused = sorted(
+            (job for job in jobs if job.paused_since_s is not None), key=lambda job: job.paused_since_s or 0.0
+        )
         if not paused:
             return False
         # Jobs that are being prepared take the next free slots.
@@ -100,7 +102,3 @@ class SlotHandover:
             if self._engine.pause(held_job.claim):
                 held_job.paused_since_s = self._clock.monotonic()
                 return
-
-
-def _pause_began(held_job: HeldJob) -> float:
-    return held_job.paused_since_s or 0.0

@@ -23,7 +23,8 @@ class Sampler:
         #: The tokens that end the answer: the vocabulary's own, and those of the job.
         self._ends = end_tokens | frozenset(sampling.stop_token_ids)
         self._adjustments = Adjustments(sampling, end_tokens)
-        self._choice = Choice(sampling, self._adjustments, _seed64(sampling.seed))
+        seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % (1 << 64)
+        self._choice = Choice(sampling, self._adjustments, seed)
         #: Number of tokens of the answer so far.
         self._position = 0
 
@@ -71,8 +72,3 @@ class Sampler:
                 raise GrammarStuck("the sampler chose a token that the grammar forbids")
         self.accept(chosen)
         return chosen
-
-
-def _seed64(seed: int | None) -> int:
-    """Return a 64-bit seed, random if `seed` is None."""
-    return secrets.randbits(64) if seed is None else seed % (1 << 64)

@@ -33,7 +33,7 @@ class SlotQueue:
     ) -> None:
         self._table, self._backend, self._stats, self._clock, self._jobs = table, backend, stats, clock, jobs
         self._leave, self._fail = leave, fail
-        self._spare = SpareSlots(table, backend)
+        self.spare = SpareSlots(table, backend)
         #: For each job without a slot that has reserved one, the sequence that gets it.
         self._waiting: deque[Sequence] = deque()
 
@@ -52,23 +52,15 @@ class SlotQueue:
         if sequence in self._waiting:
             self._waiting.remove(sequence)
 
-    def note_step(self) -> None:
-        """Record a step, after which no sequence that fits waits."""
-        self._spare.note_step()
-
-    def note_end(self) -> None:
-        """Record that a job has ended, for whose slot the worker may claim another job now."""
-        self._spare.note_demand()
-
     def fill(self) -> None:
         """Start waiting sequences in order. If one does not fit, start no later one, which could delay it further.
 
         Slots that are lent are taken back for them.
         """
         while self._waiting:
-            self._spare.note_demand()
+            self.spare.note_demand()
             while not self._table.fits(self._waiting[0]):
-                sequence = self._spare.next_return(self._jobs.values())
+                sequence = self.spare.next_return(self._jobs.values())
                 if sequence is None:
                     return
                 self.take_slot(sequence)
@@ -76,7 +68,7 @@ class SlotQueue:
 
     def lend(self) -> None:
         """Lend slots for which no sequence waits to further candidates of running jobs."""
-        while not self._waiting and (loan := self._spare.next_loan(self._jobs.values())):
+        while not self._waiting and (loan := self.spare.next_loan(self._jobs.values())):
             self._open(*loan)
 
     def _open(self, sequence: Sequence, sibling: Sequence | None = None) -> None:
