@@ -46,7 +46,7 @@ _Record = TypeVar("_Record", bound=StoredKey)
 class StoredKeys(Generic[_Record]):
     """All keys of one kind. Methods raise ConfigError for invalid values, and StoreUnavailable as in Store."""
 
-    #: What messages call a key, and the beginning of the names of actions.
+    #: The name of a key in messages, and the beginning of the names of actions.
     kind: str
     #: The hash with the records, by their digests.
     hash_key: str

@@ -12,7 +12,7 @@ from shared.cli.durations import format_duration
 class _Live:
     """Something that moves on a terminal. Use it as a context manager, which removes it on exit."""
 
-    #: What rich draws; None if stderr is not a terminal.
+    #: The drawing of rich; None if stderr is not a terminal.
     _live: Any = None
 
     def __enter__(self) -> Self:
