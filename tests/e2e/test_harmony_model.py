@@ -1,10 +1,9 @@
 """A model that answers in harmony, served on the routes of OpenAI's and Anthropic's stock packages."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.support.fits_schema import assert_fits
@@ -12,6 +11,9 @@ from tests.support.harmony_model import SCHEMAS, TOOLS, copy_harmony
 from tests.support.processes import Stage
 from tests.support.served import Address, Served
 from workers.demo.random_gguf import write_random_model
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
 
@@ -40,7 +42,9 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def claude(served: Address) -> Iterator[Anthropic]:
+def claude(served: Address) -> Iterator["Anthropic"]:
+    from anthropic import Anthropic
+
     with Anthropic(base_url=served.url, api_key="any", max_retries=8) as client:
         yield client
 
@@ -110,7 +114,7 @@ def test_a_response_calls_a_tool_plain_and_streamed(client: OpenAI) -> None:
     assert "".join(deltas) == call.arguments
 
 
-def test_a_message_of_anthropic_s_package_calls_a_tool_plain_and_streamed(claude: Anthropic) -> None:
+def test_a_message_of_anthropic_s_package_calls_a_tool_plain_and_streamed(claude: "Anthropic") -> None:
     functions = [tool["function"] for tool in TOOLS["tools"]]
     request: Any = {
         "model": "m",

@@ -5,14 +5,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import openai
 import pytest
-from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, SecretStr
 
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, sim_served
+
+if TYPE_CHECKING:
+    from langchain_openai import ChatOpenAI
 
 pytestmark = pytest.mark.ways("direct", reason="test_openai_package.py sends such requests both ways")
 
@@ -34,13 +37,16 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def model(served: Address) -> ChatOpenAI:
+def model(served: Address) -> "ChatOpenAI":
+    # Not at the top: every process that collects tests would import it, which takes more than a second of CPU time.
+    from langchain_openai import ChatOpenAI
+
     return ChatOpenAI(
         base_url=f"{served.url}/v1", api_key=SecretStr("none"), model="sim", max_retries=10, max_tokens=20, timeout=60
     )
 
 
-def test_invoke_returns_an_answer_with_its_usage(model: ChatOpenAI) -> None:
+def test_invoke_returns_an_answer_with_its_usage(model: "ChatOpenAI") -> None:
     answer = model.invoke("hello there")
     assert len(str(answer.content).split()) == 20
     assert answer.usage_metadata is not None
@@ -48,13 +54,13 @@ def test_invoke_returns_an_answer_with_its_usage(model: ChatOpenAI) -> None:
     assert answer.response_metadata["finish_reason"] == "length"
 
 
-def test_an_answer_is_streamed_in_pieces(model: ChatOpenAI) -> None:
+def test_an_answer_is_streamed_in_pieces(model: "ChatOpenAI") -> None:
     pieces = [str(chunk.content) for chunk in model.stream("hello there")]
     assert len("".join(pieces).split()) == 20
     assert sum(1 for piece in pieces if piece) > 1
 
 
-def test_a_batch_larger_than_the_inflight_bound_gets_all_its_answers(served: Address, model: ChatOpenAI) -> None:
+def test_a_batch_larger_than_the_inflight_bound_gets_all_its_answers(served: Address, model: "ChatOpenAI") -> None:
     before = served.stage.stat("yielded")
     answers = model.batch([f"story {number}" for number in range(12)])
     assert [len(str(answer.content).split()) for answer in answers] == [20] * 12
@@ -63,14 +69,14 @@ def test_a_batch_larger_than_the_inflight_bound_gets_all_its_answers(served: Add
     assert refused > 0
 
 
-def test_closing_a_stream_early_cancels_its_job(served: Address, model: ChatOpenAI) -> None:
+def test_closing_a_stream_early_cancels_its_job(served: Address, model: "ChatOpenAI") -> None:
     stream = model.stream("hello there", max_tokens=2_000)
     next(iter(stream))
     stream.close()  # type: ignore[attr-defined]  # a generator, declared as an iterator
     wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled", timeout_s=5)
 
 
-def test_tools_raise_the_error_unsupported_parameter(model: ChatOpenAI) -> None:
+def test_tools_raise_the_error_unsupported_parameter(model: "ChatOpenAI") -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         model.bind_tools([Story]).invoke("hello there")
     assert caught.value.code == "unsupported_parameter"

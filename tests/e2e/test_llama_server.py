@@ -14,7 +14,6 @@ from typing import Any
 
 import openai
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.e2e import test_conversations as conversations
@@ -159,7 +158,9 @@ def test_tools_reach_the_server_on_each_route_and_its_calls_the_client(
         response = client.responses.create(
             model="caller", input=STORY, max_output_tokens=16, tools=[{"type": "function"} | function]
         )
-        with Anthropic(base_url=served.url, api_key="none", max_retries=0) as claude:
+        with importlib.import_module("anthropic").Anthropic(
+            base_url=served.url, api_key="none", max_retries=0
+        ) as claude:
             message = claude.messages.create(**asked, tools=[for_claude])
         counts = {
             told.prompt_tokens,

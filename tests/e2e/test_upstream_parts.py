@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anthropic import Anthropic, AnthropicError
 from openai import OpenAI, OpenAIError
 
 from tests.support.fits_schema import assert_fits
@@ -14,6 +13,9 @@ from tests.support.processes import Stage
 from tests.support.served import Address, Served, random_model_served
 from tests.support.tool_templates import a_tool
 from tests.support.upstream_server import UpstreamServer
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
 
 pytestmark = pytest.mark.ways("direct", reason="what is behind the door does not depend on the way to it")
 
@@ -50,7 +52,9 @@ def common(tmp_path_factory: pytest.TempPathFactory, server: UpstreamServer) -> 
 
 
 @pytest.fixture
-def claude(served: Address) -> Iterator[Anthropic]:
+def claude(served: Address) -> Iterator["Anthropic"]:
+    from anthropic import Anthropic
+
     with Anthropic(base_url=served.url, api_key="none", max_retries=0) as claude:
         yield claude
 
@@ -125,7 +129,7 @@ ODD: list[tuple[list[dict[str, Any]], str, int]] = [
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize(("pieces", "text", "n_calls"), ODD, ids=["list", "index 0", "function_call", "null"])
 def test_what_an_odd_server_says_reaches_the_clients_of_each_api(
-    client: OpenAI, claude: Anthropic, server: UpstreamServer, pieces: Any, text: str, n_calls: int, streams: bool
+    client: OpenAI, claude: "Anthropic", server: UpstreamServer, pieces: Any, text: str, n_calls: int, streams: bool
 ) -> None:
     choices = [{"index": 0, "message": piece} for piece in pieces]
     server.will(*[[*choices, {"index": 0, "delta": {}, "finish_reason": "end_turn"}]] * 3)
@@ -150,8 +154,10 @@ def test_what_an_odd_server_says_reaches_the_clients_of_each_api(
 
 
 def test_an_unintelligible_answer_is_an_error_on_each_api(
-    client: OpenAI, claude: Anthropic, server: UpstreamServer
+    client: OpenAI, claude: "Anthropic", server: UpstreamServer
 ) -> None:
+    from anthropic import AnthropicError
+
     asked: Any = {"model": "m", "messages": [{"role": "user", "content": "hello there"}]}
     for ask in (
         lambda: client.chat.completions.create(**asked),
@@ -194,7 +200,7 @@ def test_a_stream_with_late_reasoning_can_be_resumed_after_each_of_its_events(
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("behaviour", ["tools", "tools at once", "tools by turns", "tools whole"])
 def test_a_message_has_the_upstreams_reasoning_and_calls_as_blocks(
-    claude: Anthropic, server: UpstreamServer, behaviour: str, streams: bool
+    claude: "Anthropic", server: UpstreamServer, behaviour: str, streams: bool
 ) -> None:
     server.will(behaviour)
     if streams:
@@ -212,7 +218,9 @@ def test_a_message_has_the_upstreams_reasoning_and_calls_as_blocks(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_message_with_late_reasoning_has_all_of_it(claude: Anthropic, server: UpstreamServer, streams: bool) -> None:
+def test_a_message_with_late_reasoning_has_all_of_it(
+    claude: "Anthropic", server: UpstreamServer, streams: bool
+) -> None:
     server.will("late reasoning")
     if streams:
         with claude.messages.stream(**MESSAGE) as stream:
@@ -224,7 +232,7 @@ def test_a_message_with_late_reasoning_has_all_of_it(claude: Anthropic, server: 
 
 
 def test_a_real_upstream_calls_tools_on_both_routes(
-    client: OpenAI, claude: Anthropic, served: Address, tmp_path: Path
+    client: OpenAI, claude: "Anthropic", served: Address, tmp_path: Path
 ) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     function = a_tool("get_weather", city={"type": "string", "maxLength": 8}, unit={"enum": ["C", "F"]})["function"]

@@ -1,16 +1,27 @@
 """A collector of traces: a real OTLP/HTTP server that keeps the spans that it is sent."""
 
 import gzip
+import os
 import secrets
+import sys
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
-
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.support.background_server import BackgroundServer
 from tests.support.processes import wait_for
+
+#: `make test` installs OpenTelemetry here. Where `make otel` has installed it too, this folder need not exist.
+_INSTALLED = Path(sys.prefix) / "traces"
+
+
+def opentelemetry_path() -> str:
+    """Return the import path with OpenTelemetry for another process, and put OpenTelemetry on that of this one."""
+    if str(_INSTALLED) not in sys.path:
+        sys.path.append(str(_INSTALLED))
+    return f"{os.environ['PYTHONPATH']}{os.pathsep}{_INSTALLED}"
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Collector(BackgroundServer):
         """The environment of a process that sends its traces here, soon."""
         return {
             "PENSTOCK_TRACES": "on",
+            "PYTHONPATH": opentelemetry_path(),
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self.port}",
             "OTEL_BSP_SCHEDULE_DELAY": "100",
         }
@@ -99,6 +111,8 @@ def _short(attributes: dict[str, str | int]) -> dict[str, str | int]:
 
 
 def _parse(body: bytes) -> list[Received]:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
     found = []
     for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
         service = next(each.value.string_value for each in resource.resource.attributes if each.key == "service.name")

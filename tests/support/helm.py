@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
-import referencing
 import yaml
 
 from tests.support.processes import ROOT
@@ -51,6 +49,10 @@ def render(
 
 def violations(manifest: Manifest, kubernetes: str) -> list[str]:
     """Return where an object violates its schema, in which unknown fields are errors."""
+    # Not at the top: every process that collects tests would import it, which takes two seconds of CPU time.
+    import jsonschema
+    import referencing
+
     if manifest["apiVersion"].startswith("keda.sh/"):
         validator = jsonschema.Draft202012Validator(_keda_schema(), registry=referencing.Registry())
     else:
@@ -63,7 +65,10 @@ def violations(manifest: Manifest, kubernetes: str) -> list[str]:
 
 
 @cache
-def _definitions(folder: Path) -> referencing.Resource[Any]:
+def _definitions(folder: Path) -> Any:
+    import referencing
+    import referencing.jsonschema
+
     contents = json.loads((folder / "_definitions.json").read_text(encoding="utf-8"))
     return referencing.Resource.from_contents(contents, referencing.jsonschema.DRAFT202012)
 

@@ -10,8 +10,14 @@ from shared.errors import ConfigError
 from shared.tracing.names import SpanName
 from shared.tracing.spans import Traces
 from shared.tracing.traces import check_traces, make_traces
+from tests.support.collector import opentelemetry_path
 
 SENT = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+@pytest.fixture(autouse=True)
+def opentelemetry() -> None:
+    opentelemetry_path()
 
 
 def test_without_traces_the_context_of_the_client_is_passed_on():
@@ -30,7 +36,11 @@ def test_while_they_are_off_nothing_that_sends_them_is_imported():
         "make_traces('x', on=False); print({'opentelemetry.exporter', 'shared.tracing.otel'} & sys.modules.keys())"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": opentelemetry_path()},
     )
     assert done.stdout.strip() == "set()"
 

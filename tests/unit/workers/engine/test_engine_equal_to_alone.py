@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.driven import Driven
+from tests.support.examples import examples
 from workers.engine.events import JobSpec
 
 pytestmark = pytest.mark.thorough
@@ -70,7 +71,7 @@ def test_twenty_four_different_jobs_in_eight_slots_get_their_reference_answers(b
     }
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_arrivals_and_cancels_at_any_step_do_not_change_the_answers_of_other_jobs(backend, reference, data):
     with contextlib.closing(Driven(backend, prefill_chunk=data.draw(st.sampled_from([1, 7, 64, 512])))) as driven:

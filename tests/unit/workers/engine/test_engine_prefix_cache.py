@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.driven import Driven
+from tests.support.examples import examples
 from workers.engine.events import JobSpec
 from workers.engine.prefix_cache import (
     MIN_REUSED_TOKENS,
@@ -232,7 +233,7 @@ def _is_tie(backend, prompt: str, n: int, one: str, other: str) -> bool:
 
 # Found at random: here two tokens have the logits 12.465689 and 12.465654.
 @example(seed=56848, chunk=1)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), chunk=st.sampled_from([1, 7, 64, 512]))
 def test_answers_are_the_same_with_and_without_reuse_even_if_other_jobs_are_canceled(backend, seed, chunk):
     dice = random.Random(seed)
@@ -263,7 +264,7 @@ def test_answers_are_the_same_with_and_without_reuse_even_if_other_jobs_are_canc
             assert ended.text.startswith(other.text) or other.text.startswith(ended.text)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_mix_of_jobs_runs_out_of_cells(backend, data):
     """Many more jobs than fit, of any length: each waits for its cells, and no decode fails because one is missing."""

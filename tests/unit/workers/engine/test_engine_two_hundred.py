@@ -10,7 +10,7 @@ import pytest
 from tests.support.driven import Driven
 from workers.engine.events import Ended
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.long
 
 _SYLLABLES = [a + b for a in "bdfghklmnprstvz" for b in "aeiou"]
 JOBS = 200

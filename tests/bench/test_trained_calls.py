@@ -7,8 +7,6 @@ import pytest
 from tools.demo_model.evaluate import Attempt, attempts, loops, questions
 from workers.demo import demo_model_path
 
-pytestmark = pytest.mark.thorough
-
 #: Number of requests, each with three tools.
 N_REQUESTS = 200
 
