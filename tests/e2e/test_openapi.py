@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shared.accounts.api_keys import ApiKeys
+from tests.support.examples import examples
 from tests.support.served import Address, Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="nginx answers a request that it does not pass on in its own words")
@@ -75,7 +76,7 @@ def test_every_route_answers_generated_requests_as_documented(served: Address, t
             "--exclude-path",
             "/v2/rerank",
             "--max-examples",
-            "6",
+            str(examples(6)),
             "--seed",
             "1",
             "--continue-on-failure",

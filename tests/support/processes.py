@@ -27,8 +27,9 @@ from tests.support.builders import new_job
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The time between two checks of a condition.
-_CHECK_INTERVAL_S = 0.01
+#: The shortest and the longest time between two checks of a condition. In between it is a twentieth of the time that
+#: has passed: hundreds of tests wait seconds for a process, and each check costs CPU time here and in what is asked.
+_CHECK_INTERVALS_S = (0.01, 0.03)
 
 
 def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) -> T:
@@ -36,7 +37,8 @@ def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) 
 
     While the store is unavailable, the condition counts as false.
     """
-    until = time.monotonic() + timeout_s
+    shortest_s, longest_s = _CHECK_INTERVALS_S
+    began = time.monotonic()
     while True:
         try:
             answer = condition()
@@ -44,9 +46,10 @@ def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) 
             answer = None
         if answer:
             return answer
-        if time.monotonic() > until:
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
             raise AssertionError(f"waited {timeout_s:g} s in vain: {what}")
-        time.sleep(_CHECK_INTERVAL_S)
+        time.sleep(min(longest_s, max(shortest_s, waited_s / 20)))
 
 
 def in_time(attempt: Callable[[], Iterable[tuple[float, float]]], *, tries: int = 5) -> None:
