@@ -137,7 +137,6 @@ local function look_at(tenant, group)
   return action, job, victim, displaced
 end
 
--- Pauses the job of an entry.
 local function pause_victim(victim)
   preempt.take_slot(decided, victim)
   running.pause(victim.job)

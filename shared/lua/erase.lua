@@ -9,7 +9,6 @@
 -- KEEPS 4
 -- USES clock job_record tenant_bytes
 
--- Returns the length of a text, or 0 if it is missing.
 local function length_of_text(key)
   local length = redis.pcall('STRLEN', key)
   return type(length) == 'number' and length or 0

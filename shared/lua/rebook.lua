@@ -6,29 +6,19 @@
 -- ANSWERS rebooked
 --   rebooked: number of repairs
 -- KEEPS 3 7
--- USES clock oom_write mark turns service priority pool_record stats
+-- USES clock oom_write mark repair turns service priority pool_record stats
 
 -- This script examines all owners of the set, because a sum over a part of them is useless. If there are more than
 -- MAX_EXAMINED, it does nothing. A group's part of the pool's sums is taken from the group's record, which another call
 -- recomputes.
 local MAX_EXAMINED = 1024
-local repairs, is_batch = 0, { [priority.set_key(slug, group, false)] = false, [priority.set_key(slug, group,
+local is_batch = { [priority.set_key(slug, group, false)] = false, [priority.set_key(slug, group,
   true)] = true }
 local members_of = {}
 for set in pairs(is_batch) do
   members_of[set] = redis.call('ZRANGE', set, 0, MAX_EXAMINED, 'WITHSCORES')
   if #members_of[set] > 2 * MAX_EXAMINED then
     return { 'rebooked', 0 }
-  end
-end
-
--- Sets number fields of a record to their recomputed values.
-local function correct(key, fields)
-  for name, value in pairs(fields) do
-    if number(redis.call('HGET', key, name) or '0') ~= value then
-      redis.call('HSET', key, name, whole(value))
-      repairs = repairs + 1
-    end
   end
 end
 
@@ -40,15 +30,14 @@ local function rebook_owner(owner, set, score, fields)
   local service, weight_milli = number(fields['s|' .. slug], nil, service.MIN_SERVICE_MWT), number(fields['w|'
     .. slug], 0, 0)
   if service and score ~= service then
-    redis.call('ZADD', set, whole(service), owner)
-    repairs = repairs + 1
+    repair.correct_score(set, service, owner)
   end
   if service.is_group(owner) then
     weight_milli = pool_record.weight_in(fields.policy_weight_milli)
-    correct(key, { ['w|' .. slug] = weight_milli })
+    repair.correct_fields(key, { ['w|' .. slug] = weight_milli })
   else
     jobs = redis.call('ZCARD', k_order .. owner .. '.' .. slug)
-    correct(key, { ['n|' .. slug] = jobs })
+    repair.correct_fields(key, { ['n|' .. slug] = jobs })
   end
   sums.jobs, sums.tokens, sums.mwt = sums.jobs + jobs, sums.tokens + number(fields['t|' .. slug], 0, 0),
     sums.mwt + number(fields['b|' .. slug], 0, 0)
@@ -65,14 +54,12 @@ local function examine(owner, set, score)
   if right_group ~= group then
     redis.call('ZREM', set, owner)
     redis.call('ZADD', priority.set_key(slug, right_group, is_batch[set]), 'NX', score or 0, owner)
-    repairs = repairs + 1
   elseif only_batch == nil then
     turns.deactivate(owner, slug)
-    repairs = repairs + 1
   elseif only_batch ~= is_batch[set] then
     turns.change_set(owner, slug, only_batch)
-    repairs = repairs + 1
   end
+  repair.note_repairs((right_group ~= group or only_batch ~= is_batch[set]) and 1 or 0)
   if right_group == group and only_batch ~= nil then
     rebook_owner(owner, priority.set_key(slug, group, only_batch), score, fields)
   end
@@ -85,11 +72,11 @@ for set, members in pairs(members_of) do
 end
 
 if group == '' then
-  correct(k_books .. slug, { waiting = sums.jobs, waiting_mwt = sums.mwt, batch_mwt = sums.batch_mwt,
+  repair.correct_fields(k_books .. slug, { waiting = sums.jobs, waiting_mwt = sums.mwt, batch_mwt = sums.batch_mwt,
     weight_milli = sums[false], batch_weight_milli = sums[true] })
 elseif sums.jobs > 0 then
   local key, all = k_tenant .. group, { waiting = 0, waiting_tokens = 0, waiting_mwt = 0 }
-  correct(key, { ['n|' .. slug] = sums.jobs, ['t|' .. slug] = sums.tokens, ['b|' .. slug] = sums.mwt,
+  repair.correct_fields(key, { ['n|' .. slug] = sums.jobs, ['t|' .. slug] = sums.tokens, ['b|' .. slug] = sums.mwt,
     ['bn|' .. slug] = sums.batch_jobs, ['bb|' .. slug] = sums.batch_mwt })
   for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. group)) do
     local own = read_fields(key, { 'n|' .. pool, 't|' .. pool, 'b|' .. pool })
@@ -97,9 +84,9 @@ elseif sums.jobs > 0 then
       .. pool], 0)
     all.waiting_mwt = all.waiting_mwt + number(own['b|' .. pool], 0)
   end
-  correct(key, all)
+  repair.correct_fields(key, all)
 end
-if repairs > 0 then
-  stats.count('reconciled', repairs)
+if repair.repairs.made > 0 then
+  stats.count('reconciled', repair.repairs.made)
 end
-return { 'rebooked', repairs }
+return { 'rebooked', repair.repairs.made }

@@ -8,29 +8,24 @@
 -- ANSWERS reconciled
 --   reconciled: number of repairs; the next position to examine, or -1 at the end of the queue
 -- KEEPS 1 7 8 9
--- USES clock settings oom_write mark job_record waiting rq stats forget
+-- USES clock settings oom_write mark repair job_record waiting rq stats forget
 
 -- The other programs may be RQ's dashboard (requeue, delete, empty), `rq requeue`, a stock `rq worker`, or a person who
 -- deletes a key. Penstock's order and states are authoritative: RQ's list, statuses and registries are made to agree.
 local WINDOW = 64
-local queue, repairs = tenant .. '.' .. slug, 0
+local queue = tenant .. '.' .. slug
 local order, mirror, wip = k_order .. queue, k_rq_queue .. queue, k_rq_wip .. queue
 local RQ_STATUS = { queued = 'queued', running = 'started', succeeded = 'finished', failed = 'failed',
   expired = 'failed', canceled = 'canceled' }
 local REGISTRIES = { finished = k_rq_finished .. queue, failed = k_rq_failed .. queue,
   canceled = k_rq_canceled .. queue }
 
-local function repaired()
-  repairs = repairs + 1
-  stats.count('reconciled')
-end
-
 -- Makes RQ's status, registries and TTL for a job agree with Penstock's state. An inflight job's hash has no TTL.
 local function make_agree(job)
   local status = RQ_STATUS[job.state]
   if redis.call('HGET', k_rq_job .. job.id, 'status') ~= status then
     redis.call('HSET', k_rq_job .. job.id, 'status', status)
-    repaired()
+    repair.note_repairs(1)
   end
   local ttl_s = settings.read_setting('result_ttl_s')
   for name, key in pairs(REGISTRIES) do
@@ -39,7 +34,7 @@ local function make_agree(job)
     elseif not redis.call('ZSCORE', key, job.id) then
       redis.call('ZADD', key, math.floor(now_ms / 1000) + ttl_s, job.id)
       redis.call('EXPIRE', key, ttl_s)
-      repaired()
+      repair.note_repairs(1)
     end
   end
   if job.state == 'queued' or job.state == 'running' then
@@ -55,9 +50,9 @@ local function restore_registries()
   for _, id in ipairs(redis.call('ZREVRANGE', k_jobs .. tenant, 0, WINDOW - 1)) do
     local job = job_record.read_job(id)
     if job and job.queue == queue and REGISTRIES[RQ_STATUS[job.state]] then
-      local repairs_before = repairs
+      local made_before = repair.repairs.made
       make_agree(job)
-      if repairs == repairs_before then
+      if repair.repairs.made == made_before then
         return
       end
     end
@@ -91,7 +86,7 @@ for i = 1, #expected do
     if redis.call('LINDEX', mirror, place) ~= id then
       redis.call('LREM', mirror, 0, id)
       insert_at(place, id)
-      repaired()
+      repair.note_repairs(1)
     end
     place = place + 1
   else
@@ -99,7 +94,7 @@ for i = 1, #expected do
     if not job then
       forget.forget_job(id)
     end
-    repaired()
+    repair.note_repairs(1)
   end
 end
 
@@ -112,7 +107,7 @@ for i = 1, #surplus do
   if job then
     make_agree(job)
   end
-  repaired()
+  repair.note_repairs(1)
 end
 
 local started = redis.call('ZRANGE', wip, 0, WINDOW - 1)
@@ -124,7 +119,7 @@ for i = 1, #started do
     if job then
       make_agree(job)
     end
-    repaired()
+    repair.note_repairs(1)
   end
 end
 -- RQ keeps a queue's workers in a set, but does not remove a worker from the set when the worker stops.
@@ -133,4 +128,7 @@ for _, worker_key in ipairs(redis.call('SRANDMEMBER', k_rq_workers_of .. queue, 
     redis.call('SREM', k_rq_workers_of .. queue, worker_key)
   end
 end
-return { 'reconciled', repairs, place < length and place or -1 }
+if repair.repairs.made > 0 then
+  stats.count('reconciled', repair.repairs.made)
+end
+return { 'reconciled', repair.repairs.made, place < length and place or -1 }

@@ -7,7 +7,7 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 1 2 3 8
--- USES clock settings oom_write mark job_record forget rq pool_record turns service priority tenant_bytes budget
+-- USES clock settings oom_write mark repair job_record forget rq pool_record turns service priority tenant_bytes budget
 -- USES index
 
 -- This script may examine more than 64 entries, because a sum over half of a queue is useless. It reads few fields of
@@ -19,9 +19,8 @@ local FIELDS = { 'penstock_state', 'penstock_tenant', 'penstock_prompt_tokens', 
   'penstock_paused_since_ms', 'penstock_priority' }
 -- The fields of a pool's record that sum up fields of its tenants' records.
 local POOL_SUMS = { n = 'waiting', b = 'waiting_mwt', bb = 'batch_mwt' }
-local true_live_bytes = 0
+local true_live_bytes, is_complete = 0, true
 local true_sums = { waiting = 0, waiting_tokens = 0, waiting_mwt = 0, running = 0, paused = 0 }
-local is_complete, repairs = true, 0
 
 local slugs, listed_jobs = {}, 0
 for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
@@ -30,66 +29,46 @@ for _, pool in ipairs(redis.call('SMEMBERS', k_lists .. tenant)) do
     slugs[#slugs + 1] = pool
     listed_jobs = listed_jobs + redis.call('ZCARD', k_order .. tenant .. '.' .. pool)
   else
-    repairs = repairs + redis.call('SREM', k_lists .. tenant, pool)
+    repair.note_repairs(redis.call('SREM', k_lists .. tenant, pool))
   end
 end
 -- Apply the tenant's group and weight again if they were changed while the tenant had queued jobs, or were lost with
 -- its record. If its service was lost, restore it.
 local policy = read_fields(k_tenant .. tenant, { 'policy', 'policy_weight_milli', 'policy_group' })
-for i = 1, #slugs do
-  local own = read_fields(k_tenant .. tenant, { 'w|' .. slugs[i], 's|' .. slugs[i], 'g|' .. slugs[i] })
-  local group, weight_milli = service.group_named(policy.policy_group),
-    pool_record.weight_in(policy.policy_weight_milli)
-  if not own['s|' .. slugs[i]] then
-    redis.call('HSET', k_tenant .. tenant, 's|' .. slugs[i],
-      whole(service.unrecorded_service(tenant, slugs[i], service.group_in(own['g|' .. slugs[i]]))))
-    repairs = repairs + 1
+local group, weight_milli = service.group_named(policy.policy_group), pool_record.weight_in(policy.policy_weight_milli)
+for _, pool in ipairs(slugs) do
+  local own = read_fields(k_tenant .. tenant, { 'w|' .. pool, 's|' .. pool, 'g|' .. pool })
+  local group_before = service.group_in(own['g|' .. pool])
+  if not own['s|' .. pool] then
+    redis.call('HSET', k_tenant .. tenant, 's|' .. pool, whole(service.unrecorded_service(tenant, pool, group_before)))
+    repair.note_repairs(1)
   end
-  if number(own['w|' .. slugs[i]]) ~= weight_milli then
-    redis.call('HSET', k_tenant .. tenant, 'w|' .. slugs[i], weight_milli)
+  if number(own['w|' .. pool]) ~= weight_milli then
+    redis.call('HSET', k_tenant .. tenant, 'w|' .. pool, weight_milli)
     -- If the tenant's record was deleted, the pool's sum of weights still contains the tenant's old weight. The old
     -- weight is unknown, so it is assumed to be 1, the weight of most tenants.
-    if service.group_in(own['g|' .. slugs[i]]) == '' then
-      turns.add_weight(slugs[i], priority.has_only_batch(tenant, slugs[i]), weight_milli - number(own['w|'
-        .. slugs[i]], 1000))
+    if group_before == '' then
+      turns.add_weight(pool, priority.has_only_batch(tenant, pool), weight_milli - number(own['w|' .. pool], 1000))
     end
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
-  if service.group_in(own['g|' .. slugs[i]]) ~= group then
-    turns.regroup(tenant, slugs[i], group)
-    repairs = repairs + 1
-  elseif (own['g|' .. slugs[i]] or '') ~= group then
-    turns.join(tenant, slugs[i], group)
-    repairs = repairs + 1
+  if group_before ~= group then
+    turns.regroup(tenant, pool, group)
+    repair.note_repairs(1)
+  elseif (own['g|' .. pool] or '') ~= group then
+    turns.join(tenant, pool, group)
+    repair.note_repairs(1)
   end
   if group ~= '' then
-    local of_group = read_fields(k_tenant .. group, { 'w|' .. slugs[i], 'policy_weight_milli' })
-    local counted_milli, group_milli = number(of_group['w|' .. slugs[i]], 0, 0),
+    local of_group = read_fields(k_tenant .. group, { 'w|' .. pool, 'policy_weight_milli' })
+    local counted_milli, group_milli = number(of_group['w|' .. pool], 0, 0),
       pool_record.weight_in(of_group.policy_weight_milli)
     if counted_milli ~= group_milli then
-      redis.call('HSET', k_tenant .. group, 'w|' .. slugs[i], group_milli)
-      turns.add_weight(slugs[i], priority.has_only_batch(group, slugs[i]), group_milli - counted_milli)
-      repairs = repairs + 1
+      redis.call('HSET', k_tenant .. group, 'w|' .. pool, group_milli)
+      turns.add_weight(pool, priority.has_only_batch(group, pool), group_milli - counted_milli)
+      repair.note_repairs(1)
     end
   end
-end
-
--- Makes the numbers of computing and paused jobs of a pool's tenants and groups agree with `rows`. Returns the repairs.
-local function correct_rows(pool, rows)
-  local stored, made = redis.call('HGETALL', k_rows .. pool), 0
-  for i = 1, #stored, 2 do
-    if not rows[stored[i]] then
-      redis.call('HDEL', k_rows .. pool, stored[i])
-      made = made + 1
-    end
-  end
-  for field, jobs in pairs(rows) do
-    if number(redis.call('HGET', k_rows .. pool, field)) ~= jobs then
-      redis.call('HSET', k_rows .. pool, field, jobs)
-      made = made + 1
-    end
-  end
-  return made
 end
 
 -- Gives the tenant's record a TTL if it has neither a TTL nor a policy. If the record was deleted, the next script that
@@ -100,35 +79,35 @@ local function restore_ttl()
   end
 end
 
-repairs = repairs + tenant_bytes.recount_ended(tenant)
+repair.note_repairs(tenant_bytes.recount_ended(tenant))
 if thorough == 0 and listed_jobs == number(redis.call('HGET', k_tenant .. tenant, 'waiting'), 0) then
   restore_ttl()
-  return { 'recounted', repairs }
+  return { 'recounted', repair.repairs.made }
 end
 
-for i = 1, #slugs do
-  local ids = redis.call('ZRANGE', k_order .. tenant .. '.' .. slugs[i], 0, MAX_EXAMINED)
+-- Returns a job's tokens and cost, and whether it is a batch job.
+local function size_of(job)
+  return job_record.natural(job.penstock_prompt_tokens) + job_record.natural(job.penstock_max_tokens),
+    job_record.natural(job.penstock_cost_mwt), priority.priority_in(job.penstock_priority) == -1
+end
+
+for _, pool in ipairs(slugs) do
+  local ids, sums = redis.call('ZRANGE', k_order .. tenant .. '.' .. pool, 0, MAX_EXAMINED), { n = 0, t = 0, b = 0,
+    bn = 0, bb = 0 }
   is_complete = is_complete and #ids <= MAX_EXAMINED
-  local own, number_here, tokens_here = 'b|' .. slugs[i], 'n|' .. slugs[i], 't|' .. slugs[i]
-  local batch_here, batch_mwt_here = 'bn|' .. slugs[i], 'bb|' .. slugs[i]
-  true_sums[own], true_sums[number_here], true_sums[tokens_here] = 0, 0, 0
-  true_sums[batch_here], true_sums[batch_mwt_here] = 0, 0
-  for j = 1, #ids do
-    local job = peek_fields(k_rq_job .. ids[j], FIELDS)
+  for _, id in ipairs(ids) do
+    local job = peek_fields(k_rq_job .. id, FIELDS)
     if job.penstock_state == 'queued' then
-      true_sums[own] = true_sums[own] + job_record.natural(job.penstock_cost_mwt)
-      true_sums.waiting, true_sums[number_here] = true_sums.waiting + 1, true_sums[number_here] + 1
+      local tokens, cost_mwt, is_batch = size_of(job)
       true_live_bytes = true_live_bytes + tenant_bytes.kept_number(job.penstock_bytes)
-      true_sums[tokens_here] = true_sums[tokens_here] + job_record.natural(job.penstock_prompt_tokens)
-        + job_record.natural(job.penstock_max_tokens)
-      true_sums.waiting_tokens = true_sums.waiting_tokens + job_record.natural(job.penstock_prompt_tokens)
-        + job_record.natural(job.penstock_max_tokens)
-      true_sums.waiting_mwt = true_sums.waiting_mwt + job_record.natural(job.penstock_cost_mwt)
-      if priority.priority_in(job.penstock_priority) == -1 then
-        true_sums[batch_here] = true_sums[batch_here] + 1
-        true_sums[batch_mwt_here] = true_sums[batch_mwt_here] + job_record.natural(job.penstock_cost_mwt)
-      end
+      sums.n, sums.t, sums.b = sums.n + 1, sums.t + tokens, sums.b + cost_mwt
+      sums.bn, sums.bb = sums.bn + (is_batch and 1 or 0), sums.bb + (is_batch and cost_mwt or 0)
     end
+  end
+  true_sums.waiting, true_sums.waiting_tokens = true_sums.waiting + sums.n, true_sums.waiting_tokens + sums.t
+  true_sums.waiting_mwt = true_sums.waiting_mwt + sums.b
+  for kind, sum in pairs(sums) do
+    true_sums[kind .. '|' .. pool] = sum
   end
 end
 
@@ -138,31 +117,31 @@ local function make_agree(id, job)
   if job.status ~= 'started' or not redis.call('ZSCORE', k_rq_wip .. queue, id .. ':' .. job.penstock_claim) then
     redis.call('HSET', k_rq_job .. id, 'status', 'started')
     rq.rq_start(queue, id, job.penstock_claim, now_ms)
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
 end
 
+-- Returns figures of a pool's running jobs, and the numbers of computing and paused jobs of its tenants and groups.
 local function no_figures()
-  return { running = 0, paused = 0, running_mwt = 0, running_tokens = 0, rows = {} }
+  return { sums = { running = 0, paused = 0, running_mwt = 0, running_tokens = 0 }, rows = {} }
 end
 
 local running, pools = redis.call('ZRANGE', k_leases, 0, MAX_EXAMINED), { [slug] = no_figures() }
 is_complete = is_complete and #running <= MAX_EXAMINED
-for i = 1, #slugs do
-  pools[slugs[i]] = no_figures()
+for _, pool in ipairs(slugs) do
+  pools[pool] = no_figures()
 end
 
--- Adds a running job to the figures of its pool.
 local function count_in_pool(job)
   local pool = pools[job.penstock_slug] or no_figures()
+  pools[job.penstock_slug] = pool
+  local sums, tokens, cost_mwt, is_batch = pool.sums, size_of(job)
   local is_paused, group = job_record.natural(job.penstock_paused_since_ms) > 0, service.group_in(job.penstock_group)
-  pools[job.penstock_slug], pool.running = pool, pool.running + 1
-  pool.paused = pool.paused + (is_paused and 1 or 0)
-  pool.running_mwt = pool.running_mwt + job_record.natural(job.penstock_cost_mwt)
-  pool.running_tokens = pool.running_tokens + (is_paused and 0 or job_record.natural(job.penstock_prompt_tokens)
-    + job_record.natural(job.penstock_max_tokens))
+  sums.running, sums.paused = sums.running + 1, sums.paused + (is_paused and 1 or 0)
+  sums.running_mwt = sums.running_mwt + cost_mwt
+  sums.running_tokens = sums.running_tokens + (is_paused and 0 or tokens)
   for _, owner in ipairs({ job.penstock_tenant, not is_paused and group ~= '' and group or nil }) do
-    for _, of_batch in ipairs({ '', priority.priority_in(job.penstock_priority) == -1 and 'b' or nil }) do
+    for _, of_batch in ipairs({ '', is_batch and 'b' or nil }) do
       local field = (is_paused and 'p' or 'c') .. of_batch .. '|' .. owner
       pool.rows[field] = (pool.rows[field] or 0) + 1
     end
@@ -189,24 +168,24 @@ if is_complete then
     redis.call('HSET', k_kept .. tenant, 'live', whole(true_live_bytes))
     -- The count is deleted with the last result. Until then, each admission and each end extends its life.
     index.keep_key(k_kept .. tenant, 86400000)
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
   -- Correct each pool's counts of its running jobs: a pool whose number is too high is never considered idle.
   for pool, figures in pairs(pools) do
-    for _, name in ipairs({ 'running', 'paused', 'running_mwt', 'running_tokens' }) do
-      if number(redis.call('HGET', k_books .. pool, name) or '0') ~= figures[name] then
-        redis.call('HSET', k_books .. pool, name, figures[name])
-        repairs = repairs + 1
+    repair.correct_fields(k_books .. pool, figures.sums)
+    repair.correct_fields(k_rows .. pool, figures.rows)
+    for _, field in ipairs(redis.call('HKEYS', k_rows .. pool)) do
+      if not figures.rows[field] then
+        repair.note_repairs(redis.call('HDEL', k_rows .. pool, field))
       end
     end
-    repairs = repairs + correct_rows(pool, figures.rows)
   end
   for name, value in pairs(true_sums) do
     local held = redis.call('HGET', k_tenant .. tenant, name)
     local before = number(held or '0')
     if before ~= value then
       redis.call('HSET', k_tenant .. tenant, name, whole(value))
-      repairs = repairs + 1
+      repair.note_repairs(1)
       -- The pool's sum is the sum over its tenants. If the tenant's record was deleted, the pool's sum still contains
       -- the tenant's part, so the pool's sum is not changed.
       local kind, pool = string.match(name, '^(%l+)|(.+)$')
@@ -216,6 +195,6 @@ if is_complete then
     end
   end
 end
-repairs = repairs + budget.recount_reserved(tenant, service.group_named(policy.policy_group))
+repair.note_repairs(budget.recount_reserved(tenant, group))
 restore_ttl()
-return { 'recounted', repairs }
+return { 'recounted', repair.repairs.made }

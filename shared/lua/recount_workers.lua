@@ -4,26 +4,27 @@
 -- ANSWERS recounted
 --   recounted: number of repairs
 -- KEEPS 12
--- USES clock oom_write mark fleet slug stats live_places
+-- USES clock oom_write mark repair fleet slug stats live_places
 
 -- This script may examine more than 64 entries, because a sum over a part of the workers is useless. It does nothing if
 -- there are more workers than this.
 local MAX_COUNTED, MAX_MODELS = 4096, 1024
-local repairs = 0
-local function repaired()
-  repairs = repairs + 1
-  stats.count('reconciled')
+local function answer()
+  if repair.repairs.made > 0 then
+    stats.count('reconciled', repair.repairs.made)
+  end
+  return { 'recounted', repair.repairs.made }
 end
 
 for key, kind in pairs({ [k_live] = 'zset', [k_counted] = 'hash' }) do
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then
     redis.call('DEL', key)
-    repaired()
+    repair.note_repairs(1)
   end
 end
 if redis.call('HLEN', k_counted) > MAX_COUNTED or redis.call('ZCARD', k_live) > MAX_COUNTED then
-  return { 'recounted', repairs }
+  return answer()
 end
 
 -- The heartbeats that `live` has, without those of workers that have no part, which their next heartbeat counts, and
@@ -39,7 +40,7 @@ for i = 1, #live, 2 do
     heartbeats[live[i]] = true
   else
     redis.call('ZREM', k_live, live[i])
-    repaired()
+    repair.note_repairs(1)
   end
 end
 
@@ -53,11 +54,11 @@ for i = 1, #stored_parts, 2 do
   local heartbeat_ms = number(redis.call('ZSCORE', k_workers, name), 0)
   if part and not heartbeats[name] and heartbeat_ms >= now_ms - LIVE_MS then
     redis.call('ZADD', k_live, math.min(heartbeat_ms, now_ms), name)
-    repaired()
+    repair.note_repairs(1)
   elseif not part or not heartbeats[name] then
     redis.call('HDEL', k_counted, name)
     redis.call('ZREM', k_live, name)
-    repaired()
+    repair.note_repairs(1)
     part = nil
   end
   for _, sum in ipairs(part and fleet.SUMS or {}) do
@@ -75,7 +76,7 @@ for slug, true_sums in pairs(sums) do
   for _, sum in ipairs(fleet.SUMS) do
     if number(held[sum] or '0') ~= true_sums[sum] then
       fleet.write_sums(slug, true_sums)
-      repaired()
+      repair.note_repairs(1)
       break
     end
   end
@@ -87,15 +88,8 @@ for slug, true_sums in pairs(sums) do
     live_places = live_places + places
   elseif places > 0 then
     redis.call('HSET', k_books .. slug, 'places', 0)
-    repaired()
+    repair.note_repairs(1)
   end
 end
-if number(redis.call('HGET', k_config, 'live_places'), 0) ~= live_places then
-  redis.call('HSET', k_config, 'live_places', whole(live_places))
-  repaired()
-end
-if number(redis.call('HGET', k_config, 'live_slots'), 0) ~= live_slots then
-  redis.call('HSET', k_config, 'live_slots', whole(live_slots))
-  repaired()
-end
-return { 'recounted', repairs }
+repair.correct_fields(k_config, { live_places = live_places, live_slots = live_slots })
+return answer()

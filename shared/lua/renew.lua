@@ -51,16 +51,12 @@ end
 
 -- Counts the pauses that have ended and the tokens that were drafted since the worker's last heartbeat.
 local function count_reported(worker_key)
-  for _, way in ipairs({ 'kept', 'copied', 'recomputed' }) do
-    local ended = growth(worker_key, 'pauses_' .. way)
-    if ended > 0 then
-      stats.count('pauses|' .. model .. '|' .. way, ended)
-    end
-  end
-  for _, result in ipairs({ 'accepted', 'rejected' }) do
-    local drafted = growth(worker_key, 'drafts_' .. result)
-    if drafted > 0 then
-      stats.count('drafts|' .. model .. '|' .. result, drafted)
+  for kind, results in pairs({ pauses = { 'kept', 'copied', 'recomputed' }, drafts = { 'accepted', 'rejected' } }) do
+    for _, result in ipairs(results) do
+      local new = growth(worker_key, kind .. '_' .. result)
+      if new > 0 then
+        stats.count(kind .. '|' .. model .. '|' .. result, new)
+      end
     end
   end
 end

@@ -13,7 +13,7 @@
 --   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer
 --   for an empty store
 -- KEEPS 1 2 7 13
--- USES clock settings oom_write mark schema mend_place stats slug webhook
+-- USES clock settings oom_write mark schema repair mend_place stats slug webhook
 
 -- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or
 -- its turn. A job that stands in none of these sets never ends. This script starts from the set of all inflight jobs
@@ -34,7 +34,7 @@ if asker ~= '' then
   redis.call('PEXPIRE', k_patrol, 3600000)
 end
 local WINDOW = 64
-local repairs, sets, seen, done = 0, {}, {}, {}
+local sets, seen, done = {}, {}, {}
 
 -- Each of these commands is without effect if the key has its type, and otherwise moves the value out of the way.
 -- Programs that read these keys directly would fail on it.
@@ -66,7 +66,7 @@ end
 local function correct_scores(key, from, to)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, from, to, 'LIMIT', 0, WINDOW)) do
     redis.call('ZADD', key, now_ms, name)
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
 end
 
@@ -77,7 +77,7 @@ local function check_times()
   local until_ms = redis.call('HGET', k_config, 'hold_until_ms')
   if until_ms and not number(until_ms, nil, 0, now_ms + settings.read_setting('lease_ms')) then
     redis.call('HDEL', k_config, 'hold_until_ms', 'hold_beat_ms')
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
   for _, key in ipairs({ k_workers, k_models, k_tenants }) do
     correct_scores(key, now_ms + LIVE_MS, '+inf')
@@ -88,8 +88,8 @@ local function check_times()
     -- Doors with format 1 write this key until they are stopped, and nothing else would delete it.
     redis.call('DEL', k_promises .. slug.slug_of(model))
     -- A live worker that is removed from its pool here is added again by its next heartbeat.
-    repairs = repairs
-      + redis.call('ZREMRANGEBYSCORE', k_pool .. slug.slug_of(model), '(' .. whole(now_ms + LIVE_MS), '+inf')
+    repair.note_repairs(redis.call('ZREMRANGEBYSCORE', k_pool .. slug.slug_of(model), '(' .. whole(now_ms + LIVE_MS),
+      '+inf'))
   end
 end
 
@@ -101,7 +101,7 @@ local function restore_settings()
     if not is_good then
       redis.call('HSET', k_config, ARGV[i], ARGV[i + 1])
       note_mend('setting', k_config .. ' ' .. ARGV[i])
-      repairs = repairs + 1
+      repair.note_repairs(1)
     end
   end
 end
@@ -119,13 +119,13 @@ local function check_webhooks()
     if not tenant or not string.find(tenant, '^[%w_-]+$') then
       redis.call('ZREM', k_webhooks, id)
       redis.call('DEL', k_webhook .. id)
-      repairs = repairs + 1
+      repair.note_repairs(1)
     else
       local due_ms = redis.call('ZSCORE', k_webhook_due .. tenant, id)
       if not due_ms or not number(due_ms, nil, 0, now_ms + webhook.LONGEST_WAIT_MS)
         or not redis.call('ZSCORE', k_webhook_turns, tenant) then
         webhook.make_due(tenant, id, now_ms)
-        repairs = repairs + 1
+        repair.note_repairs(1)
       end
     end
   end
@@ -141,11 +141,10 @@ end
 local key = source == 'deadlines' and k_deadlines or source == 'leases' and k_leases or k_inflight
 local ids, removed = redis.call('ZRANGE', key, start, start + WINDOW - 1), 0
 for i = 1, #ids do
-  local made, job = mend_place.place(ids[i])
+  local made_before, job = repair.repairs.made, mend_place.place(ids[i])
   if job and not seen[job.queue] then
     seen[job.queue] = true
-    local mends, group = mend_place.ensure_active(job)
-    made = made + mends
+    local group = mend_place.ensure_active(job)
     redis.call('SCARD', k_rq_workers_of .. job.queue)
     for _, set in ipairs({ job.slug, job.slug .. group }) do
       if not seen['set ' .. set] then
@@ -154,12 +153,9 @@ for i = 1, #ids do
       end
     end
   end
-  if made > 0 then
-    repairs = repairs + made
-    stats.count('reconciled', made)
-    if not redis.call('ZSCORE', key, ids[i]) then
-      removed = removed + 1
-    end
+  if repair.repairs.made > made_before then
+    stats.count('reconciled', repair.repairs.made - made_before)
+    removed = removed + (redis.call('ZSCORE', key, ids[i]) and 0 or 1)
   end
 end
 local agree = redis.call('ZCARD', k_inflight) == redis.call('ZCARD', k_deadlines) + redis.call('ZCARD', k_leases)
@@ -167,4 +163,5 @@ local notices = redis.call('LRANGE', k_notices, 0, -1)
 if #notices > 0 then
   redis.call('DEL', k_notices)
 end
-return { 'swept', repairs, #ids == WINDOW and start + WINDOW - removed or -1, agree and 1 or 0, sets, notices }
+return { 'swept', repair.repairs.made, #ids == WINDOW and start + WINDOW - removed or -1, agree and 1 or 0, sets,
+  notices }

@@ -7,13 +7,15 @@ from hypothesis.stateful import initialize, invariant, multiple, precondition, r
 
 from shared.jobs.job import ClaimRef
 from shared.store import keys
-from shared.store.replies import HeldProgress
+from shared.store.replies import HeldProgress, Progress
 from tests.properties.test_store_machine import RATES, StoreMachine
 from tests.support.examples import examples
 from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
 from tests.support.model_claim import HeldJob
 
 pytestmark = pytest.mark.thorough
+#: How far each running job of an exchange is. Leads of a part of a quantum need small differences.
+EACH_PROGRESS = st.lists(st.one_of(st.sampled_from(PROGRESS), st.integers(0, 30).map(Progress)), min_size=1, max_size=4)
 
 
 class ContendMachine(StoreMachine):
@@ -38,7 +40,7 @@ class ContendMachine(StoreMachine):
         worker=st.sampled_from(sorted(WORKERS)),
         slots=st.integers(1, 3),
         cells_free=st.sampled_from([3 * CELLS, 3 * CELLS, 60]),
-        progress=st.sampled_from(PROGRESS),
+        progress=EACH_PROGRESS,
         rows_ms=st.lists(st.sampled_from([0, 100, 250, 900, 1_000, 5_000]), min_size=1, max_size=4),
         stray=st.sampled_from([False, False, False, True]),
         twice=st.booleans(),
@@ -52,7 +54,7 @@ class ContendMachine(StoreMachine):
         if stray and pauses:
             pauses[0] = not pauses[0]
         held = [
-            HeldJob(job.id, job.claim, *progress, None if is_paused else rows_ms[i % len(rows_ms)])
+            HeldJob(job.id, job.claim, *progress[i % len(progress)], None if is_paused else rows_ms[i % len(rows_ms)])
             for i, (job, is_paused) in enumerate(zip(mine, pauses, strict=True))
         ]
         held += [HeldJob("gone", "x", 0, 0, 5)] if stray else []
@@ -77,18 +79,21 @@ class ContendMachine(StoreMachine):
         late=st.lists(st.sampled_from(TENANTS), min_size=1, max_size=3),
         rounds=st.integers(1, 5),
         ms=st.sampled_from([300, 1_000]),
-        progress=st.sampled_from(PROGRESS),
+        ages_ms=st.lists(st.sampled_from([0, 0, 400]), min_size=1, max_size=3),
+        tokens=st.lists(st.integers(0, 30), min_size=1, max_size=4),
     )
-    def tenants_contend_for_a_worker(self, worker, slots, early, late, rounds, ms, progress):
+    def tenants_contend_for_a_worker(self, worker, slots, early, late, rounds, ms, ages_ms, tokens):
         """Let some tenants take the slots of a worker and others come; then let the worker run and exchange."""
-        slug, row_ms, admitted = WORKERS[worker], ms, []
+        slug, admitted = WORKERS[worker], []
         for tenants in (early, late):
             admitted += [self._admit(tenant, slug, 10, 100_000, max_tokens=130) for tenant in tenants]
-            self.exchange(worker, slots, 3 * CELLS, PROGRESS[0], [row_ms], stray=False, twice=False)
-        for _ in range(rounds):
-            self.tick(ms, {worker}, progress)
-            self.exchange(worker, slots, 3 * CELLS, progress, [row_ms], stray=False, twice=True)
-            row_ms += ms
+            self.exchange(worker, slots, 3 * CELLS, PROGRESS[:1], [ms], stray=False, twice=False)
+        for number in range(1, rounds + 1):
+            self.tick(ms, {worker}, PROGRESS[0])
+            progress = [Progress(number * each) for each in tokens]
+            self.exchange(
+                worker, slots, 3 * CELLS, progress, [number * ms + age for age in ages_ms], stray=False, twice=True
+            )
         return multiple(*[job_id for job_id in admitted if job_id])
 
     @precondition(lambda self: hasattr(self, "model"))

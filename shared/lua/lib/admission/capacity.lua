@@ -6,7 +6,6 @@
 -- taken to be like those.
 local MAX_SUMMED = 64
 
--- Returns the KV cells of the pool's live workers.
 local function cells_of_pool(slug)
   local key, oldest_ms, cells = k_pool .. slug, now_ms - LIVE_MS, 0
   local names = redis.call('ZRANGEBYSCORE', key, oldest_ms, '+inf', 'LIMIT', 0, MAX_SUMMED)

@@ -215,7 +215,6 @@ local function check_deadline(asked, seen, verdict)
   end
 end
 
--- Runs the checks. Returns the first refusal, or nil if all of them pass.
 local function first_refusal(asked, seen, verdict)
   verdict.idle = capacity.fits_at_once(asked, seen)
   verdict.margin = verdict.idle and 1 or seen.busy_margin

@@ -89,7 +89,6 @@ local function class_of(asked, seen, verdict, rank, latest_in_ms, is_early)
   return 'b' .. math.floor(math.log(math.max(1, latest_in_ms)) / math.log(2))
 end
 
--- Returns a learned factor from its stored form.
 local function factor_of(stored)
   return math.exp(number(stored, 0, -MAX_LEARNED, MAX_LEARNED) / 1000)
 end
@@ -193,7 +192,6 @@ local function learn_factor(slug, field, by)
   end
 end
 
--- Learns from how long a job waited for its first claim.
 local function learn_wait(slug, prediction, waited_ms)
   if prediction.class == 'i' then
     return

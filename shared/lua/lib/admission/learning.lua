@@ -28,7 +28,6 @@ local function bucket_of(tokens)
   return tokens < 1 and 0 or math.min(MAX_BUCKET, math.floor(4 * math.log(tokens) / math.log(2) + 0.5) + 1)
 end
 
--- Returns the length in tokens at the middle of a bucket.
 local function middle_of(bucket)
   return bucket == 0 and 0 or 2 ^ ((bucket - 1) / 4)
 end
@@ -163,7 +162,6 @@ local function learn(key, tokens, is_cut, pool_key)
   redis.call('HSET', key, unpack(written))
 end
 
--- Learns the length of an ended job's answer, `tokens`, for its tenant and its pool.
 local function learn_length(job, tokens, is_cut)
   learn(k_tenant .. job.tenant, tokens, is_cut, k_books .. job.slug)
   -- A pool produces many answers. Once its histogram holds enough of them, adding one answer in eight is sufficient.

@@ -26,7 +26,6 @@ local function places_wanted(slots, mu_milli, mean_mwt, max_wait_ms)
   return math.max(least, slots + math.ceil(BACKLOG_PART * max_wait_ms * mu_milli / 1000 / mean_mwt))
 end
 
--- Updates the places of a pool and the sum over all pools.
 local function update_places(slug, slots, mu_milli)
   local key = k_books .. slug
   local stored, max_wait_ms = read_fields(key, { 'places', 'mean_mwt' }), settings.read_setting('max_wait_ms')

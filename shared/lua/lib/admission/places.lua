@@ -8,7 +8,6 @@
 -- pool.
 local MAX_POOLS = 64
 
--- Returns the number of places that are kept for a pool.
 local function kept_places(seen, slots)
   return math.max(1, math.floor(seen.max_inflight * slots / seen.live_slots))
 end

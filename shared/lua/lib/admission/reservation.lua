@@ -97,7 +97,6 @@ local function end_reservation(asked, seen, decision)
   end
 end
 
--- Removes some members that are over or were not written by a script.
 local function forget_reservations(key)
   local seen = redis.call('ZRANDMEMBER', key, LOOKED_AT, 'WITHSCORES')
   for i = 1, #seen, 2 do

@@ -25,7 +25,6 @@ local function note_mend(kind, what)
   end
 end
 
--- Moves a value of the wrong type out of the way.
 local function set_aside(key)
   raw_call('RENAME', key, k_spoiled .. key)
   raw_call('EXPIRE', k_spoiled .. key, SPOILED_TTL_S)

@@ -64,7 +64,6 @@ local function read_settings(names)
   return known_settings
 end
 
--- Returns a setting.
 local function read_setting(name)
   if known_settings[name] == nil then
     known_settings[name] = checked_setting(name, redis.call('HGET', k_config, name)) or false

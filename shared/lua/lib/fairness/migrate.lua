@@ -6,7 +6,6 @@
 
 -- A job leaves if its own worker has no slot for it in this many times the duration of the prefill: both are estimates.
 local WORTH_FACTOR = 2
--- The most workers of a pool that one call looks at.
 local MAX_WORKERS = 16
 
 -- Whether another live worker with the same model has a free slot, enough free cells for the job, and computes its
@@ -28,7 +27,6 @@ local function is_idle_elsewhere(slug, own_name, own, fingerprint, cells, tokens
   return false
 end
 
--- Returns the time until the first of the worker's computing jobs is expected to end, in ms.
 local function soonest_end_ms(decided)
   local soonest_ms
   for _, entry in ipairs(decided.computing) do

@@ -77,7 +77,6 @@ local function add_computing(seen, decided, job, group, more, in_slot_ms, left_m
   decided.limits = nil
 end
 
--- Notes that a job gets a slot now.
 local function give_slot(seen, decided, job, group)
   add_computing(seen, decided, job, group, 1, 0, 0, 0)
 end
@@ -217,7 +216,6 @@ local function is_within(seen, limits, wants)
     or limits.service > wants.service + wants.young + lead_mwt / limits.weight
 end
 
--- Whether any job may give its slot to a tenant in its turn in a group.
 local function may_get_slot(seen, decided, wants, group)
   local limits = limits_of(seen, decided)
   return limits[''] and is_within(seen, limits[''], wants[1])

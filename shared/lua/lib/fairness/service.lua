@@ -11,7 +11,6 @@
 -- names the group in whose set a tenant's service counts; it is missing or empty for tenants without a group. The
 -- active sets and the batch sets (lib/fairness/priority.lua) have the same scores and the same virtual times.
 
--- Returns a cost divided by the owner's weight.
 local function by_weight(owner, cost_mwt)
   return math.floor(cost_mwt * 1000 / pool_record.weight_in(redis.call('HGET', k_tenant .. owner,
     'policy_weight_milli')))
@@ -98,7 +97,6 @@ local function unrecorded_service(owner, slug, group)
     or redis.call('ZSCORE', k_batch .. slug .. group, owner), 0, MIN_SERVICE_MWT)
 end
 
--- Returns the service in a pool from its stored form.
 local function service_in(owner, slug, group, stored)
   if not stored then
     return unrecorded_service(owner, slug, group)

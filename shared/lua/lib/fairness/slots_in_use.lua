@@ -7,7 +7,6 @@ local function rows_of(slug, kind, owner)
   return number(redis.call('HGET', k_rows .. slug, kind .. '|' .. owner), 0, 0)
 end
 
--- Returns the number of an owner's jobs of a kind that are not batch jobs.
 local function main_rows_of(slug, kind, owner)
   return math.max(0, rows_of(slug, kind, owner) - rows_of(slug, kind .. 'b', owner))
 end

@@ -33,7 +33,6 @@ local function add_sums(owner, slug, sums, times)
   return service.group_in(own['g|' .. slug])
 end
 
--- Adds sums to those of a pool, or subtracts them.
 local function add_pool_sums(slug, sums, times)
   pool_record.book(slug, 'waiting', 0 + times * sums.jobs)
   pool_record.book(slug, 'waiting_mwt', 0 + times * sums.mwt)
@@ -56,7 +55,6 @@ local CREDIT_JOBS, CREDIT_AGE_MS = 2, 60000
 -- The record of a group that was removed is kept for as long as jobs of its tenants may run.
 local GROUP_TTL_S = 2 * 86400
 
--- Returns the credit of a newcomer, in thousandths of a weighted token.
 local function credit_mwt_of(slug, mean_mwt)
   local mu_wtps = number(redis.call('HGET', k_books .. slug, 'mu_wtps'), 0, 0)
   local most_mwt = mu_wtps > 0 and pausing.pool_may_pause(slug) and math.floor(mu_wtps

@@ -69,7 +69,6 @@ local function uncount_file_bytes(home, tenant, end_s, bytes)
   end
 end
 
--- Returns the most bytes that the files of all tenants may take in a home.
 local function most_in_home(home)
   -- Files take at most this part of the store's memory, or this many bytes of a folder, unless a setting says
   -- otherwise.

@@ -3,7 +3,6 @@
 -- USES clock index
 
 local BATCH_ENDED = { completed = true, failed = true, expired = true, cancelled = true }
--- The most open batches of a tenant.
 local MAX_OPEN_BATCHES = 32
 
 -- Adds a batch, whose record exists for `ttl_ms`, to the open ones of its tenant.

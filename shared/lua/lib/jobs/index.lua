@@ -24,7 +24,6 @@ local function trim_index(key, records)
   trim_part(key, math.floor(now_us / TRIM_INDEX_ONE_IN) % math.max(1, redis.call('ZCARD', key)), records)
 end
 
--- Makes a key exist for at least `ms` from now.
 local function keep_key(key, ms)
   if redis.call('PTTL', key) < ms then
     redis.call('PEXPIRE', key, math.ceil(ms))
@@ -36,7 +35,6 @@ local function keep_index(tenant, ms)
   keep_key(k_jobs .. tenant, ms)
 end
 
--- Adds an admitted job to its tenant's index, for at least `ms`.
 local function index_job(tenant, id, ms)
   local key = k_jobs .. tenant
   redis.call('ZADD', key, now_ms, id)

@@ -80,7 +80,6 @@ local function tokens_before(queue, rank)
   return before_tokens
 end
 
--- Returns the job if it runs on this worker under this claim token, else nil.
 local function read_held(id, token, worker)
   local job = read_job(id)
   return job and job.state == 'running' and job.claim == token and job.worker == worker and job or nil

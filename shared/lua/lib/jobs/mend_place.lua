@@ -1,7 +1,7 @@
 -- mend_place: puts an inflight job where its record says, if another program removed or changed entries.
 -- KEYS inflight deadlines leases polls order lists tenant tenants queues rq_job rq_queues rq_queue rq_wip
 -- KEEPS 1 2 7
--- USES clock settings job_record waiting turns service priority forget
+-- USES clock settings repair job_record waiting turns service priority forget
 
 -- The longest deadline that a request can name, in ms. A job whose deadline is further away has a spoiled record.
 local MAX_DEADLINE_MS = 86400000
@@ -10,14 +10,12 @@ local function write_field(job, name, value)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_' .. name, value)
 end
 
--- Adds or corrects a member of a sorted set, and returns whether that was necessary.
-local function ensure_score(key, score, member)
-  local stored = redis.call('ZSCORE', key, member)
-  if stored and number(stored) == score then
-    return false
+-- Adds or corrects a member of a sorted set whose score is a time that is not after `ms` from now.
+local function ensure_time(key, ms, member)
+  if not number(redis.call('ZSCORE', key, member), nil, 1, now_ms + ms) then
+    redis.call('ZADD', key, now_ms + ms, member)
+    repair.note_repairs(1)
   end
-  redis.call('ZADD', key, whole(score), member)
-  return true
 end
 
 -- Restores the tenant, model and state in a job's record from RQ's fields and the job's places. Returns the job, or nil
@@ -78,7 +76,7 @@ local function restore_times(job)
   return job_record.read_job(job.id)
 end
 
--- Makes the sets of an owner that has queued jobs in a pool agree with that. Returns the number of repairs.
+-- Makes the sets of an owner that has queued jobs in a pool agree with that.
 local function ensure_owner(owner, slug, group)
   local is_batch = priority.has_only_batch(owner, slug) or false
   if redis.call('SISMEMBER', k_lists .. owner, slug) == 0 then
@@ -87,109 +85,99 @@ local function ensure_owner(owner, slug, group)
       turns.add_weight(slug, is_batch, 0 - number(redis.call('HGET', k_tenant .. owner, 'w|' .. slug), 0, 0))
     end
     turns.activate(owner, slug, is_batch)
-    return 1
+    repair.note_repairs(1)
+    return
   end
   -- The owner's service is written twice, also as its score. Whichever is usable restores the other.
-  local repairs, field = turns.change_set(owner, slug, is_batch), 's|' .. slug
-  local service = number(redis.call('HGET', k_tenant .. owner, field), nil, service.MIN_SERVICE_MWT)
+  repair.note_repairs(turns.change_set(owner, slug, is_batch))
+  local service = number(redis.call('HGET', k_tenant .. owner, 's|' .. slug), nil, service.MIN_SERVICE_MWT)
   if not service then
     service = service.unrecorded_service(owner, slug, group)
-    redis.call('HSET', k_tenant .. owner, field, whole(service))
-    repairs = repairs + 1
+    redis.call('HSET', k_tenant .. owner, 's|' .. slug, whole(service))
+    repair.note_repairs(1)
   end
-  return repairs + (ensure_score(priority.set_key(slug, group, is_batch), service, owner) and 1 or 0)
+  repair.correct_score(priority.set_key(slug, group, is_batch), service, owner)
 end
 
 -- Makes the sets of a queue's tenant, group and pool agree with the fact that the tenant has queued or paused jobs.
--- Returns the number of repairs, and the group.
+-- Returns the tenant's group.
 local function ensure_active(job)
-  local repairs = redis.call('SADD', k_rq_queues, k_rq_queue .. job.queue)
-    + redis.call('ZADD', k_tenants, 'NX', now_ms, job.tenant)
+  repair.note_repairs(redis.call('SADD', k_rq_queues, k_rq_queue .. job.queue)
+    + redis.call('ZADD', k_tenants, 'NX', now_ms, job.tenant))
   if not redis.call('ZSCORE', k_queues, job.queue) then
     redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_setting('result_ttl_s'), job.queue)
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
   if not turns.wants_slots(job.tenant, job.slug) then
-    return repairs, ''
+    return ''
   end
   local group = service.group_in(redis.call('HGET', k_tenant .. job.tenant, 'g|' .. job.slug))
-  repairs = repairs + ensure_owner(job.tenant, job.slug, group)
+  ensure_owner(job.tenant, job.slug, group)
   if group ~= '' then
-    repairs = repairs + ensure_owner(group, job.slug, '')
+    ensure_owner(group, job.slug, '')
   end
-  return repairs, group
+  return group
 end
 
 local function place_queued(job)
-  local repairs = redis.call('ZREM', k_leases, job.id)
-  if ensure_score(k_deadlines, job.wanted_ms, job.id) then
-    repairs = repairs + 1
-  end
+  repair.note_repairs(redis.call('ZREM', k_leases, job.id))
+  repair.correct_score(k_deadlines, job.wanted_ms, job.id)
   local score = number(redis.call('ZSCORE', k_order .. job.queue, job.id))
   local priority, latest_us = priority.parts_of_score(score or 0)
   if priority ~= job.priority and latest_us == job.latest_us
     and not priority.PRIORITIES[redis.call('HGET', k_rq_job .. job.id, 'penstock_priority')] then
     job.priority = priority
     write_field(job, 'priority', priority)
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
   local most_us = job.deadline_ms * 1000 + 999 + (job.refusals > 0 and priority.BEHIND_US or 0)
   if job.latest_us == 0 or job.latest_us > most_us then
     job.latest_us = score and number(latest_us, nil, 0, most_us) or job.deadline_ms * 1000
     write_field(job, 'latest_us', whole(job.latest_us))
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
-  if not redis.call('ZSCORE', k_order .. job.queue, job.id) then
+  if redis.call('ZSCORE', k_order .. job.queue, job.id) then
+    repair.correct_score(k_order .. job.queue, priority.order_score(job.priority, job.latest_us), job.id)
+  else
     redis.call('LREM', k_rq_queue .. job.queue, 0, job.id)
     waiting.enlist(job)
-    repairs = repairs + 1
-  elseif score ~= priority.order_score(job.priority, job.latest_us) then
-    redis.call('ZADD', k_order .. job.queue, whole(priority.order_score(job.priority, job.latest_us)), job.id)
-    repairs = repairs + 1
+    repair.note_repairs(1)
   end
-  return repairs
 end
 
 -- A running job without a lease gets one. Its worker then renews the lease or, if no worker runs the job any more, reap
 -- takes the job back when the lease ends. So that a job does not wait for a lease that ends in a year, a lease that is
 -- longer than the setting is shortened.
 local function place_running(job)
-  local repairs = redis.call('ZREM', k_deadlines, job.id) + redis.call('ZREM', k_order .. job.queue, job.id)
-  local lease_ms = settings.read_setting('lease_ms')
-  if not number(redis.call('ZSCORE', k_leases, job.id), nil, 1, now_ms + lease_ms) then
-    redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
-    repairs = repairs + 1
-  end
-  return repairs
+  repair.note_repairs(redis.call('ZREM', k_deadlines, job.id) + redis.call('ZREM', k_order .. job.queue, job.id))
+  ensure_time(k_leases, settings.read_setting('lease_ms'), job.id)
 end
 
-local function ensure_poll(job)
-  if job.poll_grace_ms == 0 or number(redis.call('ZSCORE', k_polls, job.id), nil, 1, now_ms + job.poll_grace_ms) then
-    return 0
-  end
-  redis.call('ZADD', k_polls, now_ms + job.poll_grace_ms, job.id)
-  return 1
-end
-
--- Puts the job with this id where its record says that it is, and returns (number of repairs, the job or nil). A job
--- without a usable record is forgotten.
+-- Puts the job with this id where its record says that it is, and returns the job. A job without a usable record is
+-- forgotten.
 local function place(id)
   local job = job_record.read_job(id) or restore_identity(id)
   if not job then
     redis.call('DEL', k_rq_job .. id)
     forget.forget_job(id)
-    return 1
+    repair.note_repairs(1)
+    return nil
   end
   if job.state ~= 'queued' and job.state ~= 'running' then
-    return redis.call('ZREM', k_inflight, id) + redis.call('ZREM', k_deadlines, id) + redis.call('ZREM', k_leases, id)
-      + redis.call('ZREM', k_polls, id), job
+    for _, key in ipairs({ k_inflight, k_deadlines, k_leases, k_polls }) do
+      repair.note_repairs(redis.call('ZREM', key, id))
+    end
+    return job
   end
   job = restore_times(restore_queue(job))
-  local repairs = ensure_score(k_inflight, job.admitted_ms, id) and 1 or 0
+  repair.correct_score(k_inflight, job.admitted_ms, id)
   if job.state == 'queued' then
-    repairs = repairs + place_queued(job)
+    place_queued(job)
   else
-    repairs = repairs + place_running(job)
+    place_running(job)
   end
-  return repairs + ensure_poll(job), job
+  if job.poll_grace_ms > 0 then
+    ensure_time(k_polls, job.poll_grace_ms, id)
+  end
+  return job
 end

@@ -55,7 +55,6 @@ local function end_pause(job)
   turns.deactivate(job.tenant, job.slug)
 end
 
--- Counts a paused job as computing.
 local function resume(job)
   end_pause(job)
   count_rows(job, 1)

@@ -57,7 +57,6 @@ local function note_head(order)
   end
 end
 
--- Removes a job from its queue.
 local function delist(job)
   local order = k_order .. job.queue
   redis.call('ZREM', k_deadlines, job.id)

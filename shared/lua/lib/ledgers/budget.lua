@@ -38,7 +38,6 @@ local function open_budget(owner, fields)
   return budget
 end
 
--- Returns when the present day or month ends, in ms since the epoch.
 local function period_ends_ms(period)
   local ends_ms = now_ms - now_ms % A_DAY_MS + A_DAY_MS
   while period == 'month' and string.sub(rq.iso(ends_ms), 1, 7) == string.sub(usage.today(), 1, 7) do
@@ -96,7 +95,6 @@ local function holds_of(job)
   return holds
 end
 
--- Stores the reservations of a job.
 local function keep_holds(id, holds)
   local parts = {}
   for i, hold in ipairs(holds) do
@@ -106,7 +104,6 @@ local function keep_holds(id, holds)
   redis.call('HSET', k_rq_job .. id, 'penstock_budget', table.concat(parts, ' '))
 end
 
--- Reserves for an admitted job the most that it can use.
 local function reserve_tokens(asked, seen, id)
   local holds = {}
   for i, budget in ipairs(seen.budgets) do
@@ -146,7 +143,6 @@ local function may_use(job, prompt_tokens, max_tokens)
   return true
 end
 
--- Replaces a job's reservations by the tokens that it can use in another pool.
 local function reserve_anew(job, prompt_tokens, max_tokens)
   local holds = holds_of(job)
   for _, hold in ipairs(holds) do
@@ -159,7 +155,6 @@ local function reserve_anew(job, prompt_tokens, max_tokens)
   end
 end
 
--- Subtracts the reservations of the superseded job from the counts of the request.
 local function leave_out_hold(seen, superseded)
   for _, hold in ipairs(holds_of(superseded)) do
     for _, budget in ipairs(seen.budgets) do

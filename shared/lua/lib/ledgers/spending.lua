@@ -12,7 +12,6 @@ local DAY_MS = 86400000
 -- The largest amount that is believed.
 local MAX_AMOUNT = 1e15
 
--- Returns the cost of these numbers of tokens.
 local function amount_of(prompt_price, answer_price, prompt_tokens, answer_tokens)
   return math.ceil((prompt_price * prompt_tokens + answer_price * answer_tokens) / 1000)
 end

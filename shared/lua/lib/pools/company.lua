@@ -65,7 +65,6 @@ local function kept_apart(view, job)
   return job.company > 0 and company_on(view).jobs >= job.company and 'job' or nil
 end
 
--- Notes in the view that a job starts on its worker.
 local function join_company(view, job)
   if job.company > 0 then
     redis.call('HSET', k_worker .. view.worker, 'apart', 1)

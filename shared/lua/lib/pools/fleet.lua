@@ -138,7 +138,6 @@ local function stored_part(name)
   return type(stored) == 'string' and stored or nil
 end
 
--- Subtracts a worker's part, if it has one.
 local function discount(name)
   local before = parse_part(stored_part(name))
   if before then

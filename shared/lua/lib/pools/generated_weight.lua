@@ -8,7 +8,6 @@
 -- The weight of a pool whose workers report no fit. Workers report their weighted tokens per second with this weight,
 -- and a job that stores no weight has it. shared/jobs/cost.py has the same number.
 local USUAL_WEIGHT_MILLI = 4000
--- The range of the setting.
 local LEAST_WEIGHT_MILLI, MOST_WEIGHT_MILLI = 1000, 1000000
 -- The weight stays as it is while the workers' mean fit is at most this many times as large or as small. It is then
 -- wrong by less than the noise of most predictions, and fits that vary by a tenth to either side never move it twice.

@@ -6,7 +6,6 @@
 -- Rates that were reported longer ago than this are not used.
 local RATES_MS = 10000
 
--- Adds `by` to a number of the pool record.
 local function book(slug, name, by)
   redis.call('HINCRBY', k_books .. slug, name, whole(by))
 end

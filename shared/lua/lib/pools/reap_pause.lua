@@ -30,7 +30,6 @@ local function held_until_ms()
   return number(redis.call('HGET', k_config, 'hold_until_ms'), 0, 0, now_ms + MAX_PAUSE_MS)
 end
 
--- Whether the reaping of leases is paused now.
 local function holds_leases(now_ms)
   return held_until_ms() > now_ms
 end
