@@ -194,7 +194,7 @@ if latest_in_ms < 0 then
   latest_in_ms = seen.has_rates and math.max(0, math.floor(deadline_in_ms - verdict.compute_ms)) or deadline_in_ms
 end
 local deadline_ms, latest_us = now_ms + deadline_in_ms, now_us + latest_in_ms * 1000
-local ttl_s = settings.read_setting('result_ttl_s')
+local ttl_s = settings.read_settings({ 'result_ttl_s', 'lease_ms', 'preemption' }).result_ttl_s
 -- The longest time until the job ends. If the job's worker dies at the deadline, the job ends up to two leases later;
 -- one minute is added for the reaper.
 local ends_in_ms = deadline_in_ms + 2 * settings.read_setting('lease_ms') + 60000
