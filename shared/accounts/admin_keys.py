@@ -1,7 +1,7 @@
 """Creates admin keys, stores their SHA-256 digests and looks them up for the door.
 
 An admin key gives access to the operators' routes and to the dashboard. Each has a name, which the audit log shows. The
-key in the admin key file (web/runtime/admin_key.py) works beside them, and also while the store does not answer.
+key in the admin key file (web/runtime/start.py) works beside them, and also while the store does not answer.
 """
 
 import json

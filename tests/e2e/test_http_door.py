@@ -18,7 +18,7 @@ from shared.store.store import Store
 from tests.support.builders import MODEL, advance_clock, heartbeat
 from tests.support.door import a_door, admitted_job, fault, refused, serve, submit
 from web.openapi import response_models
-from web.runtime.admin_key import load_admin_key
+from web.runtime.start import load_admin_key
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.door import a_door, fault, serve, submit
 from tests.support.gate import served, submit_frame
-from web.runtime.admin_key import load_admin_key
+from web.runtime.start import load_admin_key
 
 PER_MINUTE = 5
 #: Each key is tried only once, so that none is answered from memory.

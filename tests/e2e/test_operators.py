@@ -20,7 +20,7 @@ from tests.support.builders import a_heartbeat, view_of
 from tests.support.dashboard_scene import set_scene
 from tests.support.program import Program, program
 from web.app import create_app
-from web.runtime.admin_key import load_admin_key
+from web.runtime.start import load_admin_key
 
 #: Operators' pages: one of the door and one of the dashboard.
 PAGES = ["/metrics/fleet", "/rq/"]

@@ -18,8 +18,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.builders import view_of
 from tests.support.processes import Process, Stage, wait_for
-from web.gate.bounds import Bounds
-from web.gate.connection import Connection
+from web.gate.connection import Bounds, Connection
 from web.gate.stranger_budget import StrangerBudget
 from web.runtime.context import DoorContext
 

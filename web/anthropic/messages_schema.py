@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from web.anthropic.blocks import Conversation, read_conversation, read_fields, read_system, read_text
-from web.anthropic.openapi_models import InputMessages, InputSystem, InputTool
 from web.api.body import MAX_FIELDS, Body, NotesIgnored, NulFreeText, check_sizes, ignored_as, note_ignored, validated
 from web.api.request_schema import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, AnswerFields, Stops
 from web.api.response_format import check_keywords
@@ -17,6 +16,56 @@ from web.openai.chat_schema import ChatBody
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
 from web.openai.tools_schema import NAME, read_tools
 
+_Id = Annotated[NulFreeText, Field(min_length=1, max_length=256)]
+_Name = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class TextBlock(Body):
+    """A text."""
+
+    type: Literal["text"]
+    text: NulFreeText
+
+
+class ToolUseBlock(Body):
+    """A call of a tool, in a message of the assistant."""
+
+    type: Literal["tool_use"]
+    id: _Id
+    name: _Name
+    input: dict[str, Any]
+
+
+class ToolResultBlock(Body):
+    """The result of a call, in a message of the user."""
+
+    type: Literal["tool_result"]
+    tool_use_id: _Id
+    content: NulFreeText = Field("", description="a text; blocks of text are accepted too")
+    is_error: bool = False
+
+
+class InputMessage(Body):
+    """A message of the user, or an earlier answer. Images and documents are blocks too, but only for upstreams."""
+
+    role: Literal["user", "assistant"]
+    content: NulFreeText | list[TextBlock | ToolUseBlock | ToolResultBlock]
+
+
+class InputTool(Body):
+    """A tool that the client runs."""
+
+    name: _Name
+    input_schema: dict[str, Any]
+    description: NulFreeText | None = None
+    strict: bool | None = None
+
+
+InputMessages = Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+InputSystem = NulFreeText | list[TextBlock]
+
+
+#: A request has its whole conversation, and nothing is removed from it. So only what asks for no more is accepted.
 _THINKING = "clear_thinking_20251015"
 #: The values of `keep` with which no reasoning is removed.
 _KEEPS_ALL: tuple[Any, ...] = ("all", {"type": "all"})

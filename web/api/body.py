@@ -1,4 +1,4 @@
-"""The base class of all request bodies, and the texts that they may contain; pure functions."""
+"""The common parts of all request bodies: base classes, sizes, fields without effect, and digests; pure functions."""
 
 import hashlib
 import json
@@ -61,6 +61,9 @@ MAX_FIELDS = 64
 
 def check_sizes(value: Any, limits: Mapping[str, int], *, messages: str = "") -> None:
     """Check the number of fields of a body, and the lengths of the fields that `limits` names.
+
+    pydantic validates every item of a list that is too long, and builds an error for each invalid item. For a body of
+    1 MiB that takes up to a second of the door's loop. These checks take a millisecond.
 
     `messages` is the name of the field with a list of messages, if the body has one. Values of a wrong type pass, since
     pydantic rejects them at once. Raises ApiError (invalid_value), which names the field and its length.

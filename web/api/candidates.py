@@ -1,4 +1,4 @@
-"""The candidates that a request asks for, and those of a job as one view of the job for each; pure functions."""
+"""The candidates of a job, as one view of the job for each, and their logprobs; pure functions."""
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -9,6 +9,9 @@ from pydantic import Field
 from shared.candidates import MAX_CANDIDATES, read_candidates
 from shared.jobs.job import JobView
 from shared.jobs.packed_logprobs import unpack
+
+# The engine (workers/engine/llama/logprobs.py) writes `[token, logprob, [[token, logprob], …]]` for each token of the
+# answer. A token is its text, or the list of its bytes if these alone are not valid UTF-8. The store has a packed form.
 
 
 def chat_logprobs(view: JobView) -> dict[str, Any] | None:

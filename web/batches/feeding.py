@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from shared.jobs.job import JobView
+from shared.jobs.outcomes import EndCode
 from shared.jobs.states import JobState
 from shared.store.batches.batches import Batches, BatchProgress, BatchStatus, ClaimedBatch
 from shared.store.batches.files import StoredFile
 from web.batches.line_offers import (
     OpenLine,
     answer_line,
-    has_result,
     job_id,
     offer_line,
     unrun_line,
-    was_canceled_by_client,
 )
 from web.batches.lines import BadLine, RawLine, RequestLine, longest_line, parse_line, read_lines
 from web.jobs.callers import Caller
@@ -117,9 +116,8 @@ class Feeding:
                 self._collect_ended(plan, line, view)
 
     def _collect_ended(self, plan: _Plan, line: OpenLine, view: JobView | None) -> None:
-        if view is not None and (
-            view.state is JobState.FAILED or (view.state is JobState.SUCCEEDED and has_result(view))
-        ):
+        has_result = view is not None and (view.text is not None or "embeddings" in view.extra)
+        if view and (view.state is JobState.FAILED or (view.state is JobState.SUCCEEDED and has_result)):
             plan.answer(line, answer_line(self._batch.id, line, self._endpoint, view))
             plan.answered.append(view)
         elif self._stop:
@@ -127,7 +125,8 @@ class Feeding:
         elif view is None:
             if line.at_ms <= self._now_ms:
                 plan.to_offer.append(line.number)
-        elif view.state is JobState.CANCELED and was_canceled_by_client(view):
+        elif view.state is JobState.CANCELED and view.code in {EndCode.CANCELED, EndCode.SUPERSEDED}:
+            # A client or an operator canceled it, and not a door that got no answer to its offer.
             plan.answer(line, answer_line(self._batch.id, line, self._endpoint, view))
         else:
             # The job has expired, or its offer got no answer and so it was canceled, or its result is gone. A line

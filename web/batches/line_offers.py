@@ -1,4 +1,4 @@
-"""Offers the lines of a batch to the queue, each as a job of priority -1."""
+"""Offers the lines of a batch to the queue, each as a job of priority -1, and makes their answers."""
 
 import base64
 import hashlib
@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
-from shared.jobs.outcomes import EndCode
 from shared.jobs.request import BatchLine
 from shared.log import get_logger
 from shared.store.batches.batches import ERROR, OUTPUT, ClaimedBatch, StoredBatch
@@ -129,16 +128,6 @@ def refusal_line(batch_id: str, line: OpenLine, status: int, body: dict[str, Any
 def unrun_line(batch_id: str, line: OpenLine, code: str, message: str = "") -> str:
     """Return the stored answer of a line that was not run to its end; `code` says why."""
     return ERROR + _file_line(batch_id, line, error={"code": code, "message": message or _NOT_RUN[code]})
-
-
-def has_result(view: JobView) -> bool:
-    """Return whether the result of a job that succeeded is still there."""
-    return view.text is not None or "embeddings" in view.extra
-
-
-def was_canceled_by_client(view: JobView) -> bool:
-    """Return whether a client or an operator canceled the job, and not a door that got no answer to its offer."""
-    return view.code in {EndCode.CANCELED, EndCode.SUPERSEDED}
 
 
 def _response(status: int, request_id: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads the lines of a batch's input file, one at a time, and checks what every line must have; no I/O of its own."""
+"""Reads and validates the lines of a batch's input file, one at a time; no I/O of its own."""
 
 import hashlib
 from codecs import BOM_UTF8

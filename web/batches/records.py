@@ -1,4 +1,4 @@
-"""The operations on stored batches and files: create, read, list, cancel, delete."""
+"""The operations on stored batches and files, the body that creates a batch, and both as OpenAI's JSON objects."""
 
 import itertools
 import json

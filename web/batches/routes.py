@@ -17,9 +17,8 @@ from web.batches.records import (
 )
 from web.batches.uploads import FORM_BYTES, HELD_BYTES, receive_file
 from web.http.api_errors import invalid_field, quoted
-from web.request.body import oldest_first, page_after, page_limit, read_part
+from web.request.body import batch_repeats, file_idem_digest, oldest_first, page_after, page_limit, read_part
 from web.request.caller import current_caller
-from web.request.idempotency import batch_repeats, file_idem_digest
 from web.request.responses import json_response, list_response
 from web.runtime.current import current_context
 

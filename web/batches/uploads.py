@@ -31,8 +31,6 @@ Source = Callable[[int], bytes]
 
 
 class _Upload:
-    """A file while it is received."""
-
     def __init__(self, files: Files, tenant: str, max_bytes: int) -> None:
         self._files, self._tenant, self._max_bytes = files, tenant, max_bytes
         self.id = files.new_id()

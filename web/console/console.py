@@ -9,7 +9,7 @@ from shared.clock import Clock
 from shared.store.store import Store
 from shared.version import package_version
 from web.console import actions, jobs, panels  # noqa: F401 - the first two add their routes
-from web.console.feed import ConsoleFeed, current_feed, keep_feed
+from web.console.feed import EXTENSION_NAME, ConsoleFeed, current_feed
 from web.console.guard import bp, page_token
 from web.console.reads import read_counts
 from web.runtime.current import current_context
@@ -21,7 +21,7 @@ _MAX_FOUND = 20
 def register_console(app: APIFlask, store: Store, clock: Clock) -> None:
     """Add the console to the door's app. It reads nothing from the store until somebody opens it."""
     panels.install(app.jinja_env)
-    keep_feed(app, ConsoleFeed(store, clock, partial(panels.render_panels, app.jinja_env)))
+    app.extensions[EXTENSION_NAME] = ConsoleFeed(store, clock, partial(panels.render_panels, app.jinja_env))
     app.register_blueprint(bp)
 
 

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from apiflask import APIFlask
 from flask import current_app
 
 from shared.accounts.groups import Groups
@@ -140,7 +139,6 @@ class ConsoleFeed:
         return facts
 
     def _forget(self) -> None:
-        """Begin the history anew."""
         self._snapshots: deque[Snapshot] = deque(maxlen=_RATE_PASSES + 1)
         self._marks: deque[Counters] = deque(maxlen=_MARKS + 1)
         self._counters: Counters | None = None
@@ -205,15 +203,11 @@ def _point(board: Board) -> Point:
     }
 
 
-_EXTENSION_NAME = "penstock_console"
-
-
-def keep_feed(app: APIFlask, feed: ConsoleFeed) -> None:
-    """Keep the feed for the requests of this app."""
-    app.extensions[_EXTENSION_NAME] = feed
+#: The key of the feed in the dict `Flask.extensions`.
+EXTENSION_NAME = "penstock_console"
 
 
 def current_feed() -> ConsoleFeed:
     """Return the feed of the current request's app."""
-    feed: ConsoleFeed = current_app.extensions[_EXTENSION_NAME]
+    feed: ConsoleFeed = current_app.extensions[EXTENSION_NAME]
     return feed

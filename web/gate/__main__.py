@@ -18,7 +18,7 @@ os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 from shared import log as logging  # noqa: E402
 from shared.clock import RealClock  # noqa: E402
 from shared.errors import ConfigError, StoreUnavailable  # noqa: E402
-from web.gate.bounds import bounds_of  # noqa: E402
+from web.gate.connection import bounds_of  # noqa: E402
 from web.gate.health import start_health  # noqa: E402
 from web.gate.server import GRACE_S, Gate  # noqa: E402
 from web.runtime.context import DoorContext  # noqa: E402

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from werkzeug.datastructures import Headers
@@ -19,12 +19,12 @@ from werkzeug.datastructures import Headers
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.log import LimitedEvent, get_logger
+from shared.settings.settings import Settings
 from web.api.body import validated
 from web.api.deadline import AnswerMode, resolve_deadline
 from web.api.refusals import Yield, store_unavailable_yield
 from web.api.request_schema import SubmitBody, checks_of
 from web.gate import answers
-from web.gate.bounds import Bounds
 from web.gate.connection_keys import ConnectionKeys
 from web.gate.frames import KEPT_BYTES, FrameReader, OversizedFrame
 from web.gate.jobs import ConnectionJobs, GateJob
@@ -41,6 +41,38 @@ from web.jobs.snapshots import read_totals
 from web.jobs.tenant_jobs import refresh_job
 from web.runtime.context import DoorContext
 from web.runtime.unfinished_bytes import SMALL_BYTES
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds on one connection: its frames, its jobs, its unsent answers and its idle time."""
+
+    #: The maximum size of a frame from the client.
+    frame_bytes: int
+    #: How long a frame may take to arrive completely, and how long a client may leave its answers unread, in seconds.
+    frame_s: float
+    #: How long a connection without jobs in flight may stay open when no frame arrives, in seconds.
+    idle_s: float
+    #: The maximum number of jobs in flight.
+    jobs: int
+    #: `frame_s` for frames of more than SMALL_BYTES, and `idle_s`, while the client has shown no valid key.
+    stranger_frame_s: float
+    stranger_idle_s: float
+    #: While this many bytes of answers are not yet written to the socket, further answers must wait.
+    unsent_bytes: int = 1 << 20
+
+
+def bounds_of(settings: Settings) -> Bounds:
+    """Return the bounds on one connection that the settings define."""
+    return Bounds(
+        frame_bytes=settings.max_body_bytes,
+        frame_s=settings.gate_frame_ms / 1000,
+        idle_s=settings.gate_idle_ms / 1000,
+        jobs=settings.gate_max_frames,
+        stranger_frame_s=settings.gate_stranger_frame_ms / 1000,
+        stranger_idle_s=settings.gate_stranger_idle_ms / 1000,
+    )
+
 
 log = get_logger()
 

@@ -11,8 +11,7 @@ from shared.errors import ConfigError
 from shared.log import get_logger
 from shared.metrics import process as specs
 from web.gate.answers import error_frame, to_line
-from web.gate.bounds import Bounds
-from web.gate.connection import Connection
+from web.gate.connection import Bounds, Connection
 from web.gate.connection_table import ConnectionTable, GateBound
 from web.gate.requests import BadFrame
 from web.gate.stranger_budget import StrangerBudget

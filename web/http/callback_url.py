@@ -1,4 +1,4 @@
-"""The URLs to which webhooks are sent: what a request may name, and the parts of a valid one; pure functions."""
+"""The URLs and addresses to which webhooks may be sent, and the parts of a valid URL; pure functions."""
 
 import ipaddress
 import re

@@ -1,4 +1,4 @@
-"""Bound the open connections of one HTTP process, in all and for each client address, with a reserve for /health.
+"""Bound the connections, requests and bodies that are open in one HTTP process, with a reserve for /health.
 
 The file also resolves the settings whose value is `auto`. Nothing here does I/O.
 """

@@ -160,7 +160,6 @@ def _job_in_doubt(job: NewJob, error: StoreUnavailable) -> str:
 
 
 def _read_repeated(context: DoorContext, admitted: Admitted, job: NewJob) -> JobView:
-    """Read the job that an earlier offer has admitted. Raises StoreUnavailable."""
     try:
         with context.metrics.time_script("touch"):
             view = context.store.touch(admitted.id, tenant=job.tenant)

@@ -148,8 +148,6 @@ def items_of_input(context: DoorContext, view: JobView, held: ExitStack) -> list
 
 
 class _Referenced:
-    """The items that one request names."""
-
     def __init__(self, context: DoorContext, tenant: str, held: ExitStack) -> None:
         self._context, self._tenant, self._held = context, tenant, held
         self._views: dict[str, JobView | None] = {}

@@ -1,4 +1,4 @@
-"""A request for generation or embeddings, as a route of the API has parsed it."""
+"""Requests for generation or embeddings, and how they are built from the bodies of the API's routes and of batches."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any

@@ -16,7 +16,7 @@ from web.api.job_json import LONGEST_POLL_MS
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller
 from web.jobs.generation import GenerationRequest
-from web.openai.structured_fields import STRUCTURED
+from web.openai.chat_schema import STRUCTURED
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
 
@@ -234,7 +234,6 @@ def _max_tokens(generation: GenerationRequest, model: Model, default: int) -> in
 
 
 def _oversized_field(generation: GenerationRequest, min_prompt_tokens: int, n_ctx: int) -> str:
-    """Return the name of the field that makes the request too long for the context."""
     if "input" not in generation.payload and min_prompt_tokens < n_ctx:
         return "max_tokens"
     if "query" in generation.payload:

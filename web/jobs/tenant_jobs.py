@@ -1,4 +1,4 @@
-"""Read, list and erase jobs in the store."""
+"""Read, list and erase jobs in the store, wait for their ends, and issue tickets for their events."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

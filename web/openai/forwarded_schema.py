@@ -13,8 +13,7 @@ from web.api.body import check_sizes, validated
 from web.api.candidates import CandidateCount
 from web.api.request_schema import MAX_MESSAGES, MAX_TOKENS, AnswerFields
 from web.openai.accepted_fields import unsupported
-from web.openai.chat_schema import Prompts, StreamOptions, check_candidates
-from web.openai.structured_fields import STRUCTURED
+from web.openai.chat_schema import STRUCTURED, Prompts, StreamOptions, check_candidates
 
 #: Fields that the upstream does not receive as they are: Penstock's own, and those that the worker sets.
 _OWN = frozenset({*AnswerFields.model_fields, "max_tokens", "messages", "n", "prompt", "stream", "stream_options"})

@@ -15,11 +15,9 @@ from web.api.candidates import job_logprobs
 from web.api.stream_format import NewText, StreamFormat, frame
 from web.http.api_errors import ApiError, error_response
 from web.openai.chat_answers import has_parts
-from web.openai.response_functions import Namespaces
 from web.openai.responses_answers import (
     call_json,
     early_response_json,
-    may_call,
     message_json,
     namespaces_in,
     part_json,
@@ -28,6 +26,7 @@ from web.openai.responses_answers import (
     response_json,
     status_of,
 )
+from web.openai.tools_schema import Namespaces
 
 #: Each character of the text has this many numbers, because several events may belong to one place.
 _STEP = 10
@@ -61,7 +60,10 @@ _TEXTS = {
 
 
 class OutputEvents:
-    """Makes the events of one response. Their numbers are greater than `first`, and deltas begin after `after`.
+    """Makes the events of a response that reasons or calls tools: its items open, grow and close in order.
+
+    The number of an event follows from its place in the text of the answer, so it is the same for each reader and each
+    attempt. It is greater than `first`, and deltas begin after `after`.
 
     The response has `n_messages` earlier messages, whose events are not made here. `namespaces` are as in `call_json`.
     """
@@ -201,8 +203,10 @@ class ResponseEvents(StreamFormat):
         self._in_progress = self._item_added = False
         #: Makes the events of the output if the answer may call tools, or those from where it turns out to have another
         #: part than its message. All other answers have only one item, a message.
+        # Jobs of an earlier version have parts only if they may call tools.
+        may_call = view.form.get("calls", has_parts(view))
         self._output = (
-            OutputEvents(view.id, _PART + 1, self._after, namespaces=namespaces_in(view)) if may_call(view) else None
+            OutputEvents(view.id, _PART + 1, self._after, namespaces=namespaces_in(view)) if may_call else None
         )
 
     def begin(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Convert jobs to the response objects of `/v1/responses`; pure functions."""
+"""Convert jobs to the response objects of `/v1/responses`, and requests to the items of an input; pure functions."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ from shared.jobs.states import JobState
 from web.api.candidates import job_logprobs
 from web.api.job_json import degraded_json, error_json, has_ended, queue_facts, webhook_state
 from web.openai.chat_answers import REQUEST_ERRORS, call_id, has_parts, usage
-from web.openai.response_functions import Namespaces
+from web.openai.tools_schema import Namespaces
 
 #: The prefixes of the ids of a response, of its reasoning, of its messages and of its calls. The job's id follows
 #: the prefix, so that a client's log can be matched with the door's log.
@@ -32,11 +32,6 @@ _CUT: dict[str, str] = {FinishReason.LENGTH: "max_output_tokens", FinishReason.C
 def is_response(view: JobView) -> bool:
     """Return whether the job was created by `POST /v1/responses`, and can be read as a response."""
     return view.form.get("api") == "responses" and view.form.get("store") is not False
-
-
-def may_call(view: JobView) -> bool:
-    """Return whether the answer may call tools. Jobs of an earlier version have parts only if they may."""
-    return bool(view.form.get("calls", has_parts(view)))
 
 
 def namespaces_in(view: JobView) -> Namespaces:
@@ -76,11 +71,6 @@ def response_json(view: JobView) -> dict[str, Any]:
 def early_response_json(view: JobView, status: str) -> dict[str, Any]:
     """Return the response object with an earlier status, `queued` or `in_progress`, and without output."""
     return _base_fields(view, status) | {"queue": queue_facts(view)}
-
-
-def has_logprobs(view: JobView) -> bool:
-    """Return whether the response was created with logprobs."""
-    return view.form.get("top_logprobs") is not None
 
 
 def message_json(

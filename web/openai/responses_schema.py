@@ -13,16 +13,17 @@ from web.http.callback_url import CallbackUrl
 from web.openai.accepted_fields import VERBOSITIES, shown, unsupported
 from web.openai.chat_messages import MAX_TOOLS, ChatMessages, join_parts, normalize_message
 from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, ReasoningEffort
-from web.openai.response_functions import (
+from web.openai.tools_schema import (
     SeenNames,
+    ToolChoice,
     namespaces_of,
     plain_tools,
     read_response_choice,
     read_response_tools,
     repeated_choice,
     repeated_tools,
+    tool_fields,
 )
-from web.openai.tools_schema import ToolChoice, tool_fields
 
 _SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA}
 _SIZES |= dict.fromkeys(("include", "reasoning", "text"), MAX_FIELDS)

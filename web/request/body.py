@@ -1,21 +1,27 @@
-"""The request class of the HTTP door: bodies must be JSON in UTF-8 and are limited in size."""
+"""The request class of the HTTP door, and what requests say in headers and queries: pages, deadlines, repeats."""
 
 import hashlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from flask import Request, g, request
 from gunicorn.http.errors import ParseException  # type: ignore[import-untyped]  # ships no types
+from pydantic import BaseModel
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.queue import QueueSettings
+from shared.store.batches.repeats import Repeats
+from web.api.body import body_digest, digest, given_fields
 from web.api.deadline import AnswerMode, RequestDeadline, resolve_deadline
 from web.api.request_schema import QueueFields
 from web.http.api_errors import ApiError, invalid, invalid_field, quoted
 from web.http.json_body import parse_json
+from web.jobs.generation import GenerationRequest
+from web.request.telemetry import client_request_id
 
 #: The largest retry count that a client may name.
 MAX_ATTEMPT = 999
@@ -162,3 +168,67 @@ def read_deadline(
 ) -> RequestDeadline:
     """Return the deadline of the current request. Raises ApiError as `resolve_deadline` does."""
     return resolve_deadline(mode, body, request.headers, settings, policy)
+
+
+#: The longest allowed Idempotency-Key, in characters. The limit bounds the time to compute the key's digest.
+_MAX_KEY_CHARS = 256
+
+
+def with_job_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:
+    """Return a copy of the request with the ids that let the store recognize a repeat of it.
+
+    Only for jobs that no connection owns: a repeat receives the same job. One that a connection owns may be about to be
+    canceled because the first connection has closed (docs/adr/0016), so it has `with_refusal_identity` instead.
+    The request's `body_digest` must be set. Raises ApiError for an invalid Idempotency-Key.
+    """
+    generation = replace(generation, idem_digest=_idempotency_digest())
+    if client_request_id() is None:
+        return generation
+    # A proxy that repeats a request sends the same x-request-id and the same body, which give the same job id.
+    job_id = digest("request", tenant, g.request_id, generation.body_digest)[:32]
+    return replace(generation, job_id=job_id)
+
+
+def with_refusal_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:
+    """Return a copy of the request with what the store needs to recognize a repeat of it after a refusal.
+
+    Routes whose calls own their job use this function. The body's digest recognizes a client that comes back, as the
+    OpenAI package does. The deduplication id recognizes a repeat by a proxy, so that the appointment of the tenant does
+    not move a second time.
+    """
+    # Use the digest of the raw body, which clients and proxies repeat exactly. The parsed payload differs each time,
+    # because it contains a new random seed.
+    body = digest("body", request.path, raw_body_digest())
+    generation = replace(generation, body_digest=body)
+    if client_request_id() is None:
+        return generation
+    return replace(generation, dedup_id=digest("refusal", tenant, g.request_id, body)[:32])
+
+
+def batch_repeats(body: BaseModel) -> Repeats:
+    """Return the digests that identify a repetition of the current request for a batch. Raises ApiError.
+
+    Without an Idempotency-Key, a request with the same x-request-id and the same body is a repetition by a proxy.
+    """
+    # The texts differ from those of jobs, so that a key can be used once for each.
+    found, body_text = _idempotency_digest(), body_digest(given_fields(body))
+    if found is not None:
+        return Repeats(digest("batch", found), body_text)
+    if client_request_id() is None:
+        return Repeats()
+    return Repeats(digest("batch request", g.request_id, body_text), body_text)
+
+
+def file_idem_digest() -> str:
+    """Return the digest that identifies a repetition of the current upload, "" for none. Raises ApiError."""
+    found = _idempotency_digest()
+    return "" if found is None else digest("file", found)
+
+
+def _idempotency_digest() -> str | None:
+    key = request.headers.get("Idempotency-Key")
+    if key is None:
+        return None
+    if not 1 <= len(key) <= _MAX_KEY_CHARS:
+        raise invalid_field("Idempotency-Key", f"Idempotency-Key has {len(key)} characters; use 1 to {_MAX_KEY_CHARS}")
+    return digest("idempotency", key)

@@ -1,4 +1,4 @@
-"""Authenticate the current Flask request: identify its tenant, or check that an operator sent it."""
+"""Authenticate the current Flask request: identify its tenant or user, or check that an operator sent it."""
 
 import base64
 import hashlib

@@ -32,9 +32,8 @@ from web.jobs.event_stream import (
 )
 from web.jobs.generation import GenerationRequest
 from web.openai.chat_answers import job_end_error
-from web.request.body import retry_attempt, return_ticket
+from web.request.body import retry_attempt, return_ticket, with_refusal_identity
 from web.request.caller import current_caller, watch_client
-from web.request.idempotency import with_refusal_identity
 from web.request.responses import problem_response, stream_response, with_comments, yield_response
 from web.request.telemetry import traceparent
 from web.runtime.context import DoorContext

@@ -1,4 +1,4 @@
-"""Build Flask responses from jobs, refusals and errors."""
+"""Build Flask responses from jobs, refusals, errors and frames."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

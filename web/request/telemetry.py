@@ -1,4 +1,4 @@
-"""Give each request an id, add it to the log context, and count and time responses in the process metrics."""
+"""Give each request an id and a span, add the id to the log context, and count and time responses."""
 
 import re
 import secrets

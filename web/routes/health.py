@@ -62,7 +62,6 @@ def fleet_metrics() -> Response:
 
 
 def _accepted_format() -> Format:
-    """Return the format of metrics that the client accepts."""
     try:
         content_type = choose_encoder(request.headers.get("Accept", ""))[1]
     except TypeError:

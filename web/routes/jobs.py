@@ -22,9 +22,8 @@ from web.jobs.tenant_jobs import (
     wait_until_ended,
     waiting_for_own_job,
 )
-from web.request.body import read_deadline
+from web.request.body import read_deadline, with_job_identity
 from web.request.caller import current_caller, watch_client
-from web.request.idempotency import with_job_identity
 from web.request.owned_calls import with_headers
 from web.request.responses import job_response, json_response, yield_response
 from web.runtime.context import DoorContext

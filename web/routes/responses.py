@@ -27,11 +27,18 @@ from web.jobs.generation import response_request
 from web.jobs.tenant_jobs import refresh_job
 from web.openai.accepted_fields import unsupported
 from web.openai.response_events import ResponseEvents
-from web.openai.responses_answers import PREFIX, has_logprobs, is_response, response_json, status_of
+from web.openai.responses_answers import PREFIX, is_response, response_json, status_of
 from web.openai.responses_schema import ResponsesBody, check_include
-from web.request.body import DoorRequest, oldest_first, page_after, page_limit, read_deadline
+from web.request.body import (
+    DoorRequest,
+    oldest_first,
+    page_after,
+    page_limit,
+    read_deadline,
+    with_job_identity,
+    with_refusal_identity,
+)
 from web.request.caller import current_caller
-from web.request.idempotency import with_job_identity, with_refusal_identity
 from web.request.owned_calls import answer_owned, reader_stream, with_headers
 from web.request.responses import json_response, list_response, name_ignored
 from web.runtime.context import DoorContext
@@ -116,7 +123,7 @@ def read(response_id: str) -> Response:
     context = current_context()
     view = _find_response(context, response_id)
     for name in [*request.args.getlist("include"), *request.args.getlist("include[]")]:
-        if check_include(name) and not has_logprobs(view):
+        if check_include(name) and view.form.get("top_logprobs") is None:
             raise unsupported("include", f"{name} must be requested when the response is created")
     return reader_stream(context, view, ResponseEvents(view, after)) if stream else _view_response(view)
 

@@ -13,7 +13,6 @@ from shared.store.store import Store
 from shared.tracing.traces import make_traces
 from web.http.client_address import parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.admin_key import load_admin_key
 from web.runtime.credentials.credential_cache import CredentialCache
 from web.runtime.credentials.failed_keys import FailedKeys
 from web.runtime.credentials.key_watch import KeyWatch
@@ -23,10 +22,9 @@ from web.runtime.fleet_metrics import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
 from web.runtime.process_page import ProcessPage
-from web.runtime.shared_answer import SharedAnswer
-from web.runtime.start import bounds_of_requests
+from web.runtime.shared_answer import SharedAnswer, UsageDays
+from web.runtime.start import bounds_of_requests, load_admin_key
 from web.runtime.ticket_signer import ReturnTickets, TicketSigner
-from web.runtime.usage_days import UsageDays
 from web.sign_in.sign_in import make_sign_in
 
 

@@ -1,4 +1,4 @@
-"""The keys with which an issuer signs its tokens: fetched when they are needed, kept, and seldom fetched again."""
+"""The keys with which an issuer signs its tokens: fetched within bounds when they are needed, and kept."""
 
 import http.client
 import json

@@ -1,4 +1,4 @@
-"""A user who has signed in, and the roles that the user's groups give."""
+"""A user who has signed in, the roles of the user's groups, and the headers in which a proxy names both."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sends one webhook: resolves the host once, checks its addresses, and connects to a checked address."""
+"""Sends one signed webhook: resolves the host once, checks its addresses, and connects to a checked address."""
 
 import base64
 import contextlib

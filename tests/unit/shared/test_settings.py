@@ -7,7 +7,7 @@ import pytest
 from shared.errors import ConfigError
 from shared.settings.setting import AUTO
 from shared.settings.settings import SETTINGS, Settings, as_environ, load, load_with_origin
-from web.runtime.admin_key import load_admin_key
+from web.runtime.start import load_admin_key
 
 
 def read(**environ: str) -> Settings:

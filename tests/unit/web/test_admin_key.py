@@ -7,7 +7,7 @@ import pytest
 
 from shared.errors import ConfigError
 from shared.settings.settings import load
-from web.runtime.admin_key import admin_key_path, load_admin_key
+from web.runtime.start import admin_key_path, load_admin_key
 
 
 def test_the_admin_key_is_created_once_and_only_its_owner_can_read_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from shared.store.store import Store
 from web.app import create_app
 from web.dashboard.dashboard import mode_of
 from web.dashboard.guard import is_queue_name
-from web.runtime.admin_key import load_admin_key
+from web.runtime.start import load_admin_key
 
 pytestmark = pytest.mark.rq
 
