@@ -52,12 +52,13 @@ PROCESSES ?= 4
 RUN_TESTS := -m pytest --ignore=tests/house --ignore=tests/bench -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not long'
 
 # The tests start hundreds of processes. Each takes a fifth of a second longer to start if it has to compile its modules.
-# The tests with the marker rq run a second time, with RQ 2. Exit code 5 means that PYTEST selects none of them.
+# The tests with the marker rq run a second time, with RQ 2, in two processes, because few of them wait. Exit code 5 means
+# that PYTEST selects none of them.
 test: export PYTHONDONTWRITEBYTECODE = # pytest keeps the modules that it has rewritten, for the next process
 test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces ## run all tests but those of `make check`, `make test-bench` and `make test-long`, in PROCESSES=4 processes; PYTEST='-k words' selects some
 	@$(BIN)/python -m compileall -q shared web workers tests
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
-	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -m rq $(PYTEST) || test $$? -eq 5
+	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -n 2 -m rq $(PYTEST) || test $$? -eq 5
 
 quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
@@ -76,8 +77,8 @@ test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/
 test-alerts: $(STAMPS)/penstock $(STAMPS)/dev ## let Prometheus' alerts fire because of faults of a real system, about two minutes
 	TEST_ALERTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_prometheus_alerts.py
 
-test-long: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests that have a longer form, and only those, in it: with all their random examples, and those that `make test` leaves out
-	ALL_EXAMPLES=1 $(BIN)/pytest -q -n $(PROCESSES) $$(grep -rlE 'examples\([0-9n]|mark\.long' tests --include='test_*.py')
+test-long: $(STAMPS)/penstock $(STAMPS)/dev ## run the files with tests that have a longer form, in that form: all random examples, and what repeats others at length
+	ALL_EXAMPLES=1 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile $$(grep -rlE 'examples\([0-9n]|mark\.long' tests --include='test_*.py')
 
 test-bench: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of the benchmarks, of their simulation and of what trains the demo model
 	$(BIN)/pytest -q -n $(PROCESSES) tests/bench
