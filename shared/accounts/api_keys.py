@@ -64,13 +64,6 @@ class ApiKeys(StoredKeys[KeyRecord]):
         self._write("key.add", plan)
         return created[0]
 
-    def lookup(self, key: str, now_ms: int | None = None) -> KeyRecord | None:
-        """Return the record of this key, or None if it is unknown or has expired.
-
-        Expiry is checked at `now_ms` or, if that is None, by the store's TIME.
-        """
-        return self.find(digest_of(key), now_ms)
-
     def find_valid(self, digests: Collection[str]) -> frozenset[str]:
         """Return those of the digests whose keys exist and have not expired, in one round trip.
 

@@ -127,17 +127,3 @@ class Refused:
     return_window_ms: int = 0
     #: When the budget that is exhausted begins anew, in ms since the epoch by the store's clock; 0 if none is.
     resets_ms: int = 0
-
-
-class HintReturn(StrEnum):
-    """How the first return of a refused client compares with its retry hint; also the metric's label `result`.
-
-    The client is expected from the end of its hint until a fifth of the hint later, but for at least 2 s.
-    """
-
-    #: It came when it was expected, and was admitted.
-    ADMITTED = "admitted"
-    #: It came when it was expected, and was refused again: the hint was wrong.
-    REFUSED = "refused"
-    LATE = "late"
-    EARLY = "early"

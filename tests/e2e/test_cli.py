@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.key_record import digest_of
 from shared.accounts.tenants import Tenants
 from shared.audit.invariants import INVARIANTS
 from shared.jobs.tenant_policy import TenantPolicy
@@ -156,7 +157,7 @@ def test_a_new_api_key_is_printed_once_and_alone_on_stdout(penstock: Program, re
     key = made.stdout.strip()
     assert made.stdout == f"{key}\n"
     assert key not in made.stderr
-    facts = ApiKeys(redis_client).lookup(key)
+    facts = ApiKeys(redis_client).find(digest_of(key))
     assert facts is not None
     assert facts.expires_ms == facts.created_ms + 90 * 86_400_000
 
@@ -170,11 +171,11 @@ def test_an_api_key_is_rotated_and_removed(penstock: Program, redis_client: redi
     old = penstock("keys", "add", "blue", "--label", "ci").stdout.strip()
     new = json.loads(penstock("keys", "rotate", "ci", "--overlap", "1h", "--json").stdout)["key"]
     api_keys = ApiKeys(redis_client)
-    assert api_keys.lookup(old) is not None
-    assert api_keys.lookup(new) is not None
+    assert api_keys.find(digest_of(old)) is not None
+    assert api_keys.find(digest_of(new)) is not None
     assert penstock("keys", "rm", "ci", "--tenant", "green").returncode == 1
     assert penstock("keys", "rm", "ci").returncode == 0
-    assert api_keys.lookup(old) is api_keys.lookup(new) is None
+    assert api_keys.find(digest_of(old)) is api_keys.find(digest_of(new)) is None
     assert penstock("keys", "rotate", "ci").returncode == 1
 
 

@@ -24,7 +24,8 @@ class Slots:
             raise ValueError(f"an engine needs at least 1 slot and 1 cell, and no fewer sequences than slots: {given}")
         self.total_slots, self.total_cells, self._most_held = sequences, cells, slots
         self._free = set(range(sequences))
-        self._cells_free = cells
+        #: Number of cells that no job holds and no free slot keeps.
+        self.free_cells = cells
         #: Slot in use → number of cells that its job holds.
         self._held: dict[int, int] = {}
         #: Free slot → number of cells that it keeps.
@@ -39,33 +40,28 @@ class Slots:
         return sorted(self._held)
 
     @property
-    def free_cells(self) -> int:
-        """Number of cells that no job holds and no free slot keeps."""
-        return self._cells_free
-
-    @property
     def unused(self) -> int:
         """Number of jobs that could start besides those that hold slots."""
         return self._most_held - len(self._held)
 
     def fits(self, cells: int) -> bool:
         """Return whether a job that needs `cells` cells can start now, or could start if kept cells were evicted."""
-        return len(self._held) < self._most_held and cells <= self._cells_free + sum(self._kept.values())
+        return len(self._held) < self._most_held and cells <= self.free_cells + sum(self._kept.values())
 
     def needs_eviction(self, cells: int, slot: int) -> bool:
         """Return whether cells that other slots keep must be evicted before `take(cells, slot)` is called."""
-        return cells > self._cells_free + self._kept.get(slot, 0)
+        return cells > self.free_cells + self._kept.get(slot, 0)
 
     def take(self, cells: int, slot: int) -> None:
         """Assign a slot and `cells` cells to a job. Raises SlotAccountingError unless slot and cells are free."""
         if slot not in self._free or len(self._held) >= self._most_held or self.needs_eviction(cells, slot):
             raise SlotAccountingError(
-                f"cannot take slot {slot} and {cells} cells: {self._cells_free} cells and slots {self._free} are free"
+                f"cannot take slot {slot} and {cells} cells: {self.free_cells} cells and slots {self._free} are free"
             )
         self.evict(slot)
         self._free.remove(slot)
         self._held[slot] = cells
-        self._cells_free -= cells
+        self.free_cells -= cells
 
     def give_back(self, slot: int, keep: int = 0) -> None:
         """Free a slot and its cells, except for `keep` cells, which the slot keeps for prefix reuse.
@@ -74,14 +70,14 @@ class Slots:
         """
         if slot not in self._held or not 0 <= keep <= self._held[slot]:
             raise SlotAccountingError(f"cannot give back slot {slot} and keep {keep} cells: held are {self._held}")
-        self._cells_free += self._held.pop(slot) - keep
+        self.free_cells += self._held.pop(slot) - keep
         self._free.add(slot)
         if keep:
             self._kept[slot] = keep
 
     def evict(self, slot: int) -> None:
         """Free the cells that a free slot keeps. Does nothing if the slot keeps none."""
-        self._cells_free += self._kept.pop(slot, 0)
+        self.free_cells += self._kept.pop(slot, 0)
 
     def check_integrity(self, running: int | None = None) -> None:
         """Check the invariants and, if `running` is not None, that jobs hold exactly `running` slots.
@@ -89,8 +85,8 @@ class Slots:
         Raises SlotAccountingError if a check fails.
         """
         used, kept = sum(self._held.values()), sum(self._kept.values())
-        if self._cells_free + kept + used != self.total_cells or self._cells_free < 0:
-            sums = f"{self._cells_free} free + {kept} kept + {used} used"
+        if self.free_cells + kept + used != self.total_cells or self.free_cells < 0:
+            sums = f"{self.free_cells} free + {kept} kept + {used} used"
             raise SlotAccountingError(f"cells do not add up: {sums}, but the total is {self.total_cells}")
         if sorted([*self._free, *self._held]) != list(range(self.total_slots)) or not self._free >= set(self._kept):
             raise SlotAccountingError(

@@ -181,11 +181,6 @@ class SlotTable:
         del self.running[sequence.slot]
         sequence.slot = -1
 
-    @property
-    def kept(self) -> dict[int, int]:
-        """Return how many tokens each free slot keeps. Slots that keep none are left out."""
-        return self._prefixes.kept
-
     def check(self) -> None:
         """Check that free, kept and used cells add up to all cells, and slots too. Raises SlotAccountingError."""
         self._slots.check_integrity(running=len(self.running))
@@ -193,4 +188,4 @@ class SlotTable:
     def check_idle(self) -> None:
         """Check that no slot is in use, and that the backend agrees. Raises SlotAccountingError."""
         self._slots.check_integrity(running=0)
-        self._backend.check_idle(self.kept)
+        self._backend.check_idle(self._prefixes.kept)

@@ -26,7 +26,7 @@ def advance_clock(client: redis.Redis, ms: int) -> None:
 
 def test_a_new_key_is_found_with_its_tenant_and_rights(api_keys: ApiKeys) -> None:
     new = api_keys.create("blue", label="ci", act_as="team-*")
-    record = api_keys.lookup(new.key)
+    record = api_keys.find(digest_of(new.key))
     assert record == new.record
     assert (record.tenant, record.label, record.act_as, record.expires_ms) == ("blue", "ci", "team-*", None)
 
@@ -55,21 +55,21 @@ def test_every_new_key_is_different(api_keys: ApiKeys) -> None:
 @pytest.mark.parametrize("wrong", ["", "psk_", "psk_AAAA", "ключ"])
 def test_a_text_that_is_not_a_key_is_unknown(api_keys: ApiKeys, wrong: str) -> None:
     api_keys.create("blue")
-    assert api_keys.lookup(wrong) is None
+    assert api_keys.find(digest_of(wrong)) is None
 
 
 def test_a_digest_is_not_accepted_as_a_key(api_keys: ApiKeys) -> None:
     new = api_keys.create("blue")
-    assert api_keys.lookup(new.record.digest) is None
+    assert api_keys.find(digest_of(new.record.digest)) is None
 
 
 def test_a_key_expires_by_the_store_s_clock(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
     new = api_keys.create("blue", expires_in_ms=HOUR_MS)
     advance_clock(redis_client, HOUR_MS - 60_000)
-    assert api_keys.lookup(new.key) == new.record
+    assert api_keys.find(digest_of(new.key)) == new.record
     advance_clock(redis_client, 60_000)
-    assert api_keys.lookup(new.key) is None
-    assert api_keys.lookup(new.key, new.record.created_ms) == new.record
+    assert api_keys.find(digest_of(new.key)) is None
+    assert api_keys.find(digest_of(new.key), new.record.created_ms) == new.record
 
 
 def test_a_key_is_created_and_expires_by_the_store_s_clock_when_that_is_held(
@@ -79,7 +79,7 @@ def test_a_key_is_created_and_expires_by_the_store_s_clock_when_that_is_held(
     new = api_keys.create("blue", expires_in_ms=HOUR_MS)
     assert new.record.created_ms == 1_790_000_000_000
     redis_client.set(keys.clock(), f"={1_790_000_000_000 + HOUR_MS}")
-    assert api_keys.lookup(new.key) is None
+    assert api_keys.find(digest_of(new.key)) is None
 
 
 def test_a_label_is_unique_among_a_tenant_s_valid_keys(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
@@ -148,8 +148,8 @@ def test_a_removed_key_is_invalid_and_others_stay_valid(api_keys: ApiKeys, by: s
     gone, kept = api_keys.create("blue", label="ci"), api_keys.create("blue", label="laptop")
     which = {"label": "ci", "id": gone.record.id, "whole digest": gone.record.digest}[by]
     assert api_keys.rm(which) == (gone.record,)
-    assert api_keys.lookup(gone.key) is None
-    assert api_keys.lookup(kept.key) == kept.record
+    assert api_keys.find(digest_of(gone.key)) is None
+    assert api_keys.find(digest_of(kept.key)) == kept.record
     assert api_keys.rm(which) == ()
 
 
@@ -157,7 +157,7 @@ def test_a_removed_key_is_invalid_and_others_stay_valid(api_keys: ApiKeys, by: s
 def test_a_text_that_names_no_key_removes_none(api_keys: ApiKeys, which: str) -> None:
     new = api_keys.create("blue")
     assert api_keys.rm(which) == ()
-    assert api_keys.lookup(new.key) == new.record
+    assert api_keys.find(digest_of(new.key)) == new.record
 
 
 def test_a_label_of_several_tenants_is_removed_only_with_a_tenant_s_name(api_keys: ApiKeys) -> None:
@@ -165,7 +165,7 @@ def test_a_label_of_several_tenants_is_removed_only_with_a_tenant_s_name(api_key
     with pytest.raises(ConfigError, match="blue, green"):
         api_keys.rm("ci")
     assert api_keys.rm("ci", tenant="green") == (green.record,)
-    assert api_keys.lookup(blue.key) == blue.record
+    assert api_keys.find(digest_of(blue.key)) == blue.record
 
 
 def test_a_rotated_key_and_its_successor_are_both_valid_during_the_overlap(
@@ -177,10 +177,10 @@ def test_a_rotated_key_and_its_successor_are_both_valid_during_the_overlap(
     assert new.key != old.key
     assert (new.record.tenant, new.record.label, new.record.act_as) == ("blue", "ci", "team-*")
     assert new.record.expires_ms is None
-    assert api_keys.lookup(old.key) is not None
+    assert api_keys.find(digest_of(old.key)) is not None
     advance_clock(redis_client, HOUR_MS)
-    assert api_keys.lookup(old.key) is None
-    assert api_keys.lookup(new.key) == new.record
+    assert api_keys.find(digest_of(old.key)) is None
+    assert api_keys.find(digest_of(new.key)) == new.record
 
 
 def test_a_successor_has_the_same_lifetime_as_its_predecessor(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
@@ -196,7 +196,7 @@ def test_an_overlap_never_extends_the_lifetime_of_the_old_key(api_keys: ApiKeys,
     old = api_keys.create("blue", label="ci", expires_in_ms=HOUR_MS)
     api_keys.rotate("ci", overlap_ms=24 * HOUR_MS)
     advance_clock(redis_client, HOUR_MS)
-    assert api_keys.lookup(old.key) is None
+    assert api_keys.find(digest_of(old.key)) is None
 
 
 def test_a_second_rotation_by_label_replaces_the_newest_key(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
@@ -207,8 +207,8 @@ def test_a_second_rotation_by_label_replaces_the_newest_key(api_keys: ApiKeys, r
     third = api_keys.rotate("ci", overlap_ms=0)
     assert second is not None
     assert third is not None
-    assert api_keys.lookup(second.key) is None
-    assert api_keys.lookup(third.key) == third.record
+    assert api_keys.find(digest_of(second.key)) is None
+    assert api_keys.find(digest_of(third.key)) == third.record
 
 
 def test_a_key_that_was_rotated_cannot_be_rotated_again(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
@@ -231,7 +231,7 @@ def test_unknown_fields_in_a_key_record_of_a_newer_version_are_ignored(
     new = api_keys.create("blue")
     record = json.loads(redis_client.hget(keys.keys(), new.record.digest) or "")
     redis_client.hset(keys.keys(), new.record.digest, json.dumps(record | {"hue": "azure", "digest": "0"}))
-    assert api_keys.lookup(new.key) == new.record
+    assert api_keys.find(digest_of(new.key)) == new.record
 
 
 def test_an_expired_or_unknown_key_cannot_be_rotated(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
@@ -247,16 +247,16 @@ def test_the_error_for_an_invalid_key_record_names_the_command_that_deletes_it(
     new = api_keys.create("blue")
     redis_client.hset(keys.keys(), new.record.digest, "not json")
     with pytest.raises(ConfigError, match=f"penstock redis HDEL penstock:keys {new.record.digest}"):
-        api_keys.lookup(new.key)
+        api_keys.find(digest_of(new.key))
 
 
 def test_the_bounds_of_a_key_are_set_changed_and_inherited_by_its_successor(api_keys: ApiKeys) -> None:
     new = api_keys.create("blue", label="ci", bounds=KeyBounds(rpm=5, max_waiting=2))
-    assert api_keys.lookup(new.key) == new.record
+    assert api_keys.find(digest_of(new.key)) == new.record
     changed = api_keys.bound("ci", {"rpm": None, "tpm": 100})
     assert changed is not None
     assert changed.bounds == KeyBounds(tpm=100, max_waiting=2)
-    assert api_keys.lookup(new.key) == changed
+    assert api_keys.find(digest_of(new.key)) == changed
     successor = api_keys.rotate("ci", overlap_ms=1_000)
     assert successor is not None
     assert successor.record.bounds == changed.bounds

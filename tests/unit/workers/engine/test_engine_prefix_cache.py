@@ -206,7 +206,7 @@ def test_a_failed_sequence_leaves_nothing_to_reuse(driven, backend):
     driven.engine.submit(replace(job, prompt=tokens))
     driven.run_until_idle()
     assert driven.ended["bad"].outcome == "failed"
-    assert driven.engine._table.kept == {}
+    assert driven.engine._table._prefixes.kept == {}
 
 
 def _texts(dice: random.Random) -> list[str]:
