@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule, run_state_machine_as_test
 
 from shared.jobs.job import ClaimRef
@@ -117,3 +117,24 @@ def test_exchanges_agree_with_the_reference_model(redis_client):
             max_examples=examples(25), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
+
+
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    rates=st.sampled_from([(0, 0, 0), *RATES]),
+    grouped=st.sampled_from([(), ("ann", "bob"), ("ann", "bob", "cyd")]),
+    slots=st.integers(1, 3),
+    early=st.lists(st.sampled_from(TENANTS), min_size=1, max_size=4),
+    late=st.lists(st.sampled_from(TENANTS), min_size=1, max_size=3),
+    ages_ms=st.lists(st.sampled_from([0, 0, 400]), min_size=1, max_size=3),
+    tokens=st.lists(st.integers(0, 30), min_size=1, max_size=4),
+)
+def test_the_exchanges_of_one_full_worker_agree_with_the_reference_model(
+    redis_client, rates, grouped, slots, early, late, ages_ms, tokens
+):
+    """A random walk rarely meets the rules of turns: a lead between two bounds beside jobs that are old enough."""
+    ContendMachine.client = redis_client
+    machine = ContendMachine()
+    machine.begin("tokens", 3, 1_000, rates, grouped)
+    machine.tenants_contend_for_a_worker("w3", slots, early, late, 5, 1_000, ages_ms, tokens)
+    machine.the_paused_jobs_agree()
