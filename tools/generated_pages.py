@@ -78,13 +78,17 @@ def keys_table() -> str:
 
 
 def sizes_table() -> str:
-    """Return the table of all scripts with the lines of code that the store gets of each, the longest first."""
+    """Return the table of all scripts with about how many lines of code the store gets of each, the longest first.
+
+    The numbers are rounded to fifty lines, so that few changes of a script change the page.
+    """
     lines = {name: scripts.load(name).source.splitlines() for name in scripts.names()}
     sizes = {
-        name: sum(bool(line.strip()) and not line.lstrip().startswith("--") for line in lines[name]) for name in lines
+        name: 50 * -(-sum(bool(line.strip()) and not line.lstrip().startswith("--") for line in lines[name]) // 50)
+        for name in lines
     }
     ordered = sorted(sizes, key=lambda name: (-sizes[name], name))
-    return _table(("script", "lines"), [(f"`{name}`", str(sizes[name])) for name in ordered])
+    return _table(("script", "at most lines"), [(f"`{name}`", str(sizes[name])) for name in ordered])
 
 
 def metrics_table(rows: Iterable[MetricSpec], title: str) -> str:

@@ -27,6 +27,8 @@ from shared.store.keys import model_slug
 
 #: Interval at which services are sampled, in ms.
 SAMPLE_MS = 200.0
+#: The credit of a newcomer, in mean jobs of its pool; the scripts have the same number.
+CREDIT_JOBS = 2
 
 
 @dataclass(frozen=True)
@@ -194,11 +196,11 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
 
 
 def _credit_wt(store: PenstockSystem, model: str) -> float:
-    """Return the credit of a newcomer: two mean jobs; with preemption at most what the pool computes in a quantum."""
+    """Return the credit of a newcomer; with preemption it is at most what the pool computes in a quantum."""
     record = keys.books(model_slug(model))
     mean_mwt, mu_wtps = (float(value or 0) for value in store.client.hmget(record, "mean_mwt", "mu_wtps"))
     most_mwt = mu_wtps * store.settings.quantum_ms if store.preempts and mu_wtps else math.inf
-    return min(2 * mean_mwt, most_mwt) / 1_000
+    return min(CREDIT_JOBS * mean_mwt, most_mwt) / 1_000
 
 
 def _set_policies(store: PenstockSystem, scenario: Scenario) -> None:

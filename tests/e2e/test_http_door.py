@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -292,6 +293,11 @@ def test_every_answer_has_the_given_request_id_or_a_new_one(client: FlaskClient)
 # The door's own documentation.
 
 
+def succeeds_with_a_body(operation: dict[str, Any]) -> bool:
+    """Return whether each successful response of an operation has a body that the document describes."""
+    return all(each.get("content") for status, each in operation["responses"].items() if status.startswith("2"))
+
+
 def test_openapi_lists_every_route_and_every_reference_resolves(client: FlaskClient) -> None:
     spec = client.get("/openapi.json").get_json()
     undocumented = {"/", "/favicon.ico", "/docs", "/docs/api-reference.js", "/docs/start.js", "/openapi.json"}
@@ -305,5 +311,8 @@ def test_openapi_lists_every_route_and_every_reference_resolves(client: FlaskCli
     known = {f"#/components/schemas/{name}" for name in spec["components"]["schemas"]}
     used = {piece.split('"')[0] for piece in text.split('"$ref": "')[1:]}
     assert used <= known
+    operations = [(path, one) for path, methods in spec["paths"].items() for one in methods.values()]
+    without_body = {path for path, one in operations if not succeeds_with_a_body(one)}
+    assert without_body == {"/metrics", "/metrics/fleet"}, "only these have Prometheus' text format"
     fields = spec["components"]["schemas"]["SubmitBody"]["properties"]
     assert {"prompt", "messages", "deadline_ms", "metadata"} <= set(fields)

@@ -173,7 +173,7 @@ def test_no_text_has_a_phrase_that_needs_a_second_reading():
         for path in searched()
         if not named(path).startswith(tuple(LEFT_OUT)) and (lines := phrases(path, path.read_text(encoding="utf-8")))
     }
-    assert found == {}
+    assert found == {}, "rewrite these with a subject and a verb, in the usual order; CONTRIBUTING.md says why"
 
 
 @pytest.mark.parametrize("sentence", [*PHRASES.values(), *PATTERNS.values(), *IN_PROSE.values()])

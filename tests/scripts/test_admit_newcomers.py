@@ -1,8 +1,14 @@
 """Tests of the service at which a newcomer starts: the pool's virtual time, less a known tenant's credit."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import bench.sim.fairness
+import shared
 from shared.store import keys
+from tests.support import model_turns
 from tests.support.builders import MODEL, a_job, admitted, heartbeat, pass_time, reconfigure
 
 
@@ -23,6 +29,13 @@ def starting_service_wt(store, tenant: str) -> int:
 def set_policy(store, tenant: str) -> None:
     store.client.hset(keys.tenant(tenant), "policy", "1")
     store.client.zadd(keys.tenants(), {tenant: 1})
+
+
+def test_the_model_and_the_simulation_give_the_credit_that_the_scripts_give():
+    code = (Path(shared.__file__).parent / "lua/lib/fairness/turns.lua").read_text()
+    (jobs, known_ms), *_ = re.findall(r"CREDIT_JOBS, CREDIT_AGE_MS = (\d+), (\d+)", code)
+    assert int(jobs) == model_turns.CREDIT_JOBS == bench.sim.fairness.CREDIT_JOBS
+    assert int(known_ms) == model_turns.KNOWN_MS
 
 
 def test_an_unknown_tenant_gets_no_credit(pool):

@@ -19,6 +19,7 @@ from tests.support.builders import (
     reconfigure,
     refused,
 )
+from tests.support.model_turns import CREDIT_JOBS
 
 TEAM = "@team"
 
@@ -165,13 +166,13 @@ def test_a_tenant_that_joins_a_group_keeps_its_service_and_the_group_is_not_char
     put(pool, "team", "x")
     assert pool.reconcile("x", MODEL, thorough=False) > 0
     assert find_breaches(pool.client) == []
-    # The group is new to the pool: it starts two mean jobs below the virtual time.
-    assert service_mwt(pool, TEAM) == int(pool.client.hget(keys.books(MODEL), "v")) - 2 * 90_000
+    # The group is new to the pool: it starts below the virtual time by its credit.
+    assert service_mwt(pool, TEAM) == int(pool.client.hget(keys.books(MODEL), "v")) - CREDIT_JOBS * 90_000
     assert service_mwt(pool, "x") < before
     queue(pool, 10, "a")
     order = turns(pool, 20)
     assert 8 <= order.count("y") <= 10, order
-    # `a`, which has a policy, also starts two mean jobs below its group's virtual time.
+    # `a`, which has a policy, also gets a credit in its group's virtual time.
     assert 0 <= order.count("a") - order.count("x") <= 2
 
 

@@ -15,8 +15,10 @@ from tests.support.model_records import ModelJob
 if TYPE_CHECKING:
     from tests.support.model import Model
 
+#: A known newcomer starts below the virtual time by this many mean jobs.
+CREDIT_JOBS = 2
 #: A tenant without a policy is known once its first job was admitted this long ago.
-_KNOWN_MS = 60_000
+KNOWN_MS = 60_000
 
 
 @dataclass
@@ -181,14 +183,14 @@ def charge_of(model: "Model", owner: str, cost_mwt: int) -> int:
 
 
 def newcomers_credit_mwt(model: "Model", owner: str, slug: str) -> int:
-    """Return by how much a newcomer starts below the virtual time: two mean jobs if it is known, else nothing.
+    """Return by how much a newcomer starts below the virtual time: by CREDIT_JOBS mean jobs if it is known.
 
     Where jobs are paused, it is at most what the pool computes in a quantum.
     """
     pool, first_ms = model.pools[slug], model.first_ms.get(owner, model.now_ms)
-    known = owner.startswith("@") or first_ms is None or model.now_ms - first_ms > _KNOWN_MS
+    known = owner.startswith("@") or first_ms is None or model.now_ms - first_ms > KNOWN_MS
     if not known or not model.full or model.fairness != "tokens":
         return 0
     pauses = model.preempts and model.now_ms - pool.can_pause_ms <= LIVE_MS
     most_mwt = math.floor(pool.rates.mu_wtps * model.quantum_ms) if pauses and pool.rates else math.inf
-    return int(min(2 * int(pool.mean_mwt or 0), most_mwt))
+    return int(min(CREDIT_JOBS * int(pool.mean_mwt or 0), most_mwt))

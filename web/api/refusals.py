@@ -63,10 +63,10 @@ _START_MESSAGES = {
     "predicted_start_ms": "the answer would not begin before the start deadline: its first token is predicted after "
     "{value} ms, and start_within_ms allows {max}"
 }
-#: The change that a client can make if even an idle system could not meet the deadline, by the limit.
+#: The ends of messages to jobs that can never be admitted as they are, by the limit: they say what to change.
 _WAYS_OUT = {
-    "predicted_ms": "name a longer deadline_ms or fewer max_tokens",
-    "predicted_start_ms": "name a longer start_within_ms or shorten the prompt",
+    "predicted_ms": ", not even on an idle system; name a longer deadline_ms or fewer max_tokens",
+    "predicted_start_ms": ", not even on an idle system; name a longer start_within_ms or shorten the prompt",
 }
 #: Advice to a client. All but the first forbid an automatic retry, although a new request may be admitted later.
 _RETRY = "retry in {wait}"
@@ -116,9 +116,7 @@ def to_yield(
     if _exceeds_whole_budget(refused):
         return _yield(status, reason, message, None, limits)
     if refused.hopeless:
-        way_out = _WAYS_OUT.get(refused.limit)
-        why = f", not even on an idle system; {way_out}" if way_out else ""
-        return _yield(status, reason, f"{message}{why}", None, limits)
+        return _yield(status, reason, message + _WAYS_OUT.get(refused.limit, ""), None, limits)
     hint_ms = refused.retry_hint_ms
     too_late = deadline is not None and deadline.passes_before(hint_ms, refused.answer_ms or 0)
     advice = _DEADLINE_PASSES if too_late else _TOO_LONG if refused.too_long else _RETRY

@@ -178,6 +178,14 @@ class FileDeleted(ResponseModel):
     deleted: Literal[True]
 
 
+class ResponseDeleted(ResponseModel):
+    """The answer to the deletion of a response."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
 class FileList(Page):
     """One page of files."""
 

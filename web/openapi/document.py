@@ -222,6 +222,7 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("get", "/v1/files"): compatible_models.FileList,
     ("get", "/v1/files/{file_id}"): compatible_models.File,
     ("delete", "/v1/files/{file_id}"): compatible_models.FileDeleted,
+    ("delete", "/v1/responses/{response_id}"): compatible_models.ResponseDeleted,
     ("post", "/v1/batches"): compatible_models.Batch,
     ("get", "/v1/batches"): compatible_models.BatchList,
     ("get", "/v1/batches/{batch_id}"): compatible_models.Batch,
