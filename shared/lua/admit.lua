@@ -178,7 +178,7 @@ if refusal then
   stats.count('refused|' .. label .. '|' .. refusal.reason)
   stats.observe('retry_hint', hint_ms)
   return { 'refused', refusal.reason, refusal.limit, refusal.value, refusal.max, seen.inflight, seen.max_inflight,
-    hint_ms, refusal.is_infeasible and 1 or 0, math.floor(verdict.compute_ms), is_capped and 1 or 0, retry_ms,
+    hint_ms, refusal.is_hopeless and 1 or 0, math.floor(verdict.compute_ms), is_capped and 1 or 0, retry_ms,
     window_ms, verdict.resets_ms or 0 }
 end
 

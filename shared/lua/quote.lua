@@ -80,5 +80,5 @@ end
 local hint_ms = verdict.hint_ms or math.floor(math.max(50, math.min(60000, refusal.base_ms)))
 return { 'quoted', seen.cost_mwt, spending.most_of(asked, seen), eta_ms, early_ms, late_ms, asked.step, '',
   refusal.reason, refusal.limit, refusal.value, refusal.max, seen.inflight, seen.max_inflight, hint_ms,
-  refusal.is_infeasible and 1 or 0, math.floor(verdict.compute_ms),
+  refusal.is_hopeless and 1 or 0, math.floor(verdict.compute_ms),
   (verdict.hint_ms or refusal.base_ms > 60000) and 1 or 0, 0, 0, verdict.resets_ms or 0 }

@@ -28,7 +28,7 @@ from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job
 from tests.support.compared_reads import read_compared
 from tests.support.model import Model
-from tests.support.model_admission import never_fits, verdict
+from tests.support.model_admission import is_hopeless, verdict
 from tests.support.model_books import Rate
 from tests.support.model_bytes import bytes_hint_ms, expire_jobs, inflight_bytes, jobs_of, periods
 from tests.support.model_places import live_places
@@ -200,7 +200,7 @@ class QueueMachine(RuleBasedStateMachine):
         if isinstance(answer, Refused):
             assert answer.reason.value == expected
             self.refusals[expected] += 1
-            assert answer.hopeless == (expected == "deadline_unmeetable" and never_fits(self.model.view(mine)))
+            assert answer.hopeless == (expected == "deadline_unmeetable" and is_hopeless(self.model.view(mine)))
             if expected == "tenant_bytes_full":
                 assert answer.retry_hint_ms == bytes_hint_ms(self.model.view(mine))
             return None

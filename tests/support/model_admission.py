@@ -302,7 +302,7 @@ def verdict(view: AdmissionView) -> str | None:
     return next((reason for check in (*ALWAYS, *predicting) if (reason := check(view))), None)
 
 
-def never_fits(view: AdmissionView) -> bool:
+def is_hopeless(view: AdmissionView) -> bool:
     """Return whether even an idle pool could not finish the job in time, so that a retry is useless."""
     job, rates = view.job, view.rates
     assert rates is not None

@@ -20,13 +20,13 @@ local function open_request(asked)
 end
 
 -- A check returns nil or a refusal: its `reason`; the name (`limit`), the `value` and the bound (`max`) of the quantity
--- that was checked; `base_ms`, the ms until a retry makes sense; and `is_infeasible` if even an empty system could not
+-- that was checked; `base_ms`, the ms until a retry makes sense; and `is_hopeless` if even an empty system could not
 -- meet the deadline.
 
 -- A private request is admitted only by pools that an operator has marked as local. No retry can change that.
 local function check_private(seen)
   if seen.is_private and not seen.is_local then
-    return { reason = 'no_suitable_pool', limit = 'private', value = 1, max = 0, base_ms = 0, is_infeasible = true }
+    return { reason = 'no_suitable_pool', limit = 'private', value = 1, max = 0, base_ms = 0, is_hopeless = true }
   end
 end
 
@@ -204,7 +204,7 @@ local function check_deadline(asked, seen, verdict)
   local ends_never = verdict.compute_ms > verdict.deadline_in_ms
   local starts_never = verdict.start_within_ms > 0 and prompt_ms > verdict.start_within_ms
   local refusal = { reason = 'deadline_unmeetable', base_ms = math.max(excess_ms, start_excess_ms),
-    is_infeasible = ends_never or starts_never }
+    is_hopeless = ends_never or starts_never }
   if excess_ms > 0 and (ends_never or not starts_never) then
     refusal.limit, refusal.value, refusal.max = 'predicted_ms', math.floor(ends_ms), math.floor(most)
     return refusal

@@ -83,7 +83,7 @@ local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = 
   tenant_bytes_full = true, budget_exhausted = true, no_suitable_pool = true }
 
 local function depends_on_load(refusal)
-  return not WITHOUT_APPOINTMENT[refusal.reason] and not refusal.is_infeasible
+  return not WITHOUT_APPOINTMENT[refusal.reason] and not refusal.is_hopeless
 end
 
 -- Whether a client that comes back after `hint_ms` can have its answer by the times that it named. The door asks

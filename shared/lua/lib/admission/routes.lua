@@ -17,7 +17,7 @@ local ASK_AGAIN_MS = 2000
 -- may meet it, nil for never.
 local function unsuitable(word, value, bound, in_ms)
   return { reason = 'no_suitable_pool', limit = word, value = math.floor(value), max = math.floor(bound),
-    base_ms = in_ms or 0, is_infeasible = not in_ms }
+    base_ms = in_ms or 0, is_hopeless = not in_ms }
 end
 
 -- Returns the ms until one of the windows is open, 0 if one is. A window is a list of two minutes of a day in UTC; the
@@ -87,8 +87,8 @@ end
 
 -- Whether the first refusal is more hopeful than the second: its client can come back, or can come back sooner.
 local function is_sooner(refusal, than)
-  local never, than_never = refusal.is_infeasible or false, than.is_infeasible or false
-  return not never and than_never or never == than_never and refusal.base_ms < than.base_ms
+  local is_hopeless, than_is = refusal.is_hopeless or false, than.is_hopeless or false
+  return not is_hopeless and than_is or is_hopeless == than_is and refusal.base_ms < than.base_ms
 end
 
 -- Returns the request as it is in the first pool that takes it, and the reason. Otherwise returns the request as it is

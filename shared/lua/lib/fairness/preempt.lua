@@ -150,13 +150,13 @@ local function opponents(job, has, tenant, wants)
   return has[2], wants[2]
 end
 
--- Whether the job of an entry gives its slot. First rule: the other has fewer slots than its share and would not have
--- more than this one afterwards, and does not lead in service. This rule is left out where slots often become free.
--- Second rule: the job has had its slot for a quantum, and its owner leads in service. If the other has nothing that
--- runs (`starts_first`), a smaller lead is enough, on one slot any: a newcomer enters with the service of the others,
--- so it would otherwise wait until they have got that lead, again for each job that comes when its last one has ended.
--- A job that would miss its deadline gives its slot only by the second rule, and only to one that its owner leads by
--- far: the work on it would be lost.
+-- Whether the job of an entry gives its slot. Rule 2 of docs/fairness.md: the other has fewer slots than its share and
+-- would not have more than this one afterwards, and does not lead in service. This rule is left out where slots often
+-- become free. Rule 3: the job has had its slot for a quantum, and its owner leads in service. If the other has nothing
+-- that runs (`starts_first`), a smaller lead is enough, on one slot any: a newcomer enters with the service of the
+-- others, so it would otherwise wait until they have got that lead, again for each job that comes when its last one has
+-- ended. A job that would miss its deadline gives its slot only by rule 3, and only to one that its owner leads by far:
+-- the work on it would be lost.
 local function gives_slot(seen, has, wants, entry, starts_first)
   local is_risky = entry.rank == 2
   if not seen.frees_slots and not is_risky and (has.slots - 1) * wants.weight > wants.slots * has.weight
