@@ -23,18 +23,18 @@ from web.gate.requests import BadFrame, read_request
 from web.http.api_errors import ApiError, error_response, field_errors, invalid_value
 from web.http.json_body import parse_json
 from web.openai.chat_messages import MAX_TOOLS
-from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_schema import ChatWithTools, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
 from web.openai.rerank_schema import RerankBody
-from web.openai.responses_schema import ResponsesBody
+from web.openai.responses_schema import ResponsesWithTools
 
 AIM_MS = 20
 SIZE = 1_048_576
 ROUTES: dict[str, type[Body]] = {
     "/v1/jobs": SubmitBody,
-    "/v1/chat/completions": ChatBody,
+    "/v1/chat/completions": ChatWithTools,
     "/v1/completions": CompletionBody,
-    "/v1/responses": ResponsesBody,
+    "/v1/responses": ResponsesWithTools,
     "/v1/messages": MessagesBody,
     "/v1/embeddings": EmbeddingsBody,
     "/v1/rerank": RerankBody,

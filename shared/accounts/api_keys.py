@@ -171,6 +171,8 @@ class ApiKeys(StoredKeys[KeyRecord]):
         known = {name: value for name, value in json.loads(raw).items() if name in KeyRecord.__dataclass_fields__}
         if known.get("bounds") is not None:
             known["bounds"] = KeyBounds(**known["bounds"])
+        known["created_ms"] = int(known["created_ms"])
+        known["expires_ms"] = None if known.get("expires_ms") is None else int(known["expires_ms"])
         return KeyRecord(**(known | {"digest": digest}))
 
     def _dump(self, one: KeyRecord) -> str:

@@ -99,7 +99,7 @@ local function restore_settings()
     local checked = stored and settings.checked_setting(ARGV[i], stored)
     local is_good = stored and (stored == 'auto' or checked == stored or checked and checked == tonumber(stored))
     if not is_good then
-      redis.call('HSET', k_config, ARGV[i], ARGV[i + 1])
+      settings.write_setting(ARGV[i], ARGV[i + 1])
       note_mend('setting', k_config .. ' ' .. ARGV[i])
       repair.note_repairs(1)
     end

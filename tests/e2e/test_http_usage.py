@@ -21,6 +21,7 @@ from tests.support.builders import a_job, admitted, an_ending, claim_one, heartb
 from tests.support.in_process import InProcess
 from web.app import create_app
 from web.openapi import response_models
+from web.runtime.shared_answer import UsageDays
 
 
 @pytest.fixture
@@ -124,6 +125,17 @@ def test_the_store_is_asked_once_for_a_past_day_and_once_a_second_for_today(stor
     clock.advance(1.1)
     assert sums(client, path, **{"X-Tenant": "blue"}) == [("blue", 2, 20, 40)]
     assert asked() - before == 7
+
+
+def test_a_tenant_that_polls_todays_usage_costs_no_other_tenant_its_past_days(store: Store) -> None:
+    clock, today = ManualClock(), UsageRecords(store.client).today()
+    days, past = UsageDays(store.client, clock), today - timedelta(days=5)
+    kept = days.read("blue", past, today)
+    for _ in range(3):
+        clock.advance(1.1)
+        days.read("red", today, today)
+    assert days.read("blue", past, today) is kept
+    assert len(days) == 2
 
 
 def test_the_command_prints_a_table_csv_or_json(store: Store, penstock: InProcess) -> None:

@@ -250,8 +250,8 @@ def test_a_job_keeps_its_slot_until_the_one_that_takes_it_has_been_prepared(flak
     ready = []
     starts = worker.claimer.starts
     monkeypatch.setattr("workers.duties.claims.job_starter._is_quick", lambda _payload: False)
-    monkeypatch.setattr(starts._preparation, "finished", lambda: [ready.pop()] if len(ready) == 2 else [])
-    monkeypatch.setattr(starts._preparation, "add", lambda job, spec: ready.append((job, spec)))
+    monkeypatch.setattr(starts.preparation, "finished", lambda: [ready.pop()] if len(ready) == 2 else [])
+    monkeypatch.setattr(starts.preparation, "add", lambda job, spec: ready.append((job, spec)))
     admit_job(flaky, "quiet", max_tokens=10)
     worker.job_loop.contest()
     worker.run_until(lambda: ready)

@@ -17,6 +17,7 @@ from tests.support.builders import (
     advance_clock,
     an_ending,
     claim_one,
+    hold_clock,
     reconfigure,
     refused,
     stat,
@@ -28,7 +29,8 @@ RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 
 @pytest.fixture
 def pool(store, settings):
-    """A pool with known rates and high bounds, in which jobs of the tenant `filler` take every slot."""
+    """A pool with known rates and high bounds. Jobs of the tenant `filler` take every slot, and time stands still."""
+    hold_clock(store)
     reconfigure(store, settings, max_inflight=1_000, max_queue_size=100)
     heartbeat(store)
     for _ in range(4):

@@ -15,6 +15,7 @@ from tests.support.builders import (
     claim,
     claim_one,
     heartbeat,
+    hold_clock,
     pass_time,
     reconfigure,
     view_of,
@@ -25,6 +26,7 @@ SLOTS = 64
 
 @pytest.fixture
 def pool(store):
+    hold_clock(store)
     heartbeat(store, "w1", slots=SLOTS)
     return store
 

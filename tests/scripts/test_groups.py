@@ -16,6 +16,7 @@ from tests.support.builders import (
     an_ending,
     claim_one,
     heartbeat,
+    hold_clock,
     reconfigure,
     refused,
 )
@@ -39,7 +40,8 @@ def set_group(store, group: str, **policy: int) -> None:
 
 @pytest.fixture
 def pool(store, settings):
-    """A pool of one worker; `a`, `b` and `c` are tenants of one group."""
+    """A pool of one worker, whose time stands still; `a`, `b` and `c` are tenants of one group."""
+    hold_clock(store)
     reconfigure(store, settings, max_queue_size=1_000, max_inflight=4_000, max_queue_tokens=10**9)
     heartbeat(store)
     set_group(store, "team")
@@ -104,6 +106,7 @@ def test_a_team_that_splits_into_200_tenants_gets_the_turns_of_one(pool):
 
 def test_the_tenants_of_a_group_have_one_first_job_and_one_share_when_they_all_start_at_once(store, settings):
     """The pool has 64 places. A quarter of them is kept for tenants with little queued work."""
+    hold_clock(store)
     reconfigure(store, settings, max_inflight=64, max_queue_size=1_000)
     store.renew(a_heartbeat(facts={"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 1}), [])
     set_group(store, "team")

@@ -18,6 +18,7 @@ from tests.support.builders import (
     an_ending,
     claim_one,
     heartbeat,
+    hold_clock,
     pass_time,
     refused,
     view_of,
@@ -206,6 +207,23 @@ def test_a_spoiled_setting_counts_as_its_default_until_the_next_sweep_restores_i
     heartbeat(store, "w1", claim_one(store).held)
     sweep(store)
     assert store.client.hget(keys.config(), "lease_ms") == b"2000"
+
+
+def test_a_lease_keeps_its_length_when_its_setting_was_spoiled_during_a_gap_of_heartbeats(store):
+    hold_clock(store)
+    store.configure(load({"PENSTOCK_LEASE_MS": "60000"}, None), take_over=True)
+    heartbeat(store)
+    admitted(store, a_job())
+    job = claim_one(store)
+    heartbeat(store, "w1", job.held)
+    advance_clock(store, 3_000)
+    heartbeat(store, "w1", job.held)
+    assert store.client.hexists(keys.config(), "hold_until_ms")
+    ends_ms = store.client.zscore(keys.leases(), job.id)
+    store.client.hset(keys.config(), "lease_ms", "abc")
+    sweep(store)
+    assert store.client.hget(keys.config(), "lease_ms") == b"60000"
+    assert store.client.zscore(keys.leases(), job.id) == ends_ms
 
 
 def test_what_was_moved_out_of_the_way_is_kept_for_a_week_and_announced_once(busy):

@@ -12,7 +12,7 @@ from web.api.request_schema import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, AnswerFi
 from web.api.response_format import check_keywords
 from web.http.api_errors import ApiError, invalid, quoted
 from web.openai.accepted_fields import present, shown, unsupported
-from web.openai.chat_schema import ChatBody
+from web.openai.chat_schema import ChatWithTools
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
 from web.openai.tools_schema import NAME, read_tools
 
@@ -282,7 +282,7 @@ class CountTokensBody(NotesIgnored, Body):
         self._choice()
         return self
 
-    def own_chat(self) -> ChatBody:
+    def own_chat(self) -> ChatWithTools:
         """Return the body as a chat that our own engine answers. Raises ApiError."""
         if self.messages.attachment:
             raise unsupported(self.messages.attachment, "the model reads text only, no images and documents")
@@ -293,7 +293,7 @@ class CountTokensBody(NotesIgnored, Body):
         if self.thinking is not None:
             # The variable that turns reasoning on and off in the templates of several families.
             chat["chat_template_kwargs"] = {"enable_thinking": self.thinking.type != "disabled"}
-        return validated(ChatBody, chat)
+        return validated(ChatWithTools, chat)
 
     def forwarded_chat(self) -> ForwardedBody:
         """Return the body as a chat that is passed on to an upstream. Raises ApiError.

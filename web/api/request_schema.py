@@ -176,8 +176,8 @@ class QueueFields(Body):
     deadline_ms: int | None = Field(
         None,
         ge=1,
-        description="the deadline in ms from now; the maximum is PENSTOCK_MAX_DEADLINE_MS; with OpenAI's package, set "
-        "it in extra_body",
+        description="the deadline in ms from now; the maximum is PENSTOCK_MAX_DEADLINE_MS. A package whose API has no "
+        "such field can send it among its extra fields, such as extra_body of OpenAI's",
     )
     start_within_ms: int | None = Field(
         None, ge=1, le=MAX_MS, description="the start deadline: when the first token is needed, in ms from now"

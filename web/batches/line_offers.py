@@ -25,7 +25,7 @@ from web.openai.accepted_fields import unsupported
 from web.openai.chat_answers import AnswerKind, answer_format, job_end_error
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.responses_answers import response_json
-from web.openai.responses_schema import ResponsesBody
+from web.openai.responses_schema import ResponsesWithTools
 from web.runtime.context import DoorContext
 
 #: For each endpoint, the kind of its answers.
@@ -239,7 +239,7 @@ def _request(
 def _response_request(context: DoorContext, caller: Caller, value: dict[str, Any], left_ms: int) -> GenerationRequest:
     """Return the request for a response, which is in the batch's file only. Raises ApiError."""
     with ExitStack() as held:
-        body = validated(ResponsesBody, with_referenced_items(context, caller.tenant, value, held))
+        body = validated(ResponsesWithTools, with_referenced_items(context, caller.tenant, value, held))
         if body.background:
             raise unsupported("background", "a line of a batch has no connection that it could outlive")
         deadline = _deadline(context, caller, body.deadline_ms, body.start_within_ms, left_ms)

@@ -126,7 +126,7 @@ def _follow(
             if not caught_up:
                 caught_up = yield from source.catch_up()
             event = None
-            if not has_ended(view) and not source.end_id:
+            if not has_ended(view):
                 until_refresh_s = refreshed_s + refresh_interval_s - context.clock.monotonic()
                 event = follower.next(min(check_interval_s, max(_MIN_WAIT_S, until_refresh_s)))
             if event is not None:
@@ -135,7 +135,7 @@ def _follow(
                 yield NothingNew()
             # Refresh on time even while events keep arriving, because the refresh is also the job's poll. When the job
             # has ended, refresh until JobEnded is yielded; `refresh` itself pauses while the store does not answer.
-            due = has_ended(view) or source.end_id or context.clock.monotonic() - refreshed_s >= refresh_interval_s
+            due = has_ended(view) or context.clock.monotonic() - refreshed_s >= refresh_interval_s
             if due and source.ended is None:
                 refreshed_s = context.clock.monotonic()
                 view = yield from source.refresh(text_from_result=after == "0")
@@ -176,8 +176,6 @@ class _ItemSource:
         self._yielded_text = False
         #: This event is never set. Waiting for it is a sleep during which other greenlets run.
         self._pause = threading.Event()
-        #: The id of the job's `ended` event; "" until that event arrives.
-        self.end_id = ""
         #: The job's last item; None until the job's end has been read.
         self.ended: JobEnded | None = None
 
@@ -192,7 +190,7 @@ class _ItemSource:
         return True
 
     def to_items(self, events: list[Event]) -> Iterator[StreamItem]:
-        """Yield the items for these events up to the `ended` event, whose own item comes from `refresh`."""
+        """Yield the items for these events; return after the `ended` event."""
         for event_id, fields in events:
             kind = fields.get("type")
             if kind == "started":
@@ -209,7 +207,7 @@ class _ItemSource:
             elif kind == "requeued":
                 yield JobRequeued(event_id)
             elif kind == "ended":
-                self.end_id = event_id
+                yield from self._end(event_id, self._read_ended())
                 return
 
     def refresh(self, *, text_from_result: bool) -> Generator[StreamItem, None, JobView]:
@@ -223,11 +221,25 @@ class _ItemSource:
             # Do not raise: the store may answer again before the job's deadline.
             self._pause.wait(CHECK_INTERVAL_S)
             return self._view
-        if not self.end_id:
-            if not has_ended(view) or not (yield from self.catch_up()):
-                return view
-            if text_from_result and view.text and not self._yielded_text and not self.end_id:
-                yield TextDelta("", view.text, view.usage.completion_tokens if view.usage else 0)
-        self.ended = JobEnded(self.end_id, view)
-        yield self.ended
+        if not has_ended(view) or not (yield from self.catch_up()) or self.ended is not None:
+            return view
+        if text_from_result and view.text and not self._yielded_text:
+            yield TextDelta("", view.text, view.usage.completion_tokens if view.usage else 0)
+        yield from self._end("", view)
         return view
+
+    def _read_ended(self) -> JobView:
+        """Return the job after its `ended` event, as soon as the store answers.
+
+        A client that disconnects meanwhile does not end this: the stream of a job that ended must reach its own end,
+        where a text that must not be kept is erased.
+        """
+        while True:
+            try:
+                return refresh_job(self._context, self._view)
+            except StoreUnavailable:
+                self._pause.wait(CHECK_INTERVAL_S)
+
+    def _end(self, event_id: str, view: JobView) -> Iterator[StreamItem]:
+        self.ended = JobEnded(event_id, view)
+        yield self.ended

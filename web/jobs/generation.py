@@ -16,10 +16,10 @@ from web.api.deadline import RequestDeadline
 from web.api.request_schema import SubmitBody, checks_of
 from web.http.api_errors import ApiError
 from web.openai.chat_answers import AnswerKind
-from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatBody, CompletionBody
+from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatWithTools, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
 from web.openai.forwarded_schema import ForwardedBody, read_forwarded
-from web.openai.responses_schema import ResponsesBody
+from web.openai.responses_schema import ResponsesWithTools
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
 
@@ -78,7 +78,7 @@ def native_request(body: SubmitBody, deadline: RequestDeadline, settings: QueueS
     return GenerationRequest(**named_fields(body) | converted)
 
 
-TextBody = ChatBody | CompletionBody | ForwardedBody
+TextBody = ChatWithTools | CompletionBody | ForwardedBody
 
 
 def text_request(
@@ -106,7 +106,7 @@ def text_request(
     return GenerationRequest(**named_fields(body) | converted)
 
 
-def response_request(context: DoorContext, body: ResponsesBody, deadline: RequestDeadline) -> GenerationRequest:
+def response_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
     """Return the request for a response, without the values of headers and the conversation before it."""
     converted = {
         "payload": body.payload(),
@@ -179,11 +179,11 @@ def _is_ours(value: dict[str, Any], kind: AnswerKind) -> bool:
     return True
 
 
-def _own_body(value: Any, kind: AnswerKind) -> ChatBody | CompletionBody:
-    return validated(ChatBody, value) if kind == "chat" else validated(CompletionBody, value)
+def _own_body(value: Any, kind: AnswerKind) -> ChatWithTools | CompletionBody:
+    return validated(ChatWithTools, value) if kind == "chat" else validated(CompletionBody, value)
 
 
-def _form(body: ChatBody | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:
+def _form(body: ChatWithTools | CompletionBody, payload: dict[str, Any]) -> dict[str, Any]:
     parts = {"parts": True} if "parts" in payload else {}
     return parts | candidate_form(body.candidates, choices=body.choices)
 

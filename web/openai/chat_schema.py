@@ -249,7 +249,7 @@ class OpenAIBody(OpenAISampling):
         return self.n
 
 
-class ChatBody(OpenAIBody):
+class ChatWithTools(OpenAIBody):
     """The body of `POST /v1/chat/completions`, in whose answer the model may call tools."""
 
     message_list = "messages"
@@ -271,13 +271,13 @@ class ChatBody(OpenAIBody):
     )
 
     @model_validator(mode="after")
-    def _require_logprobs(self) -> "ChatBody":
+    def _require_logprobs(self) -> "ChatWithTools":
         if self.top_logprobs and not self.logprobs:
             raise ValueError(f"top_logprobs={self.top_logprobs} requires logprobs to be true")
         return self
 
     @model_validator(mode="after")
-    def _check_choice(self) -> "ChatBody":
+    def _check_choice(self) -> "ChatWithTools":
         tool_fields(self.tools, self.tool_choice, self.parallel_tool_calls)
         return self
 

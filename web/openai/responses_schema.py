@@ -194,7 +194,7 @@ def _read_reasoning(value: Any) -> Any:
     return {name: given for name, given in value.items() if name in Reasoning.model_fields}
 
 
-class ResponsesBody(OpenAISampling):
+class ResponsesWithTools(OpenAISampling):
     """The body of `POST /v1/responses`: a request in which the answer may reason and call tools."""
 
     sizes = _SIZES
@@ -249,26 +249,26 @@ class ResponsesBody(OpenAISampling):
     callback_url: CallbackUrl | None = None
 
     @model_validator(mode="after")
-    def _require_include(self) -> "ResponsesBody":
+    def _require_include(self) -> "ResponsesWithTools":
         if self.top_logprobs and not self.include:
             raise ValueError(f"top_logprobs={self.top_logprobs} requires include to contain {LOGPROBS}")
         return self
 
     @model_validator(mode="after")
-    def _require_store(self) -> "ResponsesBody":
+    def _require_store(self) -> "ResponsesWithTools":
         if self.background and not self.store:
             raise ValueError("store=false is not valid with background=true, whose response is read later")
         return self
 
     @model_validator(mode="after")
-    def _check_callback(self) -> "ResponsesBody":
+    def _check_callback(self) -> "ResponsesWithTools":
         if self.callback_url is not None and not self.background:
             message = "callback_url is only valid with background=true: otherwise the answer itself tells the end"
             raise invalid_field("callback_url", message)
         return self
 
     @model_validator(mode="after")
-    def _check_choice(self) -> "ResponsesBody":
+    def _check_choice(self) -> "ResponsesWithTools":
         self.tool_fields()
         return self
 

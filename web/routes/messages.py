@@ -13,7 +13,7 @@ from web.anthropic.messages_schema import CountTokensBody, MessagesBody
 from web.api.job_json import route_headers
 from web.http.api_errors import ApiError
 from web.jobs.generation import GenerationRequest, text_request
-from web.openai.chat_schema import ChatBody
+from web.openai.chat_schema import ChatWithTools
 from web.openai.forwarded_schema import ForwardedBody
 from web.request.body import read_deadline
 from web.request.caller import current_caller
@@ -70,7 +70,7 @@ def count_tokens(body: CountTokensBody) -> Response:
     return name_ignored(context, body, response)
 
 
-def _chat(context: DoorContext, body: CountTokensBody) -> ChatBody | ForwardedBody:
+def _chat(context: DoorContext, body: CountTokensBody) -> ChatWithTools | ForwardedBody:
     """Return the body as a chat for the model that it names: for an upstream, or for our own engine.
 
     A route with other pools too is one of upstreams only for bodies that our own engine could not serve. Raises

@@ -15,7 +15,7 @@ from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
 from web.jobs.generation import GenerationRequest, embeddings_request, forwarded_of, text_request, vector_request
 from web.openai.chat_answers import AnswerKind, ChatStream, UsageChunks, answer_format
-from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_schema import ChatWithTools, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.forwarded_schema import ForwardedBody
 from web.openai.rerank_schema import RerankBody, rerank_json
@@ -66,14 +66,14 @@ def _forwarded_first(kind: AnswerKind) -> Callable[[Callable[..., Response]], Ca
 
 @bp.post("/v1/chat/completions")
 @_forwarded_first("chat")
-@bp.input(ChatBody, arg_name="body")
+@bp.input(ChatWithTools, arg_name="body")
 @bp.doc(
     responses={
         200: "A chat.completion, or its chunks as server-sent events",
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
     }
 )
-def chat(body: ChatBody) -> Response:
+def chat(body: ChatWithTools) -> Response:
     """Create a chat completion, plain or streaming.
 
     Closing the connection cancels the job. If the job does not succeed, the answer is an error with status 504 if the
@@ -99,7 +99,7 @@ def completions(body: CompletionBody) -> Response:
     return _serve(body, "completion")
 
 
-def _serve(body: ChatBody | CompletionBody | ForwardedBody, kind: AnswerKind) -> Response:
+def _serve(body: ChatWithTools | CompletionBody | ForwardedBody, kind: AnswerKind) -> Response:
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context.settings, caller.policy, body, "stream" if body.stream else "hold")
     generation = with_headers(text_request(context, body, kind, deadline), body.return_ticket)

@@ -28,7 +28,7 @@ from web.jobs.tenant_jobs import refresh_job
 from web.openai.accepted_fields import unsupported
 from web.openai.response_events import ResponseEvents
 from web.openai.responses_answers import PREFIX, is_response, response_json, status_of
-from web.openai.responses_schema import ResponsesBody, check_include
+from web.openai.responses_schema import ResponsesWithTools, check_include
 from web.request.body import (
     DoorRequest,
     oldest_first,
@@ -67,14 +67,14 @@ def _with_references(view: Callable[..., Response]) -> Callable[..., Response]:
 
 @bp.post("/v1/responses")
 @_with_references
-@bp.input(ResponsesBody, arg_name="body")
+@bp.input(ResponsesWithTools, arg_name="body")
 @bp.doc(
     responses={
         200: "The response, or its events as server-sent events",
         503: "A yield: the job was refused; retry after `retry_hint_ms`",
     }
 )
-def create(body: ResponsesBody) -> Response:
+def create(body: ResponsesWithTools) -> Response:
     """Create a response, plain, streaming or in the background.
 
     Without background, closing the connection cancels the job, and a job that does not succeed is answered with the
@@ -157,9 +157,9 @@ def input_items(response_id: str) -> Response:
 
 @bp.post("/v1/responses/input_tokens")
 @_with_references
-@bp.input(ResponsesBody, arg_name="body")
+@bp.input(ResponsesWithTools, arg_name="body")
 @bp.doc(responses={200: "The estimated number of tokens"})
-def input_tokens(body: ResponsesBody) -> Response:
+def input_tokens(body: ResponsesWithTools) -> Response:
     """Estimate the tokens of a response's prompt.
 
     The door has no tokenizer: it estimates the number from the length of the texts and from what the workers of the
@@ -204,7 +204,9 @@ def delete(response_id: str) -> Response:
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
-def _offer(context: DoorContext, caller: Caller, body: ResponsesBody, deadline: RequestDeadline) -> AdmittedJob | Yield:
+def _offer(
+    context: DoorContext, caller: Caller, body: ResponsesWithTools, deadline: RequestDeadline
+) -> AdmittedJob | Yield:
     """Offer the job of a response. Its conversation, which may be long, is not held while its client waits.
 
     Raises ApiError if the request repeats one whose response was deleted meanwhile.

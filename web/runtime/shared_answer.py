@@ -1,11 +1,11 @@
 """Answers that many requests of this process share for up to a second, and checks that are made seldom."""
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import date
-from functools import lru_cache
 from typing import Generic, TypeVar
 
 import redis
@@ -119,8 +119,12 @@ class UsageDays:
         self._usage, self._clock = UsageRecords(client), clock
         #: Held while the store is asked, so that one process never asks for two days at once.
         self._lock = threading.Lock()
-        # The period of the current day is a part of the key, so that its rows are read again.
-        self._read_kept = lru_cache(_MAX_KEPT)(lambda tenant, day, _period: self._usage.read_day(day, tenant))
+        #: The rows of each tenant and day and until when they are valid (monotonic, in s), those used last at the end.
+        self._kept: dict[tuple[str, date], tuple[list[UsageRow], float]] = {}
+
+    def __len__(self) -> int:
+        """Return how many answers are kept."""
+        return len(self._kept)
 
     def today(self) -> date:
         """Return the date of the store's time."""
@@ -129,7 +133,15 @@ class UsageDays:
     def read(self, tenant: str, day: date, today: date) -> list[UsageRow]:
         """Return the tenant's rows of a day. `today` is the day that the method of this name has returned."""
         with self._lock:
-            return self._read_kept(tenant, day, None if day < today else int(self._clock.monotonic() / MAX_AGE_S))
+            now_s = self._clock.monotonic()
+            rows, until_s = self._kept.pop((tenant, day), (None, now_s))
+            if rows is None or until_s <= now_s:
+                rows = self._usage.read_day(day, tenant)
+                until_s = math.inf if day < today else now_s + MAX_AGE_S
+            self._kept[tenant, day] = rows, until_s
+            if len(self._kept) > _MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+            return rows
 
     def read_all(self, day: date) -> list[UsageRow]:
         """Return the rows of all tenants of a day."""

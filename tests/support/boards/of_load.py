@@ -16,7 +16,7 @@ TENANTS = ("blue", "red")
 MONTHLY_TOKENS = 10**9
 #: The method of the requests for which a door calls a script.
 _METHODS = {"admit": "POST", "cancel": "DELETE", "touch": "GET"}
-#: The time that a ratio of shares covers, in seconds (web/runtime/fleet/shares.py).
+#: The time that a ratio of shares covers, in seconds (shared/views/shares.py).
 _SHARES_S = 300
 #: Less than the time between two looks of a door's process at the store (web/runtime/shared_answer.py).
 _SHORTEST_LOOK_S = 0.9

@@ -46,6 +46,17 @@ def test_the_store_contains_the_digest_of_a_key_and_not_the_key(api_keys: ApiKey
     assert set(redis_client.keys()) == {keys.keys().encode(), keys.admin_actions().encode()}
 
 
+@pytest.mark.parametrize("created", ["5", 5.5])
+def test_a_key_is_created_and_listed_beside_one_whose_time_another_program_has_written_in_another_form(
+    api_keys: ApiKeys, redis_client: redis.Redis, created: Any
+) -> None:
+    api_keys.create("blue")
+    spoiled = {"tenant": "red", "label": "x", "created_ms": created, "expires_ms": None}
+    redis_client.hset(keys.keys(), "ab" * 32, json.dumps(spoiled))
+    api_keys.create("green")
+    assert [one.tenant for one in api_keys.ls()[1]] == ["red", "blue", "green"]
+
+
 def test_every_new_key_is_different(api_keys: ApiKeys) -> None:
     made = {api_keys.create("blue").key for _ in range(20)}
     assert len(made) == 20

@@ -8,22 +8,22 @@ from pydantic import BaseModel, ValidationError
 
 from web.api.request_schema import SubmitBody
 from web.http.api_errors import ApiError
-from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_schema import ChatWithTools, CompletionBody
 from web.openai.embeddings_schema import EmbeddingsBody
 from web.openai.rerank_schema import RerankBody
-from web.openai.responses_schema import ResponsesBody
+from web.openai.responses_schema import ResponsesWithTools
 
 HI = [{"role": "user", "content": "hi"}]
 #: A small valid request for each body.
 SMALL: dict[type[BaseModel], dict[str, Any]] = {
     SubmitBody: {"prompt": "hi"},
-    ChatBody: {"messages": HI},
+    ChatWithTools: {"messages": HI},
     CompletionBody: {"prompt": "hi"},
-    ResponsesBody: {"input": "hi"},
+    ResponsesWithTools: {"input": "hi"},
     EmbeddingsBody: {"input": "hi"},
     RerankBody: {"query": "hi", "documents": ["ho"]},
 }
-GENERATING = (SubmitBody, ChatBody, CompletionBody, ResponsesBody)
+GENERATING = (SubmitBody, ChatWithTools, CompletionBody, ResponsesWithTools)
 
 
 def accepts(model: type[BaseModel], body: dict[str, Any]) -> tuple[bool, bool]:
@@ -79,10 +79,10 @@ def test_neither_accepts_an_invalid_field(model: type[BaseModel], fields: dict[s
         (SubmitBody, {"prompt": "a", "metadata": {"x": "y" * 513}}),
         (SubmitBody, {"prompt": "a", "user": "me"}),
         (SubmitBody, {"prompt": "a\0"}),
-        (ChatBody, {"messages": []}),
+        (ChatWithTools, {"messages": []}),
         (CompletionBody, {"prompt": ""}),
-        (ResponsesBody, {"input": ""}),
-        (ResponsesBody, {"input": []}),
+        (ResponsesWithTools, {"input": ""}),
+        (ResponsesWithTools, {"input": []}),
         (EmbeddingsBody, {"input": ""}),
         (EmbeddingsBody, {"input": []}),
         (EmbeddingsBody, {"input": [[]]}),
@@ -106,9 +106,9 @@ def test_neither_accepts_a_body_without_a_usable_prompt(model: type[BaseModel], 
     [
         (SubmitBody, {"messages": HI, "prompt": None}),
         (SubmitBody, {"prompt": "a", "stop": "x", "metadata": {"a": "b"}, "logit_bias": {"1": -100}}),
-        (ChatBody, {"messages": HI, "stop": ["x"], "structured_outputs": {"json": '{"type":"object"}'}}),
-        (ChatBody, {"messages": HI, "top_k": -1, "stream_options": {"continuous_usage_stats": True}}),
-        (ResponsesBody, {"input": HI}),
+        (ChatWithTools, {"messages": HI, "stop": ["x"], "structured_outputs": {"json": '{"type":"object"}'}}),
+        (ChatWithTools, {"messages": HI, "top_k": -1, "stream_options": {"continuous_usage_stats": True}}),
+        (ResponsesWithTools, {"input": HI}),
         (EmbeddingsBody, {"input": [1, 2, 3]}),
         (EmbeddingsBody, {"input": [[1, 2], "x"]}),
         (RerankBody, {"query": "hi", "documents": ["a", {"text": "b"}], "top_n": 3}),

@@ -6,13 +6,13 @@ import pytest
 from pydantic import ValidationError
 
 from web.http.api_errors import ApiError
-from web.openai.chat_schema import ChatBody, CompletionBody
+from web.openai.chat_schema import ChatWithTools, CompletionBody
 
 HI = [{"role": "user", "content": "hi"}]
 
 
-def chat(**body: Any) -> ChatBody:
-    return ChatBody.model_validate({"messages": HI} | body)
+def chat(**body: Any) -> ChatWithTools:
+    return ChatWithTools.model_validate({"messages": HI} | body)
 
 
 def error_of(**body: Any) -> ApiError:

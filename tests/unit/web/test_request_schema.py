@@ -10,8 +10,8 @@ from web.api.body import validated
 from web.api.request_schema import SubmitBody
 from web.http.api_errors import ApiError, FieldError, quoted
 from web.http.json_body import parse_json
-from web.openai.chat_schema import ChatBody
-from web.openai.responses_schema import ResponsesBody
+from web.openai.chat_schema import ChatWithTools
+from web.openai.responses_schema import ResponsesWithTools
 
 
 def errors_of(body: Any) -> list[FieldError]:
@@ -191,13 +191,15 @@ def test_a_response_format_has_the_field_of_its_type_and_no_other(value: Any) ->
     assert [param.partition(".")[0] for param in faults_of(response_format=value)] == ["response_format"]
 
 
-@pytest.mark.parametrize("read", [SubmitBody.model_validate, ChatBody.model_validate, ResponsesBody.model_validate])
+@pytest.mark.parametrize(
+    "read", [SubmitBody.model_validate, ChatWithTools.model_validate, ResponsesWithTools.model_validate]
+)
 def test_a_keyword_that_no_answer_can_be_held_to_is_unsupported(read: Any) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "array", "items": {"not": {"type": "null"}}}}}
     body: dict[str, Any] = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
-    if read == ResponsesBody.model_validate:
+    if read == ResponsesWithTools.model_validate:
         body = {"input": "hi", "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}}
-    elif read == ChatBody.model_validate:
+    elif read == ChatWithTools.model_validate:
         body["messages"] = [{"role": "user", "content": "hi"}]
     else:
         body["prompt"] = "hi"

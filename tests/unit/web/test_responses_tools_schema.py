@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from web.http.api_errors import ApiError, field_errors, invalid_value
 from web.openai.chat_messages import MAX_TOOLS
-from web.openai.responses_schema import ResponsesBody
+from web.openai.responses_schema import ResponsesWithTools
 
 HI = {"role": "user", "content": "hi"}
 
@@ -15,7 +15,7 @@ def a_call(number=0):
 
 
 def body(**fields):
-    return ResponsesBody.model_validate({"model": "m", "input": [HI]} | fields)
+    return ResponsesWithTools.model_validate({"model": "m", "input": [HI]} | fields)
 
 
 def messages_of(*items):

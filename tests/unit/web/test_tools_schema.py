@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from web.http.api_errors import ApiError
 from web.openai.chat_messages import MAX_TOOLS
-from web.openai.chat_schema import ChatBody
+from web.openai.chat_schema import ChatWithTools
 
 HI = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -25,7 +25,7 @@ def allowed(mode: str, *names: Any) -> dict[str, Any]:
 
 
 def payload(**body: Any) -> dict[str, Any]:
-    return ChatBody.model_validate({"messages": [HI]} | body).payload()
+    return ChatWithTools.model_validate({"messages": [HI]} | body).payload()
 
 
 @pytest.mark.parametrize(

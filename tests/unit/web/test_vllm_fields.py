@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from tests.support.cpu_time import cpu_time_below
 from web.http.api_errors import ApiError, field_errors
-from web.openai.chat_schema import ChatBody, CompletionBody
-from web.openai.responses_schema import ResponsesBody
+from web.openai.chat_schema import ChatWithTools, CompletionBody
+from web.openai.responses_schema import ResponsesWithTools
 
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer", "default": None}}}
@@ -16,7 +16,7 @@ SCHEMA = {"type": "object", "properties": {"x": {"type": "integer", "default": N
 
 def chat(**body: Any) -> dict[str, Any]:
     """Return the payload of a chat with these fields, without its random seed."""
-    return ChatBody.model_validate({"messages": HI, "seed": 1} | body).payload()
+    return ChatWithTools.model_validate({"messages": HI, "seed": 1} | body).payload()
 
 
 def fault_of(**body: Any) -> tuple[str, str]:
@@ -31,7 +31,7 @@ def fault_of(**body: Any) -> tuple[str, str]:
 
 
 def test_guidellms_request_is_accepted_as_it_is() -> None:
-    body = ChatBody.model_validate(
+    body = ChatWithTools.model_validate(
         {
             "model": "m",
             "stream": True,
@@ -57,7 +57,7 @@ def test_guidellms_request_is_accepted_as_it_is() -> None:
     ],
 )
 def test_running_token_counts_are_sent_only_beside_the_last_ones(options: dict[str, Any], chunks: str) -> None:
-    body = ChatBody.model_validate({"messages": HI, "stream_options": options})
+    body = ChatWithTools.model_validate({"messages": HI, "stream_options": options})
     assert body.stream_options is not None
     assert body.stream_options.usage_chunks == chunks
 
@@ -123,8 +123,8 @@ def test_a_format_in_vllms_words_is_held_to_on_every_route(
     assert chat(**given)["response_format"] == response_format
     for body in (
         CompletionBody.model_validate({"prompt": "hi"} | given),
-        ResponsesBody.model_validate({"input": "hi"} | given),
-        ChatBody.model_validate({"messages": HI, "response_format": {"type": "text"}} | given),
+        ResponsesWithTools.model_validate({"input": "hi"} | given),
+        ChatWithTools.model_validate({"messages": HI, "response_format": {"type": "text"}} | given),
     ):
         assert body.payload()["response_format"] == response_format
 

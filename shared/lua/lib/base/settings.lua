@@ -51,9 +51,14 @@ local function checked_setting(name, stored)
   return stored
 end
 
--- The settings that this script has read, by their names; false for one without a value. No script changes a setting
--- that it reads.
+-- The settings that this script has read, by their names; false for one without a value.
 local known_settings = {}
+
+-- Stores a setting, which the script then reads again.
+local function write_setting(name, value)
+  redis.call('HSET', k_config, name, value)
+  known_settings[name] = nil
+end
 
 -- Reads these settings in one command, and returns the settings that are known.
 local function read_settings(names)
