@@ -288,7 +288,7 @@ def a_claimed_batch(store: Store) -> tuple[Batches, ClaimedBatch]:
     return batches, mine
 
 
-@pytest.mark.parametrize("status", ENDED)
+@pytest.mark.parametrize("status", sorted(ENDED))
 def test_the_end_of_a_batch_is_to_be_told_once_whatever_it_is(store, webhooks, status):
     batches, mine = a_claimed_batch(store)
     batches.write(mine, BatchProgress(change=(BatchStatus.VALIDATING, BatchStatus.FINALIZING)), rest_ms=LEASE_MS)

@@ -1,5 +1,5 @@
 -- eta: predicts when an offered job has its first token and when it ends; learns from the waits of admitted jobs.
--- KEYS books order rq_job tenant
+-- KEYS books order tenant
 -- USES clock turns priority lengths tier slot_wait
 -- docs/fairness.md explains the formulas.
 
@@ -174,18 +174,21 @@ end
 
 -- Returns the prediction that a job's record keeps, or nil: the ms from its admission to the first token and to the
 -- bounds of the end, the ms that the formula gave for its wait, and its class.
-local function read_prediction(id)
-  local stored = redis.pcall('HGET', k_rq_job .. id, 'penstock_predicted')
-  local start_ms, early_ms, late_ms, formula_ms, class = string.match(type(stored) == 'string' and stored or '',
+local function prediction_of(job)
+  local start_ms, early_ms, late_ms, formula_ms, class = string.match(job.predicted,
     '^(%d+) (%d+) (%d+) (%d+) ([inhbls]%d?%d?)$')
   local prediction = { start_ms = number(start_ms), early_ms = number(early_ms), late_ms = number(late_ms),
     formula_ms = number(formula_ms), class = class }
   return prediction.start_ms and prediction.early_ms and prediction.late_ms and prediction.formula_ms and prediction
 end
 
--- Moves a learned factor by thousandths of its logarithm.
-local function learn_factor(slug, field, by)
-  local before = number(redis.call('HGET', k_books .. slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
+-- Returns a learned factor, in thousandths of its logarithm.
+local function read_factor(slug, field)
+  return number(redis.call('HGET', k_books .. slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
+end
+
+-- Moves a learned factor, whose value is `before`, by thousandths of its logarithm.
+local function learn_factor(slug, field, before, by)
   local after = math.max(-MAX_LEARNED, math.min(MAX_LEARNED, math.floor(before + by + 0.5)))
   if after ~= before then
     redis.call('HSET', k_books .. slug, field, after)
@@ -197,9 +200,9 @@ local function learn_wait(slug, prediction, waited_ms)
     return
   end
   local field = 'wait|' .. prediction.class
-  local learned = number(redis.call('HGET', k_books .. slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
+  local learned = read_factor(slug, field)
   local error = 1000 * math.log((waited_ms + WAIT_FLOOR_MS) / (prediction.formula_ms + WAIT_FLOOR_MS)) - learned
-  learn_factor(slug, field, math.max(-WAIT_STEP, math.min(WAIT_STEP, error / 5)))
+  learn_factor(slug, field, learned, math.max(-WAIT_STEP, math.min(WAIT_STEP, error / 5)))
 end
 
 -- Lowers the learned factor of a refused job, which would have been admitted without it. Only admitted jobs correct a
@@ -207,16 +210,18 @@ end
 local function relax_wait_factor(asked, verdict)
   local step = 20
   local field = 'wait|' .. verdict.learned_class
-  local learned = number(redis.call('HGET', k_books .. asked.slug, field), 0, -MAX_LEARNED, MAX_LEARNED)
-  learn_factor(asked.slug, field, -math.min(step, math.max(0, learned)))
+  local learned = read_factor(asked.slug, field)
+  learn_factor(asked.slug, field, learned, -math.min(step, math.max(0, learned)))
 end
 
 -- Learns from when a job ended, `ended_in_ms` after its admission.
 local function learn_end(slug, prediction, ended_in_ms)
-  learn_factor(slug, 'early|' .. prediction.class, ended_in_ms < prediction.early_ms and -0.9 * BOUND_STEP
-    or 0.1 * BOUND_STEP)
-  learn_factor(slug, 'late|' .. prediction.class, ended_in_ms > prediction.late_ms and 0.9 * BOUND_STEP
-    or -0.1 * BOUND_STEP)
+  local early, late = 'early|' .. prediction.class, 'late|' .. prediction.class
+  local learned = read_fields(k_books .. slug, { early, late })
+  learn_factor(slug, early, number(learned[early], 0, -MAX_LEARNED, MAX_LEARNED),
+    ended_in_ms < prediction.early_ms and -0.9 * BOUND_STEP or 0.1 * BOUND_STEP)
+  learn_factor(slug, late, number(learned[late], 0, -MAX_LEARNED, MAX_LEARNED),
+    ended_in_ms > prediction.late_ms and 0.9 * BOUND_STEP or -0.1 * BOUND_STEP)
 end
 
 -- If the full answer would be late but a short answer would not, predicts the end of the longest answer that still

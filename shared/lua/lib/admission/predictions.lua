@@ -13,7 +13,7 @@ local function judge_promise(job, ending, now_ms)
   end
   local is_kept = ending.outcome == 'succeeded' and now_ms <= job.deadline_ms
   stats.count('promises|' .. stats.label_of(job.tenant) .. '|' .. job.model .. '|' .. (is_kept and 'kept' or 'broken'))
-  local prediction = ending.outcome ~= 'failed' and eta.read_prediction(job.id)
+  local prediction = ending.outcome ~= 'failed' and eta.prediction_of(job)
   if prediction then
     -- A job that is stopped at its deadline ends there, however long that takes.
     eta.learn_end(job.slug, prediction, math.min(now_ms, job.deadline_ms) - job.admitted_ms)
@@ -31,7 +31,7 @@ local function judge_predictions(job, outcome, ttft_ms, now_ms)
   local fields = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_eta_ms' })
   local started_ms, eta_ms = number(fields.penstock_started_ms, nil, job.admitted_ms, now_ms),
     number(fields.penstock_eta_ms)
-  local prediction = eta.read_prediction(job.id)
+  local prediction = eta.prediction_of(job)
   if started_ms and prediction and ttft_ms >= 0 then
     local late_by_ms = started_ms + ttft_ms - job.admitted_ms - prediction.start_ms
     stats.observe('start_prediction_error|' .. side_of(late_by_ms), math.abs(late_by_ms))

@@ -11,9 +11,13 @@
 -- names the group in whose set a tenant's service counts; it is missing or empty for tenants without a group. The
 -- active sets and the batch sets (lib/fairness/priority.lua) have the same scores and the same virtual times.
 
+-- Returns a cost by a stored weight of an owner.
+local function weighted(cost_mwt, stored)
+  return math.floor(cost_mwt * 1000 / pool_record.weight_in(stored))
+end
+
 local function by_weight(owner, cost_mwt)
-  return math.floor(cost_mwt * 1000 / pool_record.weight_in(redis.call('HGET', k_tenant .. owner,
-    'policy_weight_milli')))
+  return weighted(cost_mwt, redis.call('HGET', k_tenant .. owner, 'policy_weight_milli'))
 end
 
 -- Returns the owner's name of the group that a policy names, or '' for none.
@@ -104,30 +108,29 @@ local function service_in(owner, slug, group, stored)
   return number(stored, nil, MIN_SERVICE_MWT) or restore_service(owner, slug, group)
 end
 
--- Adds `by_mwt` to the owner's service in a pool and, if the owner has queued jobs there, to its score.
-local function serve(owner, slug, by_mwt)
-  if by_mwt == 0 then
-    return
-  end
+-- Replaces an owner's charge for a running job, `charged_mwt` by the owner's weight, by that for `cost_mwt`: in its
+-- service in the pool and, if the owner has queued jobs there, in its score. Returns the new charge by the weight.
+local function charge_owner(owner, slug, cost_mwt, charged_mwt)
   local field = 's|' .. slug
-  local own = read_fields(k_tenant .. owner, { field, 'g|' .. slug })
+  local own = read_fields(k_tenant .. owner, { field, 'g|' .. slug, 'policy_weight_milli' })
+  local own_mwt = weighted(cost_mwt, own.policy_weight_milli)
+  if own_mwt == charged_mwt then
+    return own_mwt
+  end
   local group = set_of(owner, own['g|' .. slug])
-  local service = service_in(owner, slug, group, own[field]) + by_mwt
+  local service = service_in(owner, slug, group, own[field]) + own_mwt - charged_mwt
   redis.call('HSET', k_tenant .. owner, field, whole(service))
   if redis.call('ZADD', k_active .. slug .. group, 'XX', 'CH', whole(service), owner) == 0 then
     redis.call('ZADD', k_batch .. slug .. group, 'XX', whole(service), owner)
   end
+  return own_mwt
 end
 
 -- Replaces the charge of a running job by `cost_mwt`, for its tenant and for the group in which it was claimed, even if
 -- the tenant has left that group. The caller stores the job's new charges.
 local function charge(job, cost_mwt)
-  local own_mwt = by_weight(job.tenant, cost_mwt)
-  serve(job.tenant, job.slug, own_mwt - job.charged_mwt)
-  job.charged_mwt = own_mwt
+  job.charged_mwt = charge_owner(job.tenant, job.slug, cost_mwt, job.charged_mwt)
   if job.group ~= '' then
-    local group_mwt = by_weight(job.group, cost_mwt)
-    serve(job.group, job.slug, group_mwt - job.group_charged_mwt)
-    job.group_charged_mwt = group_mwt
+    job.group_charged_mwt = charge_owner(job.group, job.slug, cost_mwt, job.group_charged_mwt)
   end
 end

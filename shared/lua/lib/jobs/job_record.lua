@@ -32,7 +32,8 @@ local function read_job(id)
     'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens',
     'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms',
-    'penstock_refusals', 'penstock_pardons', 'penstock_company' })
+    'penstock_refusals', 'penstock_pardons', 'penstock_company', 'penstock_predicted', 'penstock_traceparent',
+    'penstock_key_label' })
   if not JOB_STATES[fields.penstock_state] or not fields.penstock_tenant or not fields.penstock_slug then
     return nil
   end
@@ -54,8 +55,9 @@ local function read_job(id)
     poll_grace_ms = integer('penstock_poll_grace_ms'), skips = integer('penstock_skips'),
     requeued_at_ms = integer('penstock_requeued_at_ms'), degrade = number(fields.penstock_degrade, -1),
     cut_tokens = integer('penstock_cut_tokens'), start_within_ms = integer('penstock_start_within_ms'),
-    key_id = fields.penstock_key_id
-    or '', group = string.match(fields.penstock_group or '', '^@[%w_-]+$') or '',
+    key_id = fields.penstock_key_id or '', key_label = fields.penstock_key_label or '',
+    traceparent = fields.penstock_traceparent or '', predicted = fields.penstock_predicted or '',
+    group = string.match(fields.penstock_group or '', '^@[%w_-]+$') or '',
     group_charged_mwt = integer('penstock_group_charged_mwt'), paused_since_ms = integer('penstock_paused_since_ms'),
     price = fields.penstock_price or '', kept_tokens = math.min(integer('penstock_kept_tokens'),
     integer('penstock_max_tokens')), candidates = number(fields.penstock_candidates, 1, 1, MAX_CANDIDATES),

@@ -6,13 +6,12 @@
 -- Returns the description of a claimed job for its worker: id, payload, attempt and so on. The answer's length is that
 -- after a cut.
 local function description_of(job, fingerprint)
-  local told = read_fields(k_rq_job .. job.id, { 'penstock_traceparent', 'penstock_key_label' })
   local start_in_ms = job.start_within_ms > 0 and math.max(0, job.admitted_ms + job.start_within_ms - now_ms) or -1
   local payload = redis.pcall('GET', k_payload .. job.id)
   return { job.id, type(payload) == 'string' and payload or '', job.attempts, job.deadline_ms - now_ms,
     start_in_ms, job.tenant, job.model, job.prompt_tokens, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens,
-    job.cancel, told.penstock_traceparent or '', job.ids or partial.read_ids(job.id, job.claim, fingerprint),
-    told.penstock_key_label or '', math.max(0, now_ms - math.max(job.admitted_ms, job.requeued_at_ms)) }
+    job.cancel, job.traceparent, job.ids or partial.read_ids(job.id, job.claim, fingerprint),
+    job.key_label, math.max(0, now_ms - math.max(job.admitted_ms, job.requeued_at_ms)) }
 end
 
 -- Returns the charge for a job when it is claimed, including the charge for its kept tokens.
@@ -47,7 +46,7 @@ local function lease_job(job, group, worker, claim_id, fingerprint, worker_pause
     stats.count('executed')
     stats.count('executed|' .. label .. '|' .. job.model)
     stats.observe('queue_wait|' .. label .. '|' .. job.model, now_ms - job.admitted_ms, job.id)
-    local prediction = eta.read_prediction(job.id)
+    local prediction = eta.prediction_of(job)
     if prediction then
       eta.learn_wait(job.slug, prediction, now_ms - job.admitted_ms)
     end

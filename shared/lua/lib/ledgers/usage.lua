@@ -1,5 +1,5 @@
 -- usage: counts the jobs that have ended, their tokens and the cost of these, by day, tenant, API key and model.
--- KEYS usage rq_job
+-- KEYS usage
 -- USES clock rq
 -- Each day (UTC by the store's clock) has a hash. A field of it is a series, `<tenant>|<label of the key>|<model>`,
 -- whose value has the numbers AMOUNTS, separated by spaces. The field `total` has their sums over all series of the
@@ -35,8 +35,7 @@ end
 -- Adds amounts, by their names, to the series of a job and to the day's total.
 local function add_usage(job, added)
   local key = k_usage .. today()
-  local label = redis.call('HGET', k_rq_job .. job.id, 'penstock_key_label') or ''
-  label = string.gsub(label, '[%%|]', { ['%'] = '%25', ['|'] = '%7C' })
+  local label = string.gsub(job.key_label, '[%%|]', { ['%'] = '%25', ['|'] = '%7C' })
   local series = job.tenant .. '|' .. label .. '|' .. job.model
   local held = read_fields(key, { series, TOTAL })
   if not held[series] and redis.call('HLEN', key) > MAX_SERIES then
