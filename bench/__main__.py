@@ -22,6 +22,7 @@ NAMES = (
     "structured",
     "tool_calls",
     "upstream",
+    "relay",
     "isolation",
     "gpu",
 )

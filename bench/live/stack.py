@@ -73,7 +73,7 @@ def penstock_up(environ: dict[str, str], port: int, engine: str = "llama", worke
 
 @contextmanager
 def served_process(
-    arguments: list[str], environ: dict[str, str], port: int, ready: str = "/health/ready"
+    arguments: list[str], environ: dict[str, str], port: int, ready: str = "/health/ready", cwd: Path | None = None
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a Python module with its arguments for the length of a block, which begins when `ready` answers."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -86,6 +86,7 @@ def served_process(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                cwd=cwd,
             )
         try:
             _wait(port, ready, process, log)
