@@ -6,6 +6,7 @@ from pathlib import Path
 
 NAMES = (
     "queue",
+    "compare",
     "engine",
     "door",
     "overload",

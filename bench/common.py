@@ -4,10 +4,12 @@ import gzip
 import json
 import os
 import platform
+import random
+import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -92,6 +94,13 @@ def timed(calls: int, call: Callable[[int], Any]) -> dict[str, float]:
     spans.sort()
     figures = {"calls": calls, "per_s": calls / total}
     return figures | {f"p{p}_us": spans[min(calls - 1, calls * p // 100)] * 1e6 for p in (50, 90, 99)}
+
+
+def ratio_with_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return the median over pairs of the second figure divided by the first, and its 95 % interval by bootstrap."""
+    ratios, draw = [after / before for before, after in pairs], random.Random(0)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(4_000))
+    return statistics.median(ratios), medians[100], medians[3_899]
 
 
 def print_rows(rows: dict[str, dict[str, float]]) -> None:
