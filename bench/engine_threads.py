@@ -126,6 +126,7 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
         prepare_threads=2,
         preempts=False,
         resume_tokens=settings.resume_tokens,
+        interval_s=settings.text_interval_ms / 1000,
         clock=RealClock(),
     )
     engine, duty = loop.engine, Duty(loop, lambda _name: None, loop.wake)
@@ -188,7 +189,7 @@ def main() -> None:
     settings = replace(
         load({}, None),
         device="cpu",
-        max_batch_size=_SLOTS,
+        max_interval_size=_SLOTS,
         n_ctx=256,
         kv_cells=256 * _SLOTS,
         threads=1,

@@ -134,7 +134,7 @@ def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
             for job in jobs:
                 answer = answers.setdefault(job.id, AnswerIds(job.token, "0123456789abcdef"))
                 ids[job.id] = answer.add([17, 70_000], tokens)
-        assert store.append(chunks, ids) == []
+        assert store.append(chunks, ids).lost == []
 
     def settle(i: int) -> None:
         store.settle(ending(held[i]), WORKER)

@@ -166,5 +166,6 @@ class ScriptedWorker:
 
     def _append(self, new: list[Appended]) -> None:
         chunks, ids = [one.chunk for one in new], {one.chunk[0].id: one.ids for one in new}
-        for job_id in self._faults.attempt("append", lambda: self._store.append(chunks, ids)) or []:
+        appended = self._faults.attempt("append", lambda: self._store.append(chunks, ids, asks=True))
+        for job_id in appended.lost if appended else []:
             self.running.pop(job_id, None)

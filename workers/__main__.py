@@ -136,6 +136,7 @@ def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
             prepare_threads=settings.prepare_threads,
             preempts=settings.preempts,
             resume_tokens=settings.resume_tokens,
+            interval_s=settings.text_interval_ms / 1000,
             clock=clock,
             traces=traces,
         )

@@ -124,6 +124,7 @@ class Supervisor:
             has_free_slot=lambda: self._claimer.has_free_slot,
             on_work=self._job_loop.look_for_work,
             on_contest=self._job_loop.contest,
+            on_follower=self._delivery.note_follower,
         )
 
     def _make_watchdog(self) -> Watchdog:
@@ -204,6 +205,8 @@ class Supervisor:
         grace_s = self._settings.drain_grace_ms / 1000
         log.info("worker.draining", signal=signal_name, held=len(self._claimed_jobs), grace_s=grace_s)
         self._claimer.closed = True
+        # Another worker continues the jobs that do not end in time, so their text must be in the store by then.
+        self._delivery.send_all_text()
         self._heartbeat.draining = True
         self._leases.wake()
         self._job_loop.wake.set()

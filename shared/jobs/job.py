@@ -131,6 +131,8 @@ class ClaimedJob:
     key_label: str = ""
     #: How long the job was queued before this claim, in ms: since its admission, or since it was last given back.
     waited_ms: int = 0
+    #: Whether somebody follows the text. None if the job's door is of a version that does not say.
+    is_followed: bool | None = None
 
     @property
     def held(self) -> ClaimRef:
@@ -277,6 +279,8 @@ class JobView:
     webhook: str = ""
     #: Whether the job may run only in pools that an operator has marked as local.
     private: bool = False
+    #: Whether the job's worker knows that somebody follows the text, or writes all of it at once in any case.
+    is_followed: bool = True
     #: See JobRequest.form.
     form: dict[str, Any] = field(default_factory=dict)
     #: The fields of its JobRequest that the job's JSON shows.

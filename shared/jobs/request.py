@@ -44,6 +44,9 @@ class JobRequest:
     traceparent: str = kept("")
     #: Whether the payload is kept as long as the result if the job succeeds, for requests that continue it.
     keeps_request: bool = kept(default=False)
+    #: 1 if a client follows the text from the beginning, 0 if the door tells the store when one begins to. Without it,
+    #: as in jobs of doors of earlier versions, the text counts as followed.
+    followed: int | None = kept(None)
     #: The client's own values. Admission counts their bytes.
     metadata: dict[str, str] = field(default_factory=dict, metadata={"shown": True})
     #: Small values that the route stores with the job and later reads from JobView.form; never a prompt or an answer.

@@ -12,9 +12,10 @@
 -- ANSWERS claimed
 --   claimed: a list with one list for each leased job: id, payload or '', attempt number, ms to the deadline, ms to the
 --   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent, packed ids of the
---   kept tokens or '', label of the client's API key, ms in the queue before this claim; ids of paused jobs to resume;
---   ids of jobs to pause; ids of jobs that the worker has lost, also of those that leave it for another worker; ms
---   until another call may pause a job, or -1 if nobody else wants the slots
+--   kept tokens or '', label of the client's API key, ms in the queue before this claim, 1 if somebody follows it, 0 if
+--   nobody does, '' if its door does not say; ids of paused jobs to resume; ids of jobs to pause; ids of
+--   jobs that the worker has lost, also of those that leave it for another worker; ms until another call may pause a
+--   job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker preempt
 -- USES worker_report company migrate giveback evict_paused service pausing

@@ -132,7 +132,15 @@ class WorkerSettings:
         32,
         "tokens",
         (2, 4_096),
-        "the most tokens of an answer that are computed again if the worker is killed; their ids are stored in time",
+        "the most tokens of an answer that are computed again if the worker is killed; their ids are stored in time; "
+        "of an answer that no client follows, the tokens of the last second",
+    )
+    text_interval_ms: int = number(
+        20,
+        "ms",
+        (0, 1_000),
+        "how often new text of the answers that clients follow is written, for all of them together; the first text of "
+        "an answer is written at once, and with 0 all text is",
     )
     paused_bytes: int = number(
         1 << 30,

@@ -102,6 +102,7 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
         answer=answer_ids.unpack(entry[11]),
         key_label=text(entry[12]),
         waited_ms=int(entry[13]),
+        is_followed={"1": True, "0": False}.get(text(entry[14])),
     )
 
 
@@ -168,6 +169,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         callback_url=field("callback_url"),
         webhook=field("webhook"),
         private=field("private") == "1",
+        is_followed=field("followed") != "0",
         form=json_object(field("form")),
         shown=shown_fields(record),
         extra=body,

@@ -141,7 +141,12 @@ webhook_due = Key("penstock:webhook_due:<tenant>", "zset", "a tenant's webhooks,
 webhook_turns = Key("penstock:webhook_turns", "zset", "tenants with webhooks, by when their turn is", "emptied")
 webhook_secrets = Key("penstock:webhook_secrets", "hash", "the tenants' secrets for signatures", "permanent")
 wake = Key("penstock:wake:<model>", "list", "doorbell of a pool, on which idle workers block; capped", "ttl")
-bell = Key("penstock:bell:<worker>", "list", "doorbell of a worker: jobs to cancel, signs to claim", "ttl")
+bell = Key(
+    "penstock:bell:<worker>",
+    "list",
+    "doorbell of a worker: jobs to cancel, jobs that are followed, signs to claim",
+    "ttl",
+)
 worker = Key("penstock:worker:<worker>", "hash", "slots, KV cells, rates, last heartbeat, last claim", "ttl")
 workers = Key("penstock:workers", "zset", "workers, ordered by last heartbeat", "emptied")
 live = Key("penstock:live", "zset", "workers whose parts are counted, ordered by last heartbeat", "emptied")

@@ -154,6 +154,16 @@ class Renewed:
     load_refusals: int = 0
 
 
+class Appended(NamedTuple):
+    """The result of an append: the ids of jobs that the worker has lost, and of those that are followed.
+
+    The latter are named only if they were asked for.
+    """
+
+    lost: list[str]
+    followed: list[str]
+
+
 @dataclass(frozen=True)
 class Rings:
     """The result of a worker's wait at its doorbells. All fields have their defaults if nothing rang in time."""
@@ -164,8 +174,9 @@ class Rings:
     left_a_job: bool = False
     #: Whether a job waits for a slot that another tenant's job has, so that a worker without a free slot has to claim.
     contested: bool = False
-    #: The ids of the worker's jobs to cancel.
+    #: The ids of the worker's jobs to cancel, and of those that somebody begins to follow.
     canceled: list[str] = field(default_factory=list)
+    followed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

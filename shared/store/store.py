@@ -20,6 +20,7 @@ from shared.store.redis_errors import raise_if_unavailable, store_faults
 from shared.store.replication import call_acknowledged
 from shared.store.replies import (
     Admitted,
+    Appended,
     CancelAnswer,
     ClaimReply,
     HeartbeatReport,
@@ -160,18 +161,28 @@ class Store(StoreReads):
         )
 
     def append(
-        self, chunks: Sequence[tuple[ClaimRef, str, int]], ids: Mapping[str, PackedIds] | None = None
-    ) -> list[str]:
-        """Append new text to the events of jobs. Return the ids of those jobs that the worker has lost.
+        self,
+        chunks: Sequence[tuple[ClaimRef, str, int]],
+        ids: Mapping[str, PackedIds] | None = None,
+        *,
+        repeated: bool = False,
+        asks: bool = False,
+    ) -> Appended:
+        """Append new text to the events of jobs.
 
         Each of `chunks` is (the claim, the new text or "", the number of tokens generated so far). `ids` maps a job's
-        id to the ids of its newest tokens. A job that is missing cannot be resumed.
+        id to the ids of its newest tokens. A job that is missing cannot be resumed. `repeated` is whether an earlier
+        call with these chunks was not answered. If `asks`, the answer names the followed ones of these jobs.
         """
         flat: list[str | bytes | int] = []
         for job, new_text, tokens in chunks:
             flat += [job.id, job.token, new_text, tokens, *(ids or {}).get(job.id, NOTHING)]
-        _, (lost,) = self._call("append", chunks=flat)
-        return [decode.text(job_id) for job_id in lost]
+        _, (lost, followed) = self._call("append", repeated=int(repeated), asks=int(asks), chunks=flat)
+        return Appended([decode.text(job_id) for job_id in lost], [decode.text(job_id) for job_id in followed])
+
+    def follow(self, job_id: str) -> bool:
+        """Tell the job's worker, or its next one, that somebody follows its text. Return False if it has ended."""
+        return self._call("follow", id=job_id)[0] == "noted"
 
     def settle(self, ending: Ending, worker: str) -> Settled:
         """End a job on behalf of `worker`, which holds its lease. A second settle has no effect.

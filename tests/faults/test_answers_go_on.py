@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shared.accounts.usage import UsageRecords, sum_by
 from shared.candidates import MAX_CANDIDATES, read_candidates
 from shared.clock import ManualClock
 from shared.jobs.job import JobView
@@ -19,6 +20,7 @@ from shared.store.store import Store
 from tests.support.answers import PARTIAL
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, heartbeat, pass_time, reconfigure, view_of
 from workers.demo import demo_model_path
+from workers.demo.vocabulary import EOS_ID
 from workers.duties.job_loop import JobLoop
 from workers.engine.loop import Engine
 from workers.engine.stats import EngineSettings
@@ -92,24 +94,28 @@ class Worker:
             self._clock.advance(0.01)
         raise AssertionError("100,000 steps were not enough")
 
-    def kill(self) -> None:
-        """End the worker, as kill -9 does: its jobs stay leased, and nothing that it had not sent is sent."""
+    def kill(self, most_lost: int = RESUME_TOKENS) -> None:
+        """End the worker, as kill -9 does: its jobs stay leased, and nothing that it had not sent is sent.
+
+        No job may lose more than `most_lost` tokens.
+        """
         held = self.loop.claimed_jobs.held()
         for sequence in self.engine._by_key.values():
             job_id = sequence.key.id
             kept = max(0, self._store.client.strlen(PARTIAL + job_id) - 16) // 4
             # Of tokens that are computed one by one again, the answer has those so far.
-            assert sequence.completion_tokens - kept <= RESUME_TOKENS
+            assert sequence.completion_tokens - kept <= most_lost
         self.engine.drop_all()
         pass_time(self._store, 16_500)
         assert self._store.reap().requeued == len(held)
 
 
-def offer(store: Store, request: dict[str, Any], prompt: str = "Once upon a time, a little fox") -> str:
+def offer(store: Store, request: dict[str, Any], *, length: int = LENGTH, **fields: Any) -> str:
     """Admit a job with this request; return its id."""
-    payload = {"prompt": prompt, "max_tokens": LENGTH} | request
+    payload = {"prompt": "Once upon a time, a little fox", "max_tokens": length} | request
     heartbeat(store, "live", slots=1, slots_busy=1)
-    return admitted(store, a_job(payload=payload, max_tokens=LENGTH * request.get("n", 1), deadline_ms=3_600_000))
+    job = a_job(payload=payload, max_tokens=length * request.get("n", 1), deadline_ms=3_600_000, **fields)
+    return admitted(store, job)
 
 
 def answer_of(store: Store, job_id: str) -> JobView:
@@ -264,3 +270,23 @@ def test_a_released_job_continues_elsewhere(run, store, backend):
     view = answer_of(store, job_id)
     assert_equal(view, alone)
     assert view.attempts == 1
+
+
+def test_an_answer_that_nobody_follows_loses_at_most_its_last_second(store, backend, settings):
+    """A step takes 10 ms. The tokens that are generated twice are charged once, and a late follower sees each once."""
+    reconfigure(store, settings, max_attempts=10)
+    job_id = offer(store, {"temperature": 0, "logit_bias": {str(EOS_ID): -100}}, length=400, followed=0)
+    for name, tokens in (("first", 70), ("second", 130)):
+        worker = Worker(store, backend, name)
+        worker.run_until(lambda w=worker, n=tokens: w.engine.stats.completion_tokens >= n)
+        worker.kill(most_lost=100)
+    other = Worker(store, backend, "other")
+    other.run_until(lambda: other.engine.stats.completion_tokens >= 60)
+    store.follow(job_id)
+    other.loop.delivery.note_follower(job_id)
+    other.run_until(lambda: store.client.zcard(keys.inflight()) == 0)
+    view = answer_of(store, job_id)
+    assert (view.attempts, view.usage.completion_tokens) == (3, 400)
+    records = UsageRecords(store.client)
+    (total,) = sum_by((), records.read([records.today()])).values()
+    assert (total.succeeded, total.completion_tokens) == (1, 400)

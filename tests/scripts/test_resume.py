@@ -209,7 +209,7 @@ def test_a_worker_that_lost_the_job_stores_no_ids(store):
     job = begun(store, 1, 2)
     give_back(store, job)
     a_start(store, "w2")
-    assert store.append([(job.held, "x", 3)], {job.id: Answer(store, job).ids.add([1, 2, 3], 3)}) == [job.id]
+    assert store.append([(job.held, "x", 3)], {job.id: Answer(store, job).ids.add([1, 2, 3], 3)}).lost == [job.id]
     pass_time(store, 16_500)
     store.reap()
     assert a_start(store, "w3").answer == (1, 2)

@@ -34,7 +34,7 @@ class Answer:
         self.tokens += len(ids)
         packed = self.ids.add(ids, self.tokens)
         if stored:
-            assert self._store.append([(self._held, text, self.tokens)], {self._held.id: packed}) == []
+            assert self._store.append([(self._held, text, self.tokens)], {self._held.id: packed}).lost == []
 
 
 def give_back(store: Store, job: ClaimedJob | ClaimRef, worker: str = "w1") -> None:

@@ -67,6 +67,7 @@ class OneWorker:
             prepare_threads=2,
             preempts=settings.preempts,
             resume_tokens=settings.resume_tokens,
+            interval_s=settings.text_interval_ms / 1000,
             clock=self.clock,
         )
         assert isinstance(self.job_loop.engine, Engine)

@@ -359,6 +359,7 @@ class Connection:
         generation = replace(
             generation,
             attempt=request.attempt,
+            followed=int(request.stream),
             traceparent=request.traceparent or "",
             return_ticket=request.return_ticket or generation.return_ticket,
         )

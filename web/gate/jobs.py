@@ -93,7 +93,12 @@ class ConnectionJobs:
 
     def _follow(self, job: GateJob) -> None:
         try:
-            for item in follow_job(self._context, job.view, stop=lambda: self._connection_over or job.use.ended):
+            for item in follow_job(
+                self._context,
+                job.view,
+                stop=lambda: self._connection_over or job.use.ended,
+                shows_text=job.stream,
+            ):
                 if isinstance(item, JobEnded):
                     self._end(job, final(job.ref, item.view))
                 elif job.stream and isinstance(item, JobStarted | TextDelta):

@@ -6,9 +6,12 @@ text and the end are read from the job's stored result.
 
 import threading
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from shared.candidates import CandidateReader
+import redis
+
+from shared.candidates import MAX_CANDIDATES, CandidateReader, read_candidates
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from web.api.candidates import n_candidates
@@ -99,24 +102,36 @@ def follow_job(
     after: str = "0",
     stop: Callable[[], bool],
     check_interval_s: float = CHECK_INTERVAL_S,
+    shows_text: bool = True,
 ) -> Iterator[StreamItem]:
     """Yield the items of the job's events after the stream id `after`, until the job has ended or `stop` returns True.
 
     The text of a job with several candidates is divided among them. `stop` is called every `check_interval_s` seconds.
+    Without `shows_text`, the text of a job that nobody else follows may come late, or with the end.
     While the store does not answer, this function waits for the store instead of raising StoreUnavailable. Raises
     ApiError if the store no longer has the job.
     """
     if n_candidates(view) == 1:
-        return _follow(context, view, "-".join(after.split("-")[:2]), stop, check_interval_s)
+        first_id = "-".join(after.split("-")[:2])
+        return _follow(context, view, first_id, stop, check_interval_s, shows_text=shows_text)
     # Which candidate a text belongs to is known only from the texts before it.
-    return _after(after, _by_candidate(_follow(context, view, "0", stop, check_interval_s)))
+    items = _follow(context, view, "0", stop, check_interval_s, shows_text=shows_text)
+    return _after(after, _by_candidate(items))
 
 
 def _follow(
-    context: DoorContext, view: JobView, after: str, stop: Callable[[], bool], check_interval_s: float
+    context: DoorContext,
+    view: JobView,
+    after: str,
+    stop: Callable[[], bool],
+    check_interval_s: float,
+    *,
+    shows_text: bool,
 ) -> Iterator[StreamItem]:
     with context.event_hub.follow(view.id, after) as follower:
-        source = _ItemSource(context, view, follower)
+        source = _ItemSource(context, view, follower, after)
+        if shows_text:
+            source.announce(view)
         refreshed_s = float("-inf") if has_ended(view) else context.clock.monotonic()
         caught_up = not follower.behind
         # A job with a poll grace is canceled unless it is polled often, and each refresh is a poll. All other jobs are
@@ -138,15 +153,19 @@ def _follow(
             due = has_ended(view) or context.clock.monotonic() - refreshed_s >= refresh_interval_s
             if due and source.ended is None:
                 refreshed_s = context.clock.monotonic()
-                view = yield from source.refresh(text_from_result=after == "0")
+                view = yield from source.refresh()
+                if shows_text:
+                    source.announce(view)
 
 
 def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
     """Yield the items of a job with several candidates, with an item for each candidate's part of a text."""
-    reader = CandidateReader()
+    reader, texts = CandidateReader(), [""] * MAX_CANDIDATES
     for item in items:
         if isinstance(item, TextDelta):
             deltas = reader.feed(item.text)
+            for delta in deltas:
+                texts[delta.index] += delta.text
             # The ends of candidates are counted like tokens in the events, but not in the result.
             tokens = item.tokens - reader.ended if item.event_id else item.tokens
             for number, delta in enumerate(deltas):
@@ -156,28 +175,85 @@ def _by_candidate(items: Iterator[StreamItem]) -> Iterator[StreamItem]:
                 yield TextDelta(event_id, delta.text, tokens, delta.index, delta.reason)
             continue
         if isinstance(item, JobStarted) and not item.resumed:
-            reader = CandidateReader()
+            reader, texts = CandidateReader(), [""] * MAX_CANDIDATES
+        elif isinstance(item, JobEnded):
+            yield from _rest_of_candidates(item.view, texts)
         yield item
 
 
+def _rest_of_candidates(view: JobView, texts: list[str]) -> Iterator[TextDelta]:
+    """Yield the texts of the result that no event had; `texts` are those that events had."""
+    tokens = view.usage.completion_tokens if view.usage else 0
+    for each in read_candidates(view.text or "", n_candidates(view)):
+        shown = texts[each.index]
+        if each.text != shown and each.text.startswith(shown):
+            yield TextDelta("", each.text[len(shown) :], tokens, each.index, each.reason)
+
+
 def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
-    """Yield the items that come after the stream id `after`: a client that has seen an event needs no stored result."""
+    """Yield the items that come after the stream id `after`.
+
+    Text without an id is what the events lack, up to the last one. If there are no events, the client may have had it.
+    """
+    if after == "0":
+        yield from items
+        return
+    has_events, rest = False, []
     for item in items:
-        if after == "0" or isinstance(item, NothingNew | JobEnded) or (item.event_id and later(item.event_id, after)):
+        event_id = "" if isinstance(item, NothingNew) else item.event_id
+        has_events |= bool(event_id)
+        if isinstance(item, TextDelta) and not event_id:
+            rest.append(item)
+        elif isinstance(item, JobEnded):
+            yield from rest if has_events and (not event_id or later(event_id, after)) else ()
             yield item
+        elif isinstance(item, NothingNew) or (event_id and later(event_id, after)):
+            yield item
+
+
+class _AttemptText:
+    """The texts of a job's events since its last start from the beginning, and the number of tokens at their end."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.tokens = 0
+
+    def add(self, fields: dict[str, str]) -> bool:
+        """Add an event with these fields. Return whether it has new text.
+
+        A worker whose append got no answer sends the same text again, with the same token count. Only text with a
+        higher count is new.
+        """
+        kind = fields.get("type")
+        if kind == "started" and fields.get("resumed") != "1":
+            self.texts, self.tokens = [], 0
+        if kind != "token" or int(fields.get("tokens", 0)) <= self.tokens:
+            return False
+        self.texts.append(fields.get("text", ""))
+        self.tokens = int(fields["tokens"])
+        return True
 
 
 class _ItemSource:
     """Converts events to items and yields each item once."""
 
-    def __init__(self, context: DoorContext, view: JobView, follower: Follower) -> None:
-        self._context, self._view, self._follower = context, view, follower
-        self._tokens = 0
-        self._yielded_text = False
+    def __init__(self, context: DoorContext, view: JobView, follower: Follower, after: str) -> None:
+        self._context, self._view, self._follower, self._after = context, view, follower, after
+        #: The texts of the events after `after`.
+        self._text = _AttemptText()
         #: This event is never set. Waiting for it is a sleep during which other greenlets run.
         self._pause = threading.Event()
         #: The job's last item; None until the job's end has been read.
         self.ended: JobEnded | None = None
+
+    def announce(self, view: JobView) -> None:
+        """Tell the job's worker that its text is followed, unless it knows.
+
+        If the store does not answer, this is done after the next read of the job.
+        """
+        if not view.is_followed and not has_ended(view):
+            with suppress(StoreUnavailable), self._context.metrics.time_script("follow"):
+                self._context.store.follow(view.id)
 
     def catch_up(self) -> Generator[StreamItem, None, bool]:
         """Yield the items of events that are in the store already; return False if the store did not answer."""
@@ -193,28 +269,21 @@ class _ItemSource:
         """Yield the items for these events; return after the `ended` event."""
         for event_id, fields in events:
             kind = fields.get("type")
+            is_new_text = self._text.add(fields)
             if kind == "started":
                 resumed = fields.get("resumed") == "1"
-                if not resumed:
-                    self._tokens = 0
+                self._after = self._after if resumed else "0"
                 yield JobStarted(event_id, int(fields.get("attempt", 1)), resumed)
-            elif kind == "token" and int(fields.get("tokens", 0)) > self._tokens:
-                # A worker whose append got no answer sends the same text again, with the same token count. This branch
-                # accepts only text with a higher count, so the repeated text is skipped.
-                self._tokens = int(fields["tokens"])
-                self._yielded_text = True
-                yield TextDelta(event_id, fields.get("text", ""), self._tokens)
+            elif is_new_text:
+                yield TextDelta(event_id, self._text.texts[-1], self._text.tokens)
             elif kind == "requeued":
                 yield JobRequeued(event_id)
             elif kind == "ended":
                 yield from self._end(event_id, self._read_ended())
                 return
 
-    def refresh(self, *, text_from_result: bool) -> Generator[StreamItem, None, JobView]:
-        """Read the job from the store and return it; if it has ended, also yield its remaining items.
-
-        With `text_from_result`, the text of the stored result is yielded if no event had any text.
-        """
+    def refresh(self) -> Generator[StreamItem, None, JobView]:
+        """Read the job from the store and return it; if it has ended, also yield its remaining items."""
         try:
             view = refresh_job(self._context, self._view)
         except StoreUnavailable:
@@ -223,10 +292,25 @@ class _ItemSource:
             return self._view
         if not has_ended(view) or not (yield from self.catch_up()) or self.ended is not None:
             return view
-        if text_from_result and view.text and not self._yielded_text:
-            yield TextDelta("", view.text, view.usage.completion_tokens if view.usage else 0)
         yield from self._end("", view)
         return view
+
+    def _text_before(self) -> str | None:
+        """Return the text that the client has had from an earlier stream: that of the events up to `after`.
+
+        Return None if the events are not there any more, or if the client has had the end.
+        """
+        if self._after == "0":
+            return ""
+        before, events = _AttemptText(), []
+        with suppress(StoreUnavailable, redis.ResponseError):
+            events = self._context.store.read_events({self._view.id: "0"}, block_ms=0).get(self._view.id, [])
+        kinds = set()
+        for event_id, fields in events:
+            if not later(event_id, self._after):
+                before.add(fields)
+                kinds.add(fields.get("type"))
+        return "".join(before.texts) if events and "ended" not in kinds else None
 
     def _read_ended(self) -> JobView:
         """Return the job after its `ended` event, as soon as the store answers.
@@ -241,5 +325,10 @@ class _ItemSource:
                 self._pause.wait(CHECK_INTERVAL_S)
 
     def _end(self, event_id: str, view: JobView) -> Iterator[StreamItem]:
+        """Yield the text of the result that no event had, and the end: nobody may have followed the job until now."""
+        before = self._text_before()
+        shown = (before or "") + "".join(self._text.texts)
+        if before is not None and view.text and view.text != shown and view.text.startswith(shown):
+            yield TextDelta("", view.text[len(shown) :], view.usage.completion_tokens if view.usage else 0)
         self.ended = JobEnded(event_id, view)
         yield self.ended

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from shared.candidates import candidates_in
 from shared.jobs.job import new_job_id
-from shared.jobs.request import JobRequest
+from shared.jobs.request import JobRequest, kept
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.queue import QueueSettings
 from web.api.body import body_digest, given_fields, validated
@@ -50,6 +50,7 @@ class GenerationRequest(JobRequest):
     supersede_key: str | None = None
     #: False if the client would rather be refused than receive a shortened answer.
     degrade: bool = True
+    followed: int | None = kept(0)
     #: Whether the prompt may be sent only to pools that are marked as local.
     private: bool = False
     #: The checks that move the job to a later pool of its route if one fails (web/api/request_schema.py).
@@ -120,6 +121,7 @@ def response_request(context: DoorContext, body: ResponsesWithTools, deadline: R
         "body_digest": body_digest({"responses": given_fields(body)}),
         "form": body.form(),
         "keeps_request": body.store,
+        "followed": int(body.stream),
     }
     return GenerationRequest(**named_fields(body) | converted)
 

@@ -194,6 +194,7 @@ def serve_owned(
 ) -> Response:
     """Offer the job of a request and return its answer; see `answer_owned`."""
     caller = current_caller()
+    generation = replace(generation, followed=int(to_format is not None))
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     return answer_owned(context, verdict, deadline, to_response, to_format)
 

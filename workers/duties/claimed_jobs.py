@@ -3,8 +3,12 @@
 Several threads share these jobs. The claimer adds jobs. The leases duty and the delivery remove lost jobs, the leases
 duty and the doorbell duty mark jobs as canceled, and the delivery removes jobs that ended or were released. A job is
 held under at most one claim. If this worker claims the same job again, the lease of the older claim was lost.
+
+A job counts as followed if a client reads its text while it is generated, or if nobody can say: doors of earlier
+versions do not. While such a door admits jobs, all jobs count as followed, because it may follow those of other doors.
 """
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,14 +21,36 @@ from shared.store.replies import Progress
 #: to prepare, so that equal jobs cost the same.
 _FREE_CPU_S = 0.002
 
-#: Maximum number of remembered cancels of jobs that this worker does not hold. Such a job has either ended, or its
-#: cancel arrived before the answer to its claim. A worker never waits for the answers to this many claims at once.
-_EARLY_CANCELS = 256
+#: Maximum number of remembered notices of one kind, about jobs that this worker does not hold. Such a job has either
+#: ended, or the notice arrived before the answer to its claim. A worker never waits for the answers to this many claims
+#: at once.
+_EARLY_NOTICES = 256
+#: How long after the claim of a job of an earlier version's door all jobs count as followed, in seconds.
+OLDER_DOOR_S = 600.0
+
+
+class _EarlyNotices:
+    """The ids of the newest jobs that a notice was about before the answer to their claims arrived."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, None] = {}
+
+    def add(self, job_id: str) -> None:
+        self._ids[job_id] = None
+        while len(self._ids) > _EARLY_NOTICES:
+            del self._ids[next(iter(self._ids))]
+
+    def take(self, job_id: str) -> bool:
+        """Return whether there was a notice about the job, and forget it."""
+        return self._ids.pop(job_id, False) is None
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
 
 @dataclass(eq=False)
 class HeldJob:
-    """One claimed job. `cancel_requested` is written only by a thread that holds the lock of ClaimedJobs."""
+    """One claimed job. `cancel_requested` and `is_followed` are written only under the lock of ClaimedJobs."""
 
     claimed: ClaimedJob
     #: Clock time just before the claim was sent.
@@ -32,6 +58,8 @@ class HeldJob:
     #: Clock time at which the engine had reported the job's end; None before. Only the delivery writes this field.
     ended_s: float | None = None
     cancel_requested: bool = False
+    #: Whether new text is sent to the store at once, because somebody may follow it.
+    is_followed: bool = True
     #: Whether the job's end was sent to the store. If so, only the answer to that call decides whether the job was
     #: lost. Only the delivery writes this field.
     settling: bool = False
@@ -84,7 +112,9 @@ class ClaimedJobs:
         """`on_add` is called with each job that is added, on the thread that adds it."""
         self._lock, self._on_add = threading.Lock(), on_add
         self._by_id: dict[str, HeldJob] = {}
-        self._early_cancels: dict[str, None] = {}
+        self._early_cancels, self._early_follows = _EarlyNotices(), _EarlyNotices()
+        #: Clock time until which all jobs that are claimed count as followed.
+        self._all_followed_until_s = -math.inf
 
     def add(self, claimed: Sequence[ClaimedJob], now_s: float) -> tuple[list[HeldJob], list[ClaimRef]]:
         """Add jobs that are not held yet. Return the added jobs, and the older claims that they replace."""
@@ -96,8 +126,9 @@ class ClaimedJobs:
                     continue
                 if older is not None:
                     replaced.append(older.claim)
-                canceled_early = self._early_cancels.pop(job.id, False) is None
-                held_job = HeldJob(job, now_s, cancel_requested=job.cancel_requested or canceled_early)
+                held_job = HeldJob(job, now_s)
+                held_job.cancel_requested = self._early_cancels.take(job.id) or job.cancel_requested
+                held_job.is_followed = self._early_follows.take(job.id) or self._may_be_followed(job, now_s)
                 self._by_id[job.id] = held_job
                 added.append(held_job)
         if self._on_add is not None:
@@ -130,10 +161,24 @@ class ClaimedJobs:
             if held_job is not None:
                 held_job.cancel_requested = True
                 return held_job.claim
-            self._early_cancels[job_id] = None
-            while len(self._early_cancels) > _EARLY_CANCELS:
-                del self._early_cancels[next(iter(self._early_cancels))]
+            self._early_cancels.add(job_id)
             return None
+
+    def note_follower(self, job_id: str) -> ClaimRef | None:
+        """Mark the job as followed. Return its claim, or None if the job is not held or is already marked."""
+        with self._lock:
+            held_job = self._by_id.get(job_id)
+            if held_job is None:
+                self._early_follows.add(job_id)
+            elif not held_job.is_followed:
+                held_job.is_followed = True
+                return held_job.claim
+            return None
+
+    def _may_be_followed(self, job: ClaimedJob, now_s: float) -> bool:
+        if job.is_followed is None:
+            self._all_followed_until_s = now_s + OLDER_DOOR_S
+        return job.is_followed is not False or now_s < self._all_followed_until_s
 
     def find(self, job_id: str) -> HeldJob | None:
         """Return the job with this id, under whatever claim it is held, or None."""
@@ -147,6 +192,9 @@ class ClaimedJobs:
     @property
     def paused(self) -> int:
         return sum(held_job.paused_since_s is not None for held_job in self.jobs())
+
+    def paused_claims(self) -> set[ClaimRef]:
+        return {held_job.claim for held_job in self.jobs() if held_job.paused_since_s is not None}
 
     @property
     def largest_paused(self) -> int:

@@ -16,7 +16,7 @@ from shared.jobs.answer_ids import PackedIds
 from shared.jobs.job import ClaimRef, Deferral, Ending, Usage
 from shared.jobs.outcomes import EndCode, Outcome
 from shared.log import get_logger
-from shared.store.replies import SettleAnswer, Settled
+from shared.store.replies import Appended, SettleAnswer, Settled
 from shared.store.store import Store
 from workers.answer_check import failed_check, may_escalate
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
@@ -47,7 +47,7 @@ class Delivery:
         drop: Callable[[ClaimRef], None],
         record_usage: Callable[[Usage], None],
         facts: Facts,
-        resume_tokens: int,
+        pacing: TextPacing,
         spans: JobSpans,
     ) -> None:
         """Create a delivery, which calls the functions `wake`, `drop` and `record_usage`.
@@ -60,9 +60,11 @@ class Delivery:
         self._worker = worker
         self._claimed_jobs = claimed_jobs
         self._clock, self._spans = clock, spans
-        self._pacing = TextPacing(facts.fingerprint, resume_tokens)
+        self._pacing = pacing
         #: Events that are not processed yet. The engine's thread appends events, and the passes remove them.
         self._inbox: deque[Event] = deque()
+        #: Claims of jobs that somebody has begun to follow. Any thread appends claims, and the passes remove them.
+        self._newly_followed: deque[ClaimRef] = deque()
         #: Ends of jobs to settle, in order of arrival. Only the passes use this queue.
         self._endings: deque[Ending] = deque()
         #: Jobs to release, and how they wait, by whether the attempt counts. Only the passes use these lists.
@@ -78,18 +80,39 @@ class Delivery:
         self._prefill_tps = facts.prefill_tps
 
     def emit(self, event: Event) -> None:
-        """Accept an event without blocking. A job's first text, many tokens and its end start a pass at once."""
+        """Accept an event without blocking.
+
+        A job's end starts a pass at once. So do its first text and many tokens, if somebody follows the job.
+        """
         self._inbox.append(event)
         if isinstance(event, Ended):
             self._text_started.discard(event.key)
             self._fresh_tokens.forget(event.key)
             self.wake()
             return
-        if self._fresh_tokens.add(event.key, len(event.tokens)) >= self._pacing.most_unsent:
-            self.wake()
+        is_due = self._pacing.interval_s == 0
+        if event.tokens and self._fresh_tokens.add(event.key, len(event.tokens)) >= self._pacing.most_unsent:
+            is_due = True
         if event.text and event.key not in self._text_started:
             self._text_started.add(event.key)
+            is_due = True
+        if is_due and self._is_sent_at_once(event.key):
             self.wake()
+
+    def _is_sent_at_once(self, claim: ClaimRef) -> bool:
+        held_job = self._claimed_jobs.get(claim)
+        return held_job is None or held_job.is_followed or _begins_at_once(held_job)
+
+    def note_follower(self, job_id: str) -> None:
+        """Send the job's text so far at once, and the rest as it comes. May be called from any thread."""
+        if (claim := self._claimed_jobs.note_follower(job_id)) is not None:
+            self._newly_followed.append(claim)
+            self.wake()
+
+    def send_all_text(self) -> None:
+        """Send all text from now on as if somebody followed it. May be called from any thread."""
+        self._pacing.sends_all = True
+        self.wake()
 
     def fail(self, held_job: HeldJob, code: EndCode, message: str, param: str = "") -> None:
         """End a job that was never submitted to the engine. `param` names the field of the request that is to blame.
@@ -125,9 +148,10 @@ class Delivery:
         if self._unsettled_usage:
             self._store.account(self._unsettled_usage, self._worker)
             self._unsettled_usage.clear()
-        return self._pacing.next_tick_s(self._clock.monotonic())
+        return self._pacing.next_due_s(self._clock.monotonic(), holds_jobs=len(self._claimed_jobs) > 0)
 
     def _process_inbox(self) -> None:
+        now_s = self._clock.monotonic()
         while self._inbox:
             event = self._inbox.popleft()
             held_job = self._claimed_jobs.get(event.key)
@@ -135,7 +159,7 @@ class Delivery:
                 held_job.generated = event.completion_tokens
                 held_job.grammar_cpu_s = event.grammar_cpu_s
                 if not may_escalate(held_job.claimed.payload):
-                    self._pacing.add(event, kept=held_job.claimed.answer)
+                    self._add_text(held_job, event, now_s)
             elif isinstance(event, Text):
                 self._pacing.forget(event.key)
             elif held_job is None or event.outcome == DROPPED:
@@ -153,6 +177,19 @@ class Delivery:
                 cpu_tokens = held_job.cpu_tokens(self._prefill_tps)
                 self._endings.append(ending_of(held_job, event, cpu_tokens))
 
+        # After the inbox: the text of a job must be known before its follower.
+        while self._newly_followed:
+            self._pacing.follow(self._newly_followed.popleft())
+
+    def _add_text(self, held_job: HeldJob, text: Text, now_s: float) -> None:
+        self._pacing.add(
+            text,
+            now_s,
+            kept=held_job.claimed.answer,
+            is_followed=held_job.is_followed,
+            begins_at_once=_begins_at_once(held_job),
+        )
+
     def _release_returned(self, *, failed: bool) -> None:
         returned = self._returned[failed]
         if returned:
@@ -168,30 +205,40 @@ class Delivery:
         If an earlier call was not answered, its chunks are sent again first, and newer text is sent in a second call.
         The loop makes both calls, because a job's end must not be written before its text.
         """
-        ending = {each.claim for each in self._endings} | {held_job.claim for held_job, _ in self._returned[False]}
-        while chunks := self._pacing.due(self._clock.monotonic(), ending):
+        ending = {each.claim for each in self._endings}
+        # The store may take a paused job back for another worker.
+        leaving = {held_job.claim for held_job, _ in self._returned[False]} | self._claimed_jobs.paused_claims()
+        while chunks := self._pacing.due(self._clock.monotonic(), ending, leaving):
             pairs = [(chunk, self._claimed_jobs.get(chunk.claim)) for chunk in chunks]
             texts = [(job.claim, chunk.text, chunk.completion_tokens) for chunk, job in pairs if job]
             ids = {job.claimed.id: chunk.ids for chunk, job in pairs if job and chunk.ids.ids}
-            for held, _, _ in texts:
-                failpoints.reach("before_first_token", held.id)
-            lost = set(self._append(texts, ids))
+            for held, text, _ in texts:
+                if text:
+                    failpoints.reach("before_first_token", held.id)
+            appended = self._append(texts, ids)
+            lost = set(appended.lost)
             for held in (held for held, _, _ in texts if held.id in lost):
                 self._drop_lost(held)
             self._pacing.sent(self._clock.monotonic())
+            for job_id in appended.followed:
+                if (claim := self._claimed_jobs.note_follower(job_id)) is not None:
+                    self._pacing.follow(claim)
 
-    def _append(self, texts: list[tuple[ClaimRef, str, int]], ids: dict[str, PackedIds]) -> list[str]:
-        """Append texts to the event streams and return the ids of lost jobs.
+    def _append(self, texts: list[tuple[ClaimRef, str, int]], ids: dict[str, PackedIds]) -> Appended:
+        """Append texts to the event streams.
 
         If the streams cannot be written, clients that follow them miss the text, but the jobs continue.
         """
+        if not texts:
+            return Appended([], [])
+        is_repeat, asks = self._pacing.is_repeat, self._pacing.has_unfollowed
         try:
-            return self._store.append(texts, ids) if texts else []
+            return self._store.append(texts, ids, repeated=is_repeat, asks=asks)
         except StoreUnavailable:
             raise
         except Exception:  # another program has changed a stream's key; the job's result will still contain the text
             log.exception("stream.fault", jobs=[held.id for held, _, _ in texts])
-            return []
+            return Appended([], [])
 
     def _settle_batch(self) -> None:
         """Settle the oldest entries of `_endings` in one round trip. Remove them only after the store has answered."""
@@ -281,3 +328,8 @@ class Delivery:
             worker=self._worker,
             traceparent=job.traceparent,
         )
+
+
+def _begins_at_once(held_job: HeldJob) -> bool:
+    """Return whether the first text is stored even if nobody follows it: it shows that the job has begun in time."""
+    return held_job.claimed.start_in_ms is not None

@@ -1,4 +1,4 @@
-"""Waits at the store's two doorbells: the pool's, which rings for new jobs, and this worker's, which rings for cancels.
+"""Waits at the store's two doorbells: the pool's rings for new jobs, and this worker's for cancels and followers.
 
 A ring of the pool's doorbell reaches only one worker, so it must reach a worker that has a free slot. A worker without
 a free slot forwards the ring, and stops waiting at the pool's doorbell until its job loop finds a free slot.
@@ -55,12 +55,14 @@ class Doorbell:
     on_work: Callable[[], None]
     #: Called when a job may be waiting for a slot that another tenant's job has.
     on_contest: Callable[[], None]
+    #: Called with the id of a job that somebody begins to follow.
+    on_follower: Callable[[str], None]
 
     def one_pass(self) -> float:
         """Wait until a doorbell rings, for up to `WAIT_S` seconds, and act on the ring.
 
-        If the worker's doorbell rang, cancel the jobs whose ids it delivered. If the pool's doorbell rang, call
-        `on_work` if this worker has a free slot; otherwise forward the ring to another worker.
+        If the worker's doorbell rang, cancel the jobs and note the followers that it names. If the pool's doorbell
+        rang, call `on_work` if this worker has a free slot; otherwise forward the ring to another worker.
 
         Return 0, so that the next pass runs at once. Raises StoreUnavailable.
         """
@@ -72,6 +74,8 @@ class Doorbell:
         for job_id in rings.canceled:
             if (claim := self.claimed_jobs.request_cancel(job_id)) is not None:
                 self.engine.cancel(claim)
+        for job_id in rings.followed:
+            self.on_follower(job_id)
         if rings.contested:
             self.on_contest()
         # A job that was left to this worker can wait for its next free slot: all other workers left it, too.

@@ -19,6 +19,7 @@ from workers.duties.claims.preparation import Preparation
 from workers.duties.delivery import Delivery
 from workers.duties.doorbell import PoolSubscription
 from workers.duties.job_spans import JobSpans
+from workers.duties.text_pacing import TextPacing
 from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
 from workers.job_engine import JobEngine
@@ -53,6 +54,7 @@ class JobLoop:
         preempts: bool,
         resume_tokens: int,
         clock: Clock,
+        interval_s: float = 0.0,
         traces: Traces | None = None,
     ) -> None:
         self._clock = clock
@@ -72,7 +74,7 @@ class JobLoop:
             drop=partial(engine.cancel, drop=True),
             record_usage=self.throughput.record_usage,
             facts=engine.facts,
-            resume_tokens=resume_tokens,
+            pacing=TextPacing(engine.facts.fingerprint, resume_tokens, interval_s),
             spans=spans,
         )
         self.claimer = Claimer(

@@ -33,7 +33,7 @@ local function read_job(id)
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens',
     'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms',
     'penstock_refusals', 'penstock_pardons', 'penstock_company', 'penstock_predicted', 'penstock_traceparent',
-    'penstock_key_label' })
+    'penstock_key_label', 'penstock_followed' })
   if not JOB_STATES[fields.penstock_state] or not fields.penstock_tenant or not fields.penstock_slug then
     return nil
   end
@@ -63,6 +63,7 @@ local function read_job(id)
     integer('penstock_max_tokens')), candidates = number(fields.penstock_candidates, 1, 1, MAX_CANDIDATES),
     is_private = fields.penstock_private == '1', priority = priority.priority_in(fields.penstock_priority),
     budget = fields.penstock_budget or '', wait_until_ms = integer('penstock_wait_until_ms'),
+    followed = fields.penstock_followed or '',
     refusals = integer('penstock_refusals'), wanted_ms = wanted_until(integer('penstock_deadline_ms'),
     integer('penstock_admitted_ms'), integer('penstock_start_within_ms')) }
 end

@@ -11,7 +11,7 @@ local function description_of(job, fingerprint)
   return { job.id, type(payload) == 'string' and payload or '', job.attempts, job.deadline_ms - now_ms,
     start_in_ms, job.tenant, job.model, job.prompt_tokens, job.cut_tokens > 0 and job.cut_tokens or job.max_tokens,
     job.cancel, job.traceparent, job.ids or partial.read_ids(job.id, job.claim, fingerprint),
-    job.key_label, math.max(0, now_ms - math.max(job.admitted_ms, job.requeued_at_ms)) }
+    job.key_label, math.max(0, now_ms - math.max(job.admitted_ms, job.requeued_at_ms)), job.followed }
 end
 
 -- Returns the charge for a job when it is claimed, including the charge for its kept tokens.

@@ -1,0 +1,96 @@
+"""How a door tells workers which jobs are followed, and streams of jobs that nobody followed from the beginning."""
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
+from tests.e2e.test_http_events import read_all
+from tests.support.builders import view_of
+from tests.support.door import a_door, admitted_job, post_response, run_next, serve, settle, submit, worker
+
+
+@pytest.fixture
+def client(store: Store, settings: Settings) -> FlaskClient:
+    serve(store)
+    return a_door(store, settings)
+
+
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 20}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_only_requests_that_stream_are_followed_from_their_admission_on(client, store, path, stream):
+    body = {"/v1/completions": {"prompt": "hello"}, "/v1/responses": {"input": "hello"}}.get(path, CHAT)
+    found = []
+
+    def act(held):
+        found.append((view_of(store, held.id).is_followed, store.client.exists(keys.bell("w1"))))
+        settle(store, held)
+
+    with worker(store, act):
+        response = client.post(path, json={"model": "m", "stream": stream} | body)
+        assert response.status_code == 200, response.text
+    assert found == [(stream, 0)]
+
+
+def test_a_background_response_is_followed_if_it_is_streamed(client, store):
+    post_response(client, background=True)
+    assert not view_of(store, run_next(store).id).is_followed
+
+
+def test_whoever_polls_or_waits_does_not_follow_because_no_text_is_shown_before_the_end(client, store):
+    job = admitted_job(submit(client, "/v1/jobs?wait_ms=10"))
+    held = run_next(store)
+    store.append([(held, "some ", 1)])
+    assert client.get(f"/v1/jobs/{job['id']}?wait_ms=10").get_json()["text"] is None
+    assert not view_of(store, job["id"]).is_followed
+
+
+def test_a_reader_of_a_running_job_is_announced_to_its_worker(client, store):
+    job = admitted_job(submit(client))
+    held = run_next(store)
+
+    def act() -> None:
+        rings = store.wait_for_work("w1", "", timeout_s=5)
+        assert rings.followed == [job["id"]]
+        store.append([(held, "some words", 20)])
+        settle(store, held)
+
+    stream = client.get(f"/v1/jobs/{job['id']}/events", buffered=False).iter_encoded()
+    next(stream), next(stream), next(stream)
+    act()
+    assert b'"text":"some words"' in b"".join(stream)
+
+
+def tokens(client: FlaskClient, job_id: str, last: str | None = None) -> list[tuple[str, bool]]:
+    """Return the texts of the job's stream, and whether they have ids. Its last event is the end."""
+    *events, ended = read_all(client, job_id, last)
+    assert ended.kind == "ended"
+    return [(event.data["text"], bool(event.id)) for event in events if event.kind == "token"]
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_stream_ends_with_the_text_of_the_result_that_its_events_lack(client, store, n):
+    """The worker has written the beginning, and the job has ended before anybody followed it."""
+    job = admitted_job(submit(client, n=n) if n > 1 else submit(client))
+    held = run_next(store)
+    store.append([(held, "some ", 1)])
+    settle(store, held)
+    assert tokens(client, job["id"]) == [("some ", True), ("words", False)]
+    started, text, ended = (event.id for event in read_all(client, job["id"]) if event.id)
+    assert tokens(client, job["id"], started) == [("some ", True), ("words", False)]
+    assert tokens(client, job["id"], text) == [("words", False)]
+    assert tokens(client, job["id"], ended) == []
+
+
+def test_a_job_without_any_event_of_text_streams_its_result(client, store):
+    job = admitted_job(submit(client))
+    settle(store, run_next(store))
+    assert tokens(client, job["id"]) == [("some words", False)]
+    (started, _) = (event.id for event in read_all(client, job["id"]) if event.id)
+    assert tokens(client, job["id"], started) == [("some words", False)]
