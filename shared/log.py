@@ -5,6 +5,7 @@ By default, lines are text on a terminal and JSON elsewhere. Modules call `log =
 lines are written to stderr; the output of commands is written to stdout.
 """
 
+import json
 import logging
 import os
 import sys
@@ -24,7 +25,24 @@ del sys.modules["rich"]
 if _RICH is not None:
     sys.modules["rich"] = _RICH
 
-get_logger = structlog.get_logger
+
+class _CurrentLogger:
+    """The logger of the newest configuration, looked up once: structlog would make one for each line."""
+
+    #: None until `configure` is called.
+    bound: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bound or structlog.get_logger(), name)
+
+
+_CURRENT = _CurrentLogger()
+
+
+def get_logger() -> Any:
+    """Return the logger, which may be kept: `configure` changes what it does."""
+    return _CURRENT
+
 
 #: Fields that may hold a prompt or an answer. In the log, only the length of such a value is written.
 TEXT_FIELDS = frozenset({"prompt", "messages", "text", "answer", "content", "payload", "body", "result", "delta"})
@@ -54,15 +72,14 @@ def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> Non
     else:
         processors.append(structlog.processors.format_exc_info)
         processors.append(_event_first)
-        render = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+        render = _render_json
     structlog.configure(
         processors=[*processors, render],
         wrapper_class=structlog.make_filtering_bound_logger(min_level),
         logger_factory=_StderrLogger,
-        # Loggers are not cached, because tests and forked processes call `configure` again. Looking up a logger costs
-        # 2 µs per line, and a job logs only one or two lines.
         cache_logger_on_first_use=False,
     )
+    _CURRENT.bound = structlog.get_logger().bind()
     handler = logging.StreamHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -132,6 +149,14 @@ class _AddBoundFields:
         for name, value in self._fields.items():
             event.setdefault(name, value)
         return event
+
+
+#: Made once: `json.dumps` makes one for each line.
+_JSON = json.JSONEncoder(default=str, ensure_ascii=False)
+
+
+def _render_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    return _JSON.encode(event)
 
 
 def _event_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -1,6 +1,7 @@
 """The version of this Penstock, and the commit from which it was built."""
 
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -9,6 +10,7 @@ _COMMIT = "$Format:%H$"
 _ROOT = Path(__file__).parents[1]
 
 
+@cache  # reading the package's metadata takes half a millisecond
 def package_version() -> str:
     """Return the version of the installed Penstock, or "0" if it is not installed as a package."""
     try:

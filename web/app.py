@@ -1,5 +1,8 @@
 """Build the Flask application of the HTTP door: create_app connects its parts and contains no other logic."""
 
+from collections.abc import Callable
+from typing import Any
+
 from apiflask import APIFlask
 
 from shared.clock import Clock
@@ -23,6 +26,10 @@ class DoorApp(APIFlask):
     """APIFlask with DoorRequest as its request class, so that JSON bodies are parsed strictly."""
 
     request_class = DoorRequest
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function. No view or hook is a coroutine; Flask would check each of them at each request."""
+        return func
 
 
 def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:

@@ -1,8 +1,9 @@
 """Builds the arguments of the scripts admit and quote from a job that the door offers, or could offer."""
 
-import json
 from dataclasses import asdict
 from typing import Any
+
+from pydantic_core import to_json
 
 from shared.jobs.job import NewJob
 from shared.jobs.key_bounds import key_arguments
@@ -83,4 +84,4 @@ def _routing_json(routing: Routing | None) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return to_json(value).decode()

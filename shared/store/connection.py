@@ -4,18 +4,21 @@ No other module creates redis.Redis clients. shared/store/redis_errors.py maps e
 Penstock's exceptions. shared/store/preflight.py checks whether the store's configuration is safe for jobs.
 """
 
+import select
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import ConnectionPool, parse_url
+from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from shared.errors import ConfigError
 from shared.settings.secret_values import without_password
 from shared.settings.store_url import normal_store_url
+from shared.store.quick_client import Poll, QuickClient, QuickPool
 
 
 @dataclass(frozen=True)
@@ -50,14 +53,17 @@ _FIXED_OPTIONS = (
 _SENTINEL = "redis+sentinel://"
 
 
-def open_client(url: str, *, name: str, timeouts: Timeouts = WORKER) -> redis.Redis:
+def open_client(
+    url: str, *, name: str, timeouts: Timeouts = WORKER, make_poll: Callable[[], Poll] = select.poll
+) -> redis.Redis:
     """Return a client of the store at `url`. The client returns bytes, uses `timeouts` and never retries a call.
 
     The client connects at its first command. CLIENT LIST shows `name`, which must not contain spaces. The URL starts
     with `redis://`, `rediss://` or `unix://`, or is `redis+sentinel://[user:password@]host:port[,…]/service[/db]`; the
     other names of these schemes are those of shared/settings/store_url.py. The
     query of the URL may contain options of redis-py; for Sentinel also `ssl=true` and the credentials of the sentinels
-    themselves (`sentinel_username`, `sentinel_password`). Raises ConfigError for an invalid URL.
+    themselves (`sentinel_username`, `sentinel_password`). `make_poll` is `select.poll`, which gevent replaces. Raises
+    ConfigError for an invalid URL.
     """
     url = normal_store_url(url)
     try:
@@ -67,7 +73,9 @@ def open_client(url: str, *, name: str, timeouts: Timeouts = WORKER) -> redis.Re
     except ValueError as error:
         raise ConfigError(f"REDIS_URL={without_password(url)!r} cannot be used: {error}") from None
     _reject_fixed_options(url, options)
-    return redis.Redis.from_pool(ConnectionPool(**(options | _connection_options(name, timeouts))))
+    pool = QuickPool(**(options | _connection_options(name, timeouts)))
+    pool.make_poll = make_poll
+    return QuickClient.from_pool(pool)
 
 
 def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
@@ -83,7 +91,7 @@ def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
         del options["connection_pool"]  # this object belongs to the old pool; the new pool creates its own
         options |= {"connection_class": pool.connection_class, "is_master": True}
         return redis.Redis.from_pool(SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **options))
-    return redis.Redis.from_pool(ConnectionPool(connection_class=pool.connection_class, **options))
+    return redis.Redis.from_pool(redis.ConnectionPool(connection_class=pool.connection_class, **options))
 
 
 def _connection_options(name: str, timeouts: Timeouts) -> dict[str, object]:
@@ -131,7 +139,7 @@ def _open_via_sentinel(url: str, name: str, timeouts: Timeouts) -> redis.Redis:
     }
     sentinels = [_host_port(host) for host in hosts.split(",")]
     manager = Sentinel(sentinels, sentinel_kwargs=sentinel_options, **(options | connection_options))
-    client: redis.Redis = manager.master_for(service)
+    client: redis.Redis = manager.master_for(service, redis_class=QuickClient)
     return client
 
 

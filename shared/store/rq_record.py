@@ -7,6 +7,7 @@ exception. Every queue and job uses the JSON serializer, because RQ's default se
 import json
 import zlib
 from base64 import b64encode
+from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
 from typing import Any, Never
@@ -15,7 +16,6 @@ import redis
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
-from rq.utils import now, utcformat
 
 from shared.jobs.job import NewJob, Usage
 from shared.jobs.states import TERMINAL_STATES
@@ -35,6 +35,12 @@ def not_for_stock_workers(job_id: str) -> Never:
     raise RuntimeError(f"job {job_id} must be run by `penstock worker`; a stock RQ worker has no model")
 
 
+#: The call that RQ would make to run a job, with a place for the job's id, which needs no escapes.
+_CALL: bytes = JSONSerializer.dumps(  # type: ignore[no-untyped-call]  # untyped in RQ
+    [f"{__name__}.{not_for_stock_workers.__name__}", None, ["%s"], {}]
+)
+
+
 def encode(job: NewJob, result_ttl_s: int) -> list[str | bytes | int]:
     """Return the fields that RQ's own enqueue would save for a job, as a flat list (field, value, …) for admit.lua.
 
@@ -42,10 +48,9 @@ def encode(job: NewJob, result_ttl_s: int) -> list[str | bytes | int]:
     times as fast as letting RQ create a record for every job. Speed matters, because the door must encode the fields of
     a job before the store admits or refuses it.
     """
-    call: list[Any] = [f"{__name__}.{not_for_stock_workers.__name__}", None, [job.id], {}]
     job_fields: dict[str, str | bytes | int] = {
-        "created_at": utcformat(now()),
-        "data": zlib.compress(JSONSerializer.dumps(call)),  # type: ignore[no-untyped-call]  # untyped in RQ
+        "created_at": f"{datetime.now(UTC).isoformat(timespec='microseconds')[:-6]}Z",  # as RQ's utcformat, but faster
+        "data": _stored(_CALL % job.id.encode()),
         "origin": queue_name(job.tenant, job.model),
         "description": f"{job.prompt_tokens}+{job.max_tokens} tokens of {job.tenant}",
     }
@@ -53,6 +58,16 @@ def encode(job: NewJob, result_ttl_s: int) -> list[str | bytes | int]:
     for name, value in _template(result_ttl_s).items():
         flat += [name, job_fields.get(name, value)]
     return flat
+
+
+def _stored(data: bytes) -> bytes:
+    """Return the data in the format of zlib without compressing them: RQ's are hardly shorter compressed.
+
+    Setting up a compressor takes as long as half of the other fields of a job's record together.
+    """
+    length = len(data)
+    head = b"\x78\x01\x01" + length.to_bytes(2, "little") + (length ^ 0xFFFF).to_bytes(2, "little")
+    return head + data + zlib.adler32(data).to_bytes(4, "big")
 
 
 @cache

@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, Literal, get_args
@@ -63,6 +63,11 @@ class Header:
     uses: tuple[str, ...]
     rarely: tuple[str, ...]
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the arguments."""
+        return frozenset(arg.name for arg in self.args)
+
 
 @dataclass(frozen=True)
 class Script:
@@ -74,13 +79,15 @@ class Script:
 
     def argv(self, **given: Value | Sequence[Value]) -> list[Value]:
         """Return the arguments in the order of ARGV. Raises ScriptError if a name or type does not match the header."""
-        names = [arg.name for arg in self.header.args]
-        if set(given) != set(names):
+        if given.keys() != self.header.names:
+            names = [arg.name for arg in self.header.args]
             raise ScriptError(f"{self.header.name}: takes the arguments {names}, but was called with {sorted(given)}")
         argv: list[Value] = []
         for arg in self.header.args:
             value = given[arg.name]
-            if arg.type == "rest":
+            if type(value) is str and arg.type == "text":  # the most frequent case, which needs no further check
+                argv.append(value)
+            elif arg.type == "rest":
                 if isinstance(value, str | bytes | int):
                     raise ScriptError(f"{self.header.name}: {arg.name} takes a sequence, not {value!r}")
                 argv.extend(value)

@@ -139,10 +139,12 @@ def given_fields(body: BaseModel) -> dict[str, Any]:
     return body.model_dump(exclude_none=True, exclude_unset=True, exclude={"return_ticket"})
 
 
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def body_digest(body: Mapping[str, Any]) -> str:
     """Return a digest of a parsed body, which does not depend on whitespace or on the order of the body's fields."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_SORTED.encode(body).encode()).hexdigest()
 
 
 def digest(*parts: str) -> str:

@@ -63,6 +63,8 @@ _START_MESSAGES = {
     "predicted_start_ms": "the answer would not begin before the start deadline: its first token is predicted after "
     "{value} ms, and start_within_ms allows {max}"
 }
+#: The messages for limits that have one of their own, whatever the reason.
+_LIMIT_MESSAGES = _BUDGET_MESSAGES | _DUE_MESSAGES | _START_MESSAGES
 #: The ends of messages to jobs that can never be admitted as they are, by the limit: they say what to change.
 _WAYS_OUT = {
     "predicted_ms": ", not even on an idle system; name a longer deadline_ms or fewer max_tokens",
@@ -193,8 +195,9 @@ def _exceeds_whole_budget(refused: Refused) -> bool:
 
 
 def _message(refused: Refused, tenant: str, model: str) -> str:
-    messages = _WHOLE_BUDGET_MESSAGES if _exceeds_whole_budget(refused) else _BUDGET_MESSAGES
-    message = (messages | _DUE_MESSAGES | _START_MESSAGES).get(refused.limit, _MESSAGES[refused.reason])
+    message = _LIMIT_MESSAGES.get(refused.limit, _MESSAGES[refused.reason])
+    if _exceeds_whole_budget(refused):
+        message = _WHOLE_BUDGET_MESSAGES[refused.limit]
     return message.format(
         tenant=tenant,
         model=model,
@@ -202,5 +205,5 @@ def _message(refused: Refused, tenant: str, model: str) -> str:
         max=refused.max,
         limit=refused.limit,
         left=max(0, refused.max - refused.value),
-        resets_at=_timestamp(refused.resets_ms),
+        resets_at=_timestamp(refused.resets_ms) if refused.resets_ms else "",
     )

@@ -6,6 +6,7 @@ an answer does not depend on the version of the worker that computes it.
 """
 
 import secrets
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -163,10 +164,15 @@ class Sampling(Body):
         If the request names no seed, a random seed is chosen here, so that every attempt of the job generates the same
         answer. `asked` has the names of the fields that the request has.
         """
-        fields = self.model_dump(include=set(Sampling.model_fields), exclude_none=True)
+        fields = self.model_dump(include=_sampling_names(), exclude_none=True)
         # An upstream receives only what the client asked for.
         asked = sorted(self.model_fields_set & fields.keys())
         return fields | {"seed": secrets.randbelow(_SEEDS) if self.seed is None else self.seed, "asked": asked}
+
+
+@cache
+def _sampling_names() -> set[str]:
+    return set(Sampling.model_fields)
 
 
 class QueueFields(Body):

@@ -7,6 +7,7 @@ from flask import Flask, Response, g, request
 
 from web.http.api_errors import ApiError
 from web.request.caller import require_admin
+from web.runtime.current import current_request
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,256}\Z")
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
@@ -41,7 +42,8 @@ def install(app: Flask, prefix: str, *, may_write: bool) -> None:
     methods = {"GET", "HEAD"} | ({"POST"} if may_write else set())
 
     def is_dashboard_request() -> bool:
-        return request.path == prefix or request.path.startswith(f"{prefix}/")
+        path = current_request().path
+        return path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in {"", "/"}
 
     @app.before_request
     def guard_dashboard() -> None:

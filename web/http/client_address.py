@@ -18,6 +18,8 @@ UNIX = "unix"
 _MAX_ENTRIES = 32
 #: One customer of an IPv6 provider has at least a /64 network, with 2**64 addresses to choose from (RFC 6177).
 _IPV6_CUSTOMER_BITS = 64
+#: Texts of up to this many characters are parsed once: the same few addresses are parsed several times a request.
+_SHORT_CHARS = 64
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,15 @@ def _last_entries(lines: list[str]) -> Iterator[str]:
 
 def _parse(text: str) -> _Address | None:
     """Return the address in `text`, which may have a port or brackets; None if there is no address in it."""
+    return _parse_short(text) if len(text) <= _SHORT_CHARS else _parse_any(text)
+
+
+@lru_cache(maxsize=1_024)
+def _parse_short(text: str) -> _Address | None:
+    return _parse_any(text)
+
+
+def _parse_any(text: str) -> _Address | None:
     host = text
     if text.startswith("["):
         host, _, port = text[1:].partition("]")

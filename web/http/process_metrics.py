@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -28,6 +29,9 @@ class ProcessMetrics:
         self.requests = self.counter(specs.HTTP_REQUESTS)
         self.request_seconds = self.histogram(specs.HTTP_SECONDS, _BUCKETS_S)
         self.script_seconds = self.histogram(specs.SCRIPT_SECONDS, _SCRIPT_BUCKETS_S)
+        #: Their series by labels. The metrics themselves take a lock to find one.
+        self._requests, self._request_seconds = cache(self.requests.labels), cache(self.request_seconds.labels)
+        self._script_seconds = cache(self.script_seconds.labels)
         self.refused_without_store = self.counter(specs.REFUSED_WITHOUT_STORE)
         self.failed_keys = self.counter(specs.FAILED_KEYS)
         self.turned_away = self.counter(specs.TURNED_AWAY)
@@ -52,6 +56,11 @@ class ProcessMetrics:
     def histogram(self, spec: MetricSpec, buckets: tuple[float, ...]) -> Histogram:
         """Return a new histogram of this process."""
         return Histogram(spec.name, spec.help, spec.labels, registry=self.registry, buckets=buckets)
+
+    def count_request(self, route: str, method: str, status: int, took_s: float) -> None:
+        """Count an answered request. `route` and `method` are labels, so there must be few of them."""
+        self._requests(route, method, str(status)).inc()
+        self._request_seconds(route, method).observe(took_s)
 
     def show_connections(self, number: int) -> None:
         """Show how many connections are open. An error of the metrics package does not affect the connection."""
@@ -81,4 +90,4 @@ class ProcessMetrics:
             yield
         finally:
             with suppress(Exception):
-                self.script_seconds.labels(name).observe(self.clock.monotonic() - began_s)
+                self._script_seconds(name).observe(self.clock.monotonic() - began_s)

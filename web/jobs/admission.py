@@ -59,7 +59,8 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     """
     attributes = {Attribute.TENANT: caller.tenant, Attribute.MODEL: generation.model}
     with context.traces.begin(SpanName.ADMISSION, generation.traceparent, attributes) as span:
-        generation = replace(generation, traceparent=generation.traceparent or span.traceparent)
+        if span.traceparent and not generation.traceparent:
+            generation = generation.replaced(traceparent=span.traceparent)
         verdict = _offer(context, caller, generation)
         if isinstance(verdict, Yield):
             reason, hint_ms = verdict.body["reason"], verdict.body["retry_hint_ms"]

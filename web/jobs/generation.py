@@ -1,6 +1,7 @@
 """Requests for generation or embeddings, and how they are built from the bodies of the API's routes and of batches."""
 
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -62,8 +63,12 @@ def named_fields(body: BaseModel) -> dict[str, Any]:
 
     The caller adds those that have to be converted.
     """
-    names = {each.name for each in fields(GenerationRequest)} & type(body).model_fields.keys()
-    return {name: value for name in names if (value := getattr(body, name)) is not None}
+    return {name: value for name in _common_names(type(body)) if (value := getattr(body, name)) is not None}
+
+
+@cache
+def _common_names(body: type[BaseModel]) -> tuple[str, ...]:
+    return tuple({each.name for each in fields(GenerationRequest)} & body.model_fields.keys())
 
 
 def native_request(body: SubmitBody, deadline: RequestDeadline, settings: QueueSettings) -> GenerationRequest:

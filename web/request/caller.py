@@ -27,10 +27,12 @@ from web.jobs.callers import (
 )
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import ClientWatch
-from web.runtime.current import current_context
+from web.runtime.current import current_context, current_request
 from web.sign_in.issuer_keys import PAUSE_S, KeysUnavailable
 from web.sign_in.users import IDENTITY_HEADERS, BadToken, User
 
+#: The names of IDENTITY_HEADERS in WSGI's environment.
+_IDENTITY_VARIABLES = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in IDENTITY_HEADERS)
 _ANTHROPIC_FIELDS = CredentialFields("X-Tenant", "as x-api-key, or as Authorization: Bearer …")
 
 
@@ -43,25 +45,28 @@ def install(app: Flask) -> None:
 
     @app.before_request
     def authenticate() -> None:
-        if not is_api_path(request.path) or uses_ticket() or wants_all_tenants():
+        incoming = current_request()
+        if not is_api_path(incoming.path) or uses_ticket() or wants_all_tenants():
             return
-        if request.routing_exception is None:
+        if incoming.routing_exception is None:
             current_caller()
         else:
             # Flask answers with 404 or 405 afterwards. The caller's rights matter only if the request has a route.
-            key = _api_key()
-            if _signed_in_user(key) is None:
-                check_key(current_context(), key, client=client_address(), fields=_credential_fields())
+            key, client = _api_key(), client_address()
+            if _signed_in_user(key, client) is None:
+                check_key(current_context(), key, client=client, fields=_credential_fields())
 
 
 def uses_ticket() -> bool:
     """Return whether this request has a ticket instead of an API key; only the route for a job's events accepts one."""
-    return request.endpoint == "events.events" and "ticket" in request.args
+    incoming = current_request()
+    return incoming.endpoint == "events.events" and "ticket" in incoming.args
 
 
 def wants_all_tenants() -> bool:
     """Return whether this request is for the usage of all tenants, whose route requires an admin key instead."""
-    return request.endpoint == "queue.own_usage" and request.args.get("all", "0").lower() in {"1", "true", "yes"}
+    incoming = current_request()
+    return incoming.endpoint == "queue.own_usage" and incoming.args.get("all", "0").lower() in {"1", "true", "yes"}
 
 
 def current_caller() -> Caller:
@@ -69,26 +74,27 @@ def current_caller() -> Caller:
 
     Raises ApiError (401, 403, 422, 429) and StoreUnavailable.
     """
-    if "caller" not in g:
-        g.caller = _find_caller()
-    found: Caller = g.caller
+    found: Caller | None = g.get("caller")
+    if found is None:
+        found = g.caller = _find_caller()
     return found
 
 
 def _find_caller() -> Caller:
-    context, key, tenant, fields = current_context(), _api_key(), request.headers.get("X-Tenant"), _credential_fields()
-    user = _signed_in_user(key)
+    context, key, fields = current_context(), _api_key(), _credential_fields()
+    tenant, client = request.environ.get("HTTP_X_TENANT"), client_address()
+    user = _signed_in_user(key, client)
     if user is not None:
         return caller_of_user(context, user, tenant=tenant, fields=fields)
-    return identify(context, api_key=key, tenant=tenant, client=client_address(), fields=fields)
+    return identify(context, api_key=key, tenant=tenant, client=client, fields=fields)
 
 
-def _signed_in_user(key: str | None) -> User | None:
+def _signed_in_user(key: str | None, client: str) -> User | None:
     """Return the user who has sent this request, or None if nobody has signed in.
 
     A browser adds what makes a proxy name its user to the requests of other sites' pages as well. Raises ApiError.
     """
-    user = signed_in_user(key, client_address())
+    user = signed_in_user(key, client)
     if user is not None and user.is_named_by_proxy:
         _check_page()
     return user
@@ -117,8 +123,10 @@ def watch_client(tenant: str | None = None) -> ClientWatch:
 
 def client_address() -> str:
     """Return the address of this request's client: the peer's, or the one that a trusted proxy reports."""
-    forwarded_for = request.headers.getlist("X-Forwarded-For")
-    return current_context().trusted_proxies.client_address(request.remote_addr or "", forwarded_for)
+    incoming = current_request()
+    # WSGI joins the values of several lines with commas.
+    forwarded_for = incoming.environ.get("HTTP_X_FORWARDED_FOR", "")
+    return current_context().trusted_proxies.client_address(incoming.remote_addr or "", (forwarded_for,))
 
 
 def require_admin() -> None:
@@ -251,15 +259,17 @@ def is_same_origin(incoming: Request) -> bool:
 
 def _is_anthropics() -> bool:
     """Return whether a client of Anthropic's API sent this request, whose package lists models on a shared route."""
-    is_list = request.endpoint in {"openai.models", "openai.model"}
-    return follows_anthropic(request.blueprint, request.path) or (is_list and "anthropic-version" in request.headers)
+    incoming = current_request()
+    is_list = incoming.endpoint in {"openai.models", "openai.model"}
+    return follows_anthropic(incoming.blueprint, incoming.path) or (is_list and "anthropic-version" in incoming.headers)
 
 
 def remove_foreign_names() -> None:
     """Remove the headers that name a user unless a proxy of PENSTOCK_SIGN_IN_PROXIES has sent the request."""
-    if not current_context().sign_in.proxies.trusts(request.remote_addr or ""):
-        for name in IDENTITY_HEADERS:
-            request.environ.pop(f"HTTP_{name.upper().replace('-', '_')}", None)
+    incoming = current_request()
+    if not current_context().sign_in.proxies.trusts(incoming.remote_addr or ""):
+        for name in _IDENTITY_VARIABLES:
+            incoming.environ.pop(name, None)
 
 
 def signed_in_user(bearer_key: str | None, client: str) -> User | None:

@@ -6,6 +6,7 @@ from shared.settings.door import DoorSettings
 from web.http.allowed_names import allowed_hosts, allowed_origins, host_name
 from web.http.api_errors import ApiError
 from web.http.connection_bounds import PROBE_PATHS
+from web.runtime.current import current_request
 
 _CORS_METHODS = "GET, POST, DELETE, OPTIONS"
 _CORS_EXPOSED = (
@@ -23,24 +24,26 @@ def install(app: Flask, settings: DoorSettings) -> None:
     makes its own host name resolve to the door's address.
     """
     hosts, origins = allowed_hosts(settings), allowed_origins(settings)
+    any_host = "*" in hosts
 
     @app.before_request
     def check_host() -> Response | None:
-        host = request.headers.get("Host", "")
+        incoming = current_request()
+        host = incoming.environ.get("HTTP_HOST", "")
         name = host_name(host)
-        if "*" in hosts and host and not name:
+        if any_host and host and not name:
             raise ApiError("invalid_request", f"Host {host[:80]!r} is not a name or address with a port", param="Host")
         # Health probes address a pod by its IP address, and the responses to them contain no secrets.
-        if "*" not in hosts and name not in hosts and request.path not in PROBE_PATHS:
+        if not any_host and name not in hosts and incoming.path not in PROBE_PATHS:
             message = f"Host {host[:80]!r} is not served here (PENSTOCK_ALLOWED_HOSTS)"
             raise ApiError("unknown_host", message, param="Host")
-        if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+        if incoming.method == "OPTIONS" and "Access-Control-Request-Method" in incoming.headers:
             return Response(status=204)
         return None
 
     @app.after_request
     def add_cors_headers(response: Response) -> Response:
-        origin = request.headers.get("Origin")
+        origin = request.environ.get("HTTP_ORIGIN")
         if origins:
             response.vary.add("Origin")
         if origin is not None and ("*" in origins or origin in origins):

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from functools import partial
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, g
 
 from web.http.connection_bounds import PROBE_PATHS
-from web.request.caller import client_address, current_caller
-from web.runtime.current import current_context
+from web.jobs.callers import Caller
+from web.request.caller import client_address
+from web.runtime.current import current_context, current_request
 
 
 def count_clients(app: Flask) -> None:
@@ -18,8 +19,8 @@ def count_clients(app: Flask) -> None:
 
     @app.before_request
     def count_client() -> None:
-        context = current_context()
-        if request.path in PROBE_PATHS or not context.trusted_proxies.trusts(request.remote_addr or ""):
+        incoming, context = current_request(), current_context()
+        if incoming.path in PROBE_PATHS or not context.trusted_proxies.trusts(incoming.remote_addr or ""):
             return
         address = context.trusted_proxies.limiting_key(client_address())
         if address is not None:
@@ -45,8 +46,9 @@ def count_tenants(app: Flask) -> None:
 
     @app.before_request
     def count_caller() -> None:
-        if "caller" in g:
-            count_tenant(current_caller().tenant)
+        caller: Caller | None = g.get("caller")
+        if caller is not None:
+            count_tenant(caller.tenant)
 
 
 def count_tenant(tenant: str) -> None:

@@ -1,7 +1,6 @@
 """Calls whose connection owns their job: what their headers say, and their answers, whole or as streams."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from flask import Response, g
 
@@ -176,8 +175,7 @@ def reader_stream(context: DoorContext, view: JobView, form: StreamFormat) -> Re
 
 def with_headers(generation: GenerationRequest, named_ticket: str | None) -> GenerationRequest:
     """Return a copy of the request with the values of its headers. `named_ticket` is the return ticket in its body."""
-    return replace(
-        generation,
+    return generation.replaced(
         attempt=retry_attempt(),
         return_ticket=return_ticket(named_ticket),
         traceparent=traceparent(),

@@ -1,11 +1,11 @@
 """Build Flask responses from jobs, refusals, errors and frames."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from flask import Response, g, request
+from pydantic_core import to_json
 
 from shared.clock import Clock
 from shared.jobs.job import JobView
@@ -18,9 +18,9 @@ from web.api.stream_format import COMMENT
 from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
 from web.runtime.context import DoorContext
 
-#: A body is written to the socket in chunks of this many characters. The socket timeout (web/server/worker.py)
+#: A body is written to the socket in chunks of this many bytes. The socket timeout (web/server/worker.py)
 #: applies to each chunk and not to the whole body, so that a client that reads slowly can still receive a long body.
-_CHUNK_CHARS = 16_384
+_CHUNK_BYTES = 16_384
 #: The groups of routes that answer an invalid request with 400, as OpenAI's and Anthropic's API do, by the names of
 #: their blueprints.
 _INVALID_IS_400 = frozenset({"batches", "files", "openai", "responses", ANTHROPIC_ROUTES})
@@ -28,12 +28,10 @@ _INVALID_IS_400 = frozenset({"batches", "files", "openai", "responses", ANTHROPI
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response whose body is compact JSON in UTF-8 and a newline, with a header that forbids caching."""
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":")) + "\n"
-    chunks = [text[start : start + _CHUNK_CHARS] for start in range(0, len(text), _CHUNK_CHARS)]
-    response = Response(chunks, status=status, mimetype="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    response.headers.extend(headers or {})
-    return response
+    data = to_json(body) + b"\n"
+    chunks = [data[start : start + _CHUNK_BYTES] for start in range(0, len(data), _CHUNK_BYTES)]
+    fields = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(chunks, status=status, headers=list(fields.items()), content_type="application/json")
 
 
 def list_response(items: list[dict[str, Any]], *, has_more: bool) -> Response:

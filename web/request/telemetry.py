@@ -4,7 +4,7 @@ import re
 import secrets
 from contextlib import suppress
 
-from flask import Flask, Response, g, request
+from flask import Flask, Request, Response, g, request
 
 from shared.log import bind_request, get_logger
 from shared.tracing.names import Attribute, SpanName
@@ -12,6 +12,7 @@ from shared.tracing.spans import Traces
 from web.http.api_errors import is_api_path
 from web.http.process_metrics import ProcessMetrics
 from web.request.open_requests import call_when_answered
+from web.runtime.current import current_request
 
 log = get_logger()
 
@@ -25,8 +26,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH"
 
 def client_request_id() -> str | None:
     """Return the request id that the client or a proxy sent, or None if the header is missing or invalid."""
-    text = request.headers.get("x-request-id", "")
-    return text if _REQUEST_ID.match(text) else None
+    text = request.environ.get("HTTP_X_REQUEST_ID", "")
+    return text if text and _REQUEST_ID.match(text) else None
 
 
 def traceparent() -> str:
@@ -34,10 +35,11 @@ def traceparent() -> str:
 
     Returns "" if no valid context was sent either.
     """
-    if "traceparent" in g:
-        return str(g.traceparent)
-    text = request.headers.get("traceparent", "")
-    return text if _TRACEPARENT.match(text) else ""
+    written = g.get("traceparent")
+    if written is not None:
+        return str(written)
+    text = request.environ.get("HTTP_TRACEPARENT", "")
+    return text if text and _TRACEPARENT.match(text) else ""
 
 
 def install(app: Flask, metrics: ProcessMetrics, traces: Traces) -> None:
@@ -48,29 +50,29 @@ def install(app: Flask, metrics: ProcessMetrics, traces: Traces) -> None:
 
     @app.before_request
     def begin() -> None:
-        g.began_s = metrics.clock.monotonic()
-        g.request_id = client_request_id() or secrets.token_hex(16)
-        bind_request(request_id=g.request_id, **({"traceparent": traceparent()} if traceparent() else {}))
+        request_id, sent = client_request_id() or secrets.token_hex(16), traceparent()
+        g.began_s, g.request_id = metrics.clock.monotonic(), request_id
+        bind_request(request_id=request_id, **({"traceparent": sent} if sent else {}))
         if traces.is_on and request.method == "POST" and is_api_path(request.path):
-            attributes = {Attribute.METHOD: "POST", Attribute.ROUTE: _route()}
-            g.span = traces.begin(SpanName.REQUEST, traceparent(), attributes, serves=True)
+            attributes = {Attribute.METHOD: "POST", Attribute.ROUTE: _route(current_request())}
+            g.span = traces.begin(SpanName.REQUEST, sent, attributes, serves=True)
             g.traceparent = g.span.traceparent
             call_when_answered(g.span.end)
 
     @app.after_request
     def end(response: Response) -> Response:
-        if "span" in g:
+        if traces.is_on and "span" in g:
             g.span.set({Attribute.STATUS: response.status_code})
         response.headers["x-request-id"] = g.get("request_id") or secrets.token_hex(16)
         with suppress(Exception):
-            route = _route()
+            incoming, status = current_request(), response.status_code
+            route = _route(incoming)
             took_s = metrics.clock.monotonic() - g.began_s
-            method = request.method if request.method in _METHODS else "other"
-            metrics.requests.labels(route, method, str(response.status_code)).inc()
-            metrics.request_seconds.labels(route, method).observe(took_s)
-            log.debug("http", route=route, method=method, status=response.status_code, ms=round(took_s * 1000))
+            method = incoming.method if incoming.method in _METHODS else "other"
+            metrics.count_request(route, method, status, took_s)
+            log.debug("http", route=route, method=method, status=status, ms=round(took_s * 1000))
         return response
 
 
-def _route() -> str:
-    return request.url_rule.rule if request.url_rule else "unknown"
+def _route(incoming: Request) -> str:
+    return incoming.url_rule.rule if incoming.url_rule else "unknown"

@@ -143,10 +143,10 @@ def _requested_wait() -> tuple[float, dict[str, str]]:
     `wait_ms` in the query takes precedence over the Prefer header. With neither, the call does not block. The header is
     returned only if the Prefer header was used. Other preferences are ignored, as RFC 7240 demands.
     """
-    if "wait_ms" in request.args:
+    if request.query_string and "wait_ms" in request.args:
         wait_ms = _whole_number("wait_ms", request.args["wait_ms"], 0, 86_400_000)
         return min(wait_ms, LONGEST_WAIT_MS) / 1000, {}
-    for preference in request.headers.get("Prefer", "").split(","):
+    for preference in request.environ.get("HTTP_PREFER", "").split(","):
         name, _, value = preference.partition(";")[0].partition("=")
         if name.strip().lower() == "wait":
             wait_s = min(_whole_number("wait", value.strip().strip('"'), 0, 86_400, "Prefer"), LONGEST_WAIT_MS // 1000)

@@ -6,6 +6,7 @@ reads the models from the store again before it answers that the model does not 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from shared.accounts.routes import Routes, StoredRoute
@@ -123,7 +124,7 @@ class ModelDirectory:
         """Return the model with this name or alias if it is live or was live in the last hour, otherwise None."""
         return self.models.get(name) or self.models.get(self.aliases.get(name, ""))
 
-    @property
+    @cached_property
     def live(self) -> list[str]:
         """The served names of live models, sorted."""
         return sorted(model.name for model in self.models.values() if model.live)

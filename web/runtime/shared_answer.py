@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import date
+from functools import partial
 from typing import Generic, TypeVar
 
 import redis
@@ -38,12 +39,17 @@ class SharedAnswer(Generic[T]):
         #: The newest computation, which may still run, and when it ended; both are guarded by the lock.
         self._newest: Future[T] | None = None
         self._ended_s = 0.0
+        #: The newest answer and when its computation ended, for callers that need no lock; None after `forget`.
+        self._kept: tuple[T, float] | None = None
 
     def get(self, max_age_s: float = MAX_AGE_S) -> T:
         """Return an answer whose computation ended at most `max_age_s` ago or was running when this was called.
 
         Raises what the function raises.
         """
+        kept = self._kept
+        if kept is not None and self._clock.monotonic() - kept[1] <= max_age_s:
+            return kept[0]
         with self._lock:
             answer, now_s = self._newest, self._clock.monotonic()
             is_shared = answer is not None and (
@@ -63,26 +69,56 @@ class SharedAnswer(Generic[T]):
     def forget(self) -> None:
         """Make the next call of `get` begin a computation, even if one is running, because its answer has changed."""
         with self._lock:
-            self._newest = None
+            self._newest = self._kept = None
 
     def _run(self, answer: "Future[T]") -> None:
         try:
             computed = self._compute()
         except BaseException as error:
             # Also when this greenlet is killed: otherwise, the callers that wait for the answer would wait forever.
-            self._note_end(answer)
+            self._note_end(answer, None)
             answer.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._note_end(answer)
+            self._note_end(answer, (computed,))
             answer.set_result(computed)
 
-    def _note_end(self, answer: "Future[T]") -> None:
+    def _note_end(self, answer: "Future[T]", computed: tuple[T] | None) -> None:
         with self._lock:
             # A computation that was forgotten may end after a newer one, whose age must not begin again.
             if answer is self._newest:
                 self._ended_s = self._clock.monotonic()
+                self._kept = None if computed is None else (computed[0], self._ended_s)
+
+
+class SharedAnswers(Generic[T]):
+    """Shared answers of a function of a name, each at most `max_age_s` old, for the names that were used last."""
+
+    def __init__(self, compute: Callable[[str], T], clock: Clock, *, max_age_s: float, most: int) -> None:
+        """`most` is how many names are remembered. An error is raised only for callers that waited for it."""
+        self._compute, self._clock, self._max_age_s, self._most = compute, clock, max_age_s, most
+        self._lock = threading.Lock()
+        #: Guarded by the lock. The name that was used last is at the end.
+        self._by_name: dict[str, SharedAnswer[T]] = {}
+
+    def get(self, name: str) -> T:
+        """Return the answer for a name. Raises what the function raises."""
+        with self._lock:
+            answer = self._by_name.pop(name, None)
+            if answer is None:
+                answer = SharedAnswer(partial(self._compute, name), self._clock, keeps_errors=False)
+            self._by_name[name] = answer
+            if len(self._by_name) > self._most:
+                del self._by_name[next(iter(self._by_name))]
+        try:
+            return answer.get(self._max_age_s)
+        except Exception:
+            # Names without an answer, which anybody can invent, take nobody's place.
+            with self._lock:
+                if self._by_name.get(name) is answer:
+                    del self._by_name[name]
+            raise
 
 
 def seldom(check: Callable[[], bool], interval_s: float, clock: Clock) -> Callable[[], bool]:

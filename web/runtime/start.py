@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gevent import monkey
+
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX
 from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable, StoreUnfit
@@ -59,7 +61,9 @@ def read_settings() -> Settings:
 
 def open_store(settings: StoreSettings) -> Store:
     """Return a store client with the timeouts of the door. The client connects when it sends its first command."""
-    return Store(open_client(settings.store_url, name=f"penstock-web-{os.getpid()}", timeouts=DOOR))
+    make_poll = monkey.get_original("select", "poll")
+    name = f"penstock-web-{os.getpid()}"
+    return Store(open_client(settings.store_url, name=name, timeouts=DOOR, make_poll=make_poll))
 
 
 def configure_store(

@@ -102,6 +102,8 @@ class PacedSocket:
         self.awaits_continue = False
         #: How many bytes of the budget are taken, and whether they were taken back.
         self._held_bytes, self._dropped = 0, False
+        #: Whether the peer is one of gunicorn's trusted proxies; None until a request asks.
+        self.is_trusted_peer: bool | None = None
         #: The greenlet that waits for bytes, if there is one.
         self._waiting: Any = None
 
@@ -225,12 +227,18 @@ class _BoundedRequest(Request):  # type: ignore[misc]  # its base class has no t
 
     _expected_100_continue: bool
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, cfg: Any, unreader: Any, *arguments: Any) -> None:
+        self._source: PacedSocket = unreader.sock
+        super().__init__(cfg, unreader, *arguments)
         # gunicorn would ask for the body before the app has looked at the key.
-        self._source: PacedSocket = self.unreader.sock
         self._source.begin_body(self.path or "", awaits_continue=self._expected_100_continue)
         self._expected_100_continue = False
+
+    def _peer_is_trusted_proxy(self) -> bool:
+        """Return whether gunicorn believes the peer's headers about the scheme, which is the same for a connection."""
+        if self._source.is_trusted_peer is None:
+            self._source.is_trusted_peer = bool(super()._peer_is_trusted_proxy())
+        return self._source.is_trusted_peer
 
     def should_close(self) -> bool:
         """Return whether the connection is closed after this request."""

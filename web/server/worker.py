@@ -26,6 +26,7 @@ from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no t
     NoMoreData,
     ParseException,
 )
+from gunicorn.http.wsgi import FileWrapper  # type: ignore[import-untyped]  # ships no types
 from gunicorn.workers.ggevent import GeventWorker  # type: ignore[import-untyped]  # ships no types
 
 from shared.log import LimitedEvent
@@ -46,7 +47,8 @@ from web.http.process_metrics import ProcessMetrics
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.unfinished_bytes import UnfinishedBytes
 from web.server.closing import LINGER_S, close_gently, send_error
-from web.server.parser import DRAIN_S, DoorParser, DroppedHead, ReadLimits, SlowHead, yield_to_others
+from web.server.parser import DoorParser, DroppedHead, ReadLimits, SlowHead
+from web.server.response import DoorResponse, EnvironMaker
 from web.sign_in.sign_in import sign_in_proxies
 from web.sign_in.users import repeated_header
 
@@ -62,8 +64,6 @@ _SERVER_ERRORS = (ConfigurationProblem, InvalidResponseHeader, InvalidResponseHe
 SOCKET_TIMEOUT_S = 30.0
 #: The errors of a connection whose client has gone.
 _CLOSED_BY_CLIENT = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN)
-#: The parser limits its waits itself. The context around it, which can be ended, lasts this many seconds longer.
-_LEEWAY_S = 5.0
 #: How long a connection that was answered is still read before it is closed, in seconds, by the connection's service.
 _LINGER_S = {ConnectionService.REGULAR: LINGER_S, ConnectionService.RESERVED: 0.25, ConnectionService.NONE: 0.05}
 #: The reads from a connection beyond the bounds: enough for a health probe, which sends its request at once.
@@ -81,12 +81,12 @@ class RepeatedHeader(ParseException):  # type: ignore[misc]  # its base class ha
 
 
 class _IdleTimeout:
-    """Context manager that ends the wait for a connection's next request after `seconds`, or when `end` is called.
+    """Context manager that ends the wait for a connection's next request when `end` is called, or after `seconds`.
 
     During the wait, the object is in the set `active`, which contains all idle timeouts of the worker.
     """
 
-    def __init__(self, active: "set[_IdleTimeout]", seconds: float) -> None:
+    def __init__(self, active: "set[_IdleTimeout]", seconds: float | None) -> None:
         self._active = active
         #: Because of the argument False, the timeout ends the `with` block silently, as gunicorn's own timeout does.
         self._timeout = gevent.Timeout(seconds, False)  # noqa: FBT003 - gevent's signature
@@ -125,6 +125,7 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
         self._heads = UnfinishedBytes(self._settings.max_open_head_bytes)
         #: The heads of connections beyond the bounds are bounded by their number and length alone.
         self._reserve_heads = UnfinishedBytes(RESERVE * 2 * _RESERVE_LIMITS.head_max_bytes)
+        self._environs = EnvironMaker(self.cfg)
         self._metrics: ProcessMetrics | None = None
 
     def load_wsgi(self) -> None:
@@ -155,11 +156,10 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
 
     def _serve(self, listener: Any, client: Any, addr: Any) -> None:
         parser = DoorParser(self.cfg, client, addr, self._read_limits(addr), self._heads)
-        request = None
+        request, name = None, listener.getsockname()
         try:
             while (request := self._next_request(parser)) is not None:
-                self.handle_request(listener.getsockname(), request, client, addr)
-                yield_to_others()
+                self.handle_request(name, request, client, addr)
         except (StopIteration, NoMoreData):
             # The client has closed the connection, or it cannot be used again.
             pass
@@ -198,8 +198,8 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
 
         Raises what the parser raises.
         """
-        longest_s = DRAIN_S + self.cfg.keepalive + self._settings.request_head_ms / 1000 + _LEEWAY_S
-        with _IdleTimeout(self._idle_timeouts, longest_s if self.alive else _STOPPING_KEEPALIVE_S):
+        # The parser limits its waits itself.
+        with _IdleTimeout(self._idle_timeouts, None if self.alive else _STOPPING_KEEPALIVE_S):
             return next(parser)
         return None
 
@@ -215,24 +215,59 @@ class DoorWorker(GeventWorker):  # type: ignore[misc]  # GeventWorker ships no t
             max_file_bytes=self._settings.max_file_bytes,
         )
 
-    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> Any:
+    def handle_request(self, listener_name: Any, req: Any, sock: Any, addr: Any) -> None:
         """Handle one request.
 
         Raises ConnectionResetError if the client reads nothing of its response for SOCKET_TIMEOUT_S, so that gunicorn
         treats the connection as closed by the client. Raises RepeatedHeader for a request that names two users.
         """
-        repeated = repeated_header(name for name, _ in req.headers)
-        if repeated and self._sign_in_proxies.trusts(addr[0] if addr else ""):
+        if self._sign_in_proxies.trusts(addr[0] if addr else "") and (
+            repeated := repeated_header(name for name, _ in req.headers)
+        ):
             raise RepeatedHeader(f"{repeated} was sent twice; a proxy must replace the client's header by its own")
         sock.settimeout(SOCKET_TIMEOUT_S)
         try:
-            keep_open = super().handle_request(listener_name, req, sock, addr)
+            with suppress(gevent.GreenletExit, SystemExit):
+                self._answer(req, sock, self._environs.make(req, sock, addr, listener_name))
         except TimeoutError:
             # gunicorn would log a TimeoutError with a traceback, as if it were an error of the server.
             raise ConnectionResetError(errno.ECONNRESET, "the client does not read its response") from None
         # The parser limits the wait for the next request itself.
         sock.settimeout(None)
-        return keep_open
+
+    def _answer(self, req: Any, sock: Any, environ: dict[str, Any]) -> None:
+        """Call the app and send its response. Raises StopIteration if the connection cannot be used again.
+
+        gunicorn's own method also prepares a line for the access log, which takes as long as routing a request does.
+        """
+        response = DoorResponse(req, sock, self.cfg)
+        self.nr += 1
+        if self.nr >= self.max_requests:
+            self.alive = False
+        if not self.alive:
+            response.force_close()
+        try:
+            parts = self.wsgi(environ, response.start_response)
+            try:
+                if isinstance(parts, FileWrapper):
+                    response.write_file(parts)
+                else:
+                    for part in parts:
+                        response.write(part)
+                response.close()
+            finally:
+                if hasattr(parts, "close"):
+                    parts.close()
+        except OSError:
+            raise
+        except (Exception, SystemExit):
+            if not response.has_begun:
+                raise
+            # Another response in the middle of this one would be read as a part of it.
+            self.log.exception("Error handling request")
+            raise StopIteration from None
+        if response.should_close():
+            raise StopIteration
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
         """Handle an error of a connection: if the request could not be parsed, send a JSON error object."""
