@@ -28,6 +28,7 @@ def boot() -> APIFlask:
     start_duties(settings, store, on_fatal_error=_stop_gunicorn, serves_files=True)
     start_feeding(app.extensions[EXTENSION_NAME])
     atexit.register(app.extensions[EXTENSION_NAME].traces.close)
+    atexit.register(app.extensions[EXTENSION_NAME].repeated_refusals.count_now)
     WebhookSender(app.extensions[EXTENSION_NAME]).start()
     return app
 

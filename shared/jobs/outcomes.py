@@ -127,3 +127,6 @@ class Refused:
     return_window_ms: int = 0
     #: When the budget that is exhausted begins anew, in ms since the epoch by the store's clock; 0 if none is.
     resets_ms: int = 0
+    #: The shortest and the longest hint in ms that any request of the tenant to this pool would have got; None if the
+    #: verdict or the hint depends on the request.
+    shared_hints_ms: tuple[int, int] | None = None

@@ -42,6 +42,8 @@ class JobRequest:
     #: recognized when its client sends it again, unless it is "".
     idem_digest: str | None = None
     body_digest: str = ""
+    #: Whether it is certain that the client sends this request for the first time, and that no proxy repeats it.
+    is_new: bool = False
     traceparent: str = kept("")
     #: Whether the payload is kept as long as the result if the job succeeds, for requests that continue it.
     keeps_request: bool = kept(default=False)

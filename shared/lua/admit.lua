@@ -54,7 +54,8 @@
 --   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
 --   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest
 --   hint; the time at which the client is expected, in ms, and for how long, in ms, or 0 and 0; the time at which the
---   budget that is exhausted begins anew, in ms, or 0
+--   budget that is exhausted begins anew, in ms, or 0; the shortest and the longest hint that any request of the tenant
+--   to this pool would get now, in ms, or 0 and 0 if that depends on the request
 --   mismatch: id of the job that was submitted with the same Idempotency-Key and a different body
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 --   stale: another process has claimed the batch, the batch is to end, or its line has an answer
@@ -62,7 +63,7 @@
 -- USES clock mark settings job_record waiting rq stats reservation facts checks hint doorbell drop index tenant_bytes
 -- USES offers generated_weight assess routes spending budget webhook eta
 -- RARELY enlist index_job change_set cancel_job move_tier end_unchecked_tier predict shorten restore_service
--- RARELY unrecorded_service hint_for book_less depends_on_load
+-- RARELY unrecorded_service hint_for book_less depends_on_load shared_hints
 -- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer
 -- RARELY relax_wait_factor read_job leave_out key_in_use
 -- RARELY choose_pool keep_route hold_amount ring webhook_bytes fits_after_queued
@@ -177,9 +178,13 @@ if refusal then
   stats.count('yielded')
   stats.count('refused|' .. label .. '|' .. refusal.reason)
   stats.observe('retry_hint', hint_ms)
+  local from_ms, to_ms = 0, 0
+  if attempt == 0 and not routing and not seen.reservation and retry_ms == 0 then
+    from_ms, to_ms = hint.shared_hints(seen, verdict, refusal, is_capped)
+  end
   return { 'refused', refusal.reason, refusal.limit, refusal.value, refusal.max, seen.inflight, seen.max_inflight,
     hint_ms, refusal.is_hopeless and 1 or 0, math.floor(verdict.compute_ms), is_capped and 1 or 0, retry_ms,
-    window_ms, verdict.resets_ms or 0 }
+    window_ms, verdict.resets_ms or 0, from_ms, to_ms }
 end
 
 -- All checks have passed, so the job is admitted. Everything below writes the admission to the store.

@@ -43,7 +43,7 @@ def pairs(flat: list[Any]) -> dict[str, str]:
 def refused(answer: list[Any]) -> Refused:
     """Decode the values that describe a refusal in the answers of the scripts admit and quote."""
     reason, limit, value, maximum, inflight, max_inflight, hint_ms, hopeless, own_ms, *retry = answer
-    too_long, retry_ms, window_ms, resets_ms = retry
+    too_long, retry_ms, window_ms, resets_ms, *shared = retry
     return Refused(
         Refusal(text(reason)),
         text(limit),
@@ -58,6 +58,7 @@ def refused(answer: list[Any]) -> Refused:
         retry_ms=retry_ms,
         return_window_ms=window_ms,
         resets_ms=resets_ms,
+        shared_hints_ms=(shared[0], shared[1]) if shared and shared[1] else None,
     )
 
 

@@ -13,7 +13,7 @@ from redis.connection import ConnectionPool
 
 
 class Poll(Protocol):
-    """What this module needs of a poll object."""
+    """A poll object, as `select.poll` makes it."""
 
     def register(self, fd: int, eventmask: int, /) -> None: ...
 

@@ -10,7 +10,7 @@ from shared import schema
 from shared.errors import SettingsConflict
 from shared.jobs.answer_ids import NOTHING, PackedIds
 from shared.jobs.job import ClaimedJob, ClaimRef, Deferral, Ending, NewJob, Usage
-from shared.jobs.outcomes import Outcome, Refused
+from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.settings.settings import SETTINGS, SYSTEM_WIDE, Settings
 from shared.store import decode, rq_record
 from shared.store.admit_call import admit_call
@@ -100,6 +100,12 @@ class Store(StoreReads):
         if word == "stale":
             return StaleClaim()
         return RouteChanged() if word == "rerouted" else decode.refused(rest)
+
+    def count_refusals(self, tenant: str, model: str, reason: Refusal, tokens: int, hints_ms: Sequence[int]) -> None:
+        """Count refusals that a door has repeated. `tokens` is the sum of the requests' tokens."""
+        self._call(
+            "count_refusals", tenant=tenant, slug=model_slug(model), reason=reason, tokens=tokens, hints=hints_ms
+        )
 
     def claim(self, worker: str, claim_id: str, model: str, *, room: int, cells_free: int) -> list[ClaimedJob]:
         """Claim up to `room` jobs; each turn goes to the tenant with the least service. No job is paused.

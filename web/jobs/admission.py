@@ -1,6 +1,7 @@
 """Turn a request into a job and offer the job to the store; all HTTP routes and the gate call `offer` for this."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import redis
 
@@ -119,7 +120,7 @@ def _offer_once(context: DoorContext, caller: Caller, generation: GenerationRequ
     """Return the job and the store's answer; if the route was changed meanwhile, read it again."""
     for _ in range(_ROUTE_READINGS):
         job = make_job(context, caller, generation, context.pools.resolve_target(generation.model, caller.policy))
-        answer = _admit(context, job, generation.attempt)
+        answer = context.repeated_refusals.offer(job, partial(_admit, context, job, generation.attempt))
         if not isinstance(answer, RouteChanged):
             break
         context.pools.refresh()

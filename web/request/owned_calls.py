@@ -34,7 +34,7 @@ from web.openai.chat_answers import job_end_error
 from web.request.body import retry_attempt, return_ticket, with_refusal_identity
 from web.request.caller import current_caller, watch_client
 from web.request.responses import problem_response, stream_response, with_comments, yield_response
-from web.request.telemetry import traceparent
+from web.request.telemetry import client_request_id, traceparent
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import ClientWatch
 
@@ -175,9 +175,11 @@ def reader_stream(context: DoorContext, view: JobView, form: StreamFormat) -> Re
 
 def with_headers(generation: GenerationRequest, named_ticket: str | None) -> GenerationRequest:
     """Return a copy of the request with the values of its headers. `named_ticket` is the return ticket in its body."""
+    attempt, ticket = retry_attempt(), return_ticket(named_ticket)
     return generation.replaced(
-        attempt=retry_attempt(),
-        return_ticket=return_ticket(named_ticket),
+        attempt=attempt,
+        return_ticket=ticket,
+        is_new=not attempt and not ticket and client_request_id() is None,
         traceparent=traceparent(),
         request_id=g.request_id,
     )
@@ -192,7 +194,7 @@ def serve_owned(
 ) -> Response:
     """Offer the job of a request and return its answer; see `answer_owned`."""
     caller = current_caller()
-    generation = replace(generation, followed=int(to_format is not None))
+    generation = generation.replaced(followed=int(to_format is not None))
     verdict = offer(context, caller, with_refusal_identity(generation, caller.tenant))
     return answer_owned(context, verdict, deadline, to_response, to_format)
 

@@ -22,6 +22,7 @@ from web.runtime.fleet_metrics import FleetPage
 from web.runtime.in_doubt import InDoubtJobs
 from web.runtime.model_pools import ModelPools
 from web.runtime.process_page import ProcessPage
+from web.runtime.repeated_refusals import RepeatedRefusals
 from web.runtime.shared_answer import SharedAnswer, UsageDays
 from web.runtime.start import bounds_of_requests, load_admin_key
 from web.runtime.ticket_signer import ReturnTickets, TicketSigner
@@ -53,6 +54,7 @@ class DoorContext:
         self.event_hub = EventHub(store, metrics.show_followed)
         #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
         self.in_doubt = InDoubtJobs(store, clock)
+        self.repeated_refusals = RepeatedRefusals(store, clock)
         self.process_page = ProcessPage(metrics, clock)
         #: The answers of /health/ready and /metrics/fleet, which anybody may request as often as they like.
         self.readiness = SharedAnswer(self.overview, clock)

@@ -13,7 +13,7 @@ local BACKLOG_SLACK = 1.25
 --   budget: hint_ms, resets_ms
 --   eta: compute_ms (-1 while rates are unknown), eta_ms, early_ms, late_ms, start_ms, finish_ms, long_ms, prediction,
 --     learned_class, learned_ms, slot_view, shortened
---   hint: booked_ms
+--   hint: booked_ms, wait_ms
 local function open_request(asked)
   return { asked = asked, seen = nil, verdict = { tier = 0, compute_ms = -1, deadline_in_ms = asked.deadline_in_ms,
     start_within_ms = asked.start_within_ms } }
@@ -21,7 +21,7 @@ end
 
 -- A check returns nil or a refusal: its `reason`; the name (`limit`), the `value` and the bound (`max`) of the quantity
 -- that was checked; `base_ms`, the ms until a retry makes sense; and `is_hopeless` if even an empty system could not
--- meet the deadline.
+-- meet the deadline, or `is_for_all` if every request to the pool would be refused for this reason.
 
 -- A private request is admitted only by pools that an operator has marked as local. No retry can change that.
 local function check_private(seen)
@@ -79,12 +79,13 @@ local function check_inflight(asked, seen, verdict)
     -- If there are fewer places than slots in the pool, only a part of the slots can be in use.
     local base_ms = work_time.drain_ms(seen, seen.mean_mwt) / math.min(1, math.max(1, places) / math.max(1,
       seen.slots))
+    local is_for_all = seen.pool_inflight >= places
     if seen.inflight < seen.max_inflight and seen.slots < seen.live_slots then
       return { reason = 'inflight_full', limit = 'pool_inflight', value = seen.pool_inflight, max = places,
-        base_ms = base_ms }
+        base_ms = base_ms, is_for_all = is_for_all }
     end
     return { reason = 'inflight_full', limit = 'inflight', value = seen.inflight, max = seen.max_inflight,
-      base_ms = base_ms }
+      base_ms = base_ms, is_for_all = is_for_all }
   end
 end
 

@@ -118,6 +118,24 @@ local function wait_for(asked, seen, verdict, refusal, attempt, request_id)
   return math.max(refusal.base_ms, wait_ms) * 2 ^ math.max(0, math.min(attempt, 3))
 end
 
+-- Returns the shortest and the longest hint in ms that any request of the tenant to this pool would get now, or 0 and 0
+-- if they depend on the request. They do not if the bound on inflight jobs is hit for all: no size is too large for a
+-- rate or a budget, no client is expected at a time of its own, and the appointment is unknown or as late as can be.
+local function shared_hints(seen, verdict, refusal, is_capped)
+  if not refusal.is_for_all or seen.rpm or seen.tpm or seen.key or seen.day_cap
+    or seen.has_rates and not is_capped then
+    return 0, 0
+  end
+  for _, budget in ipairs(seen.budgets) do
+    if next(budget.most) then
+      return 0, 0
+    end
+  end
+  local shortest_ms = spread_hint(verdict.wait_ms, refusal.base_ms, 0)
+  local longest_ms = spread_hint(verdict.wait_ms, refusal.base_ms, 1)
+  return shortest_ms, longest_ms
+end
+
 -- Returns the retry hint in ms, and whether the wait is longer than the longest hint. The hint is at least base_ms,
 -- unless that is more than HINT_MAX_MS. Some checks set it.
 local function hint_for(asked, seen, verdict, refusal, attempt, request_id)
@@ -126,6 +144,7 @@ local function hint_for(asked, seen, verdict, refusal, attempt, request_id)
   end
   local digest = tonumber(string.sub(redis.sha1hex(request_id), 1, 4), 16)
   local wait_ms = wait_for(asked, seen, verdict, refusal, attempt, request_id)
+  verdict.wait_ms = wait_ms
   if digest % TRIM_ONE_IN == 0 then
     redis.call('ZREMRANGEBYRANK', k_asked, 0, -MAX_ASKED - 1)
     redis.call('ZREMRANGEBYSCORE', k_appointments .. asked.slug, '-inf', now_ms)
