@@ -70,6 +70,8 @@ class NewJob:
     private: bool = False
     #: The route that the request names; None if it names a pool. With a route, `model` is the name of the route.
     routing: Routing | None = None
+    #: The digests of the prompt's beginnings (shared/jobs/prompt_prefix.py); "" without any.
+    prefix: str = ""
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
     offer: str = ""
     request: JobRequest = field(default_factory=JobRequest)

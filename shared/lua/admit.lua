@@ -29,6 +29,7 @@
 --   key_tpm int · the key's tokens per minute, 0 for no bound
 --   key_max_waiting int · the key's largest number of queued jobs, 0 for no bound
 --   supersede_digest text · digest of the supersede_key, '' for none; the tenant's older job with that key is canceled
+--   prefix text · digests of the prompt's beginnings (lib/pools/prefixes.lua), '' for none
 --   payload text · the request as JSON
 --   ticket_id text · id of the reservation that the request's return ticket names, '' without a valid ticket
 --   ticket_ms int · end of the hint of that reservation, in ms; 0 without a ticket
@@ -230,6 +231,7 @@ keep_if(candidates > 1, 'penstock_candidates', candidates)
 keep_if(verdict.prediction, 'penstock_predicted', verdict.prediction)
 keep_if(callback_url ~= '', 'penstock_callback_url', callback_url)
 keep_if(seen.is_private, 'penstock_private', 1)
+keep_if(prefix ~= '', 'penstock_prefix', prefix)
 -- The claim must apply the tier that was in force at admission: a job that was admitted only because a short answer
 -- fits must not get a long one.
 keep_if(seen.degradation_on and degrade == 1, 'penstock_degrade', verdict.shortened and verdict.tier or 0)
@@ -276,7 +278,7 @@ if not redis.call('HGET', k_tenant .. tenant, 'policy') then
   redis.call('EXPIRE', k_tenant .. tenant, ttl_s + 86400 + 3600)
 end
 redis.call('ZADD', k_queues, deadline_ms + ttl_s * 1000, queue)
-doorbell.ring(slug, tenant)
+doorbell.ring(slug, tenant, prefix)
 hint.book_taken(asked, seen, verdict, attempt)
 stats.count('admitted')
 stats.count('admitted|' .. label)

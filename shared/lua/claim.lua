@@ -18,9 +18,10 @@
 --   job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker preempt
--- USES worker_report company migrate giveback evict_paused service pausing
+-- USES worker_report company migrate giveback evict_paused service pausing prefixes doorbell
 -- RARELY find_leaver may_get_room find_displaced give_back end_job forget_job strike note_wait restore_service
 -- RARELY unrecorded_service leaves_to wake_worker open_exchange
+-- RARELY pass_on with_newest note_holder best_held
 -- RARELY late_ending end_deferral company_on find_victim pause resume entry_service cut_answer
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
@@ -29,7 +30,7 @@ local MAX_EXAMINED = 64
 local worker_key = k_worker .. worker
 local worker_fields = read_fields(worker_key, { 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps', 'tpot_ms',
   'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots', 'asks_by_ms',
-  'apart' })
+  'apart', 'prefixes', 'free_slots' })
 local fingerprint = worker_fields.fingerprint or ''
 -- Nearly every claim needs these settings.
 local set = settings.read_settings({ 'schema_oldest', 'preemption', 'fairness', 'quantum_ms', 'admission',
@@ -78,6 +79,7 @@ end
 local own = { prefill_tps = number(worker_fields.prefill_tps, 0), tpot_ms = number(worker_fields.tpot_ms, 0) }
 local view = heads.read_view(slug, worker, own, number(worker_fields.cells, 0), trusts_last == 1,
   worker_fields.apart == '1')
+view.held_prefixes = worker_fields.prefixes or ''
 if worker_fields.suspect and worker_fields.suspect ~= '' then
   local suspect = job_record.read_job(worker_fields.suspect)
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
@@ -161,6 +163,10 @@ local function start(job, group)
     min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
   end
   leased_ids[#leased_ids + 1] = job.id
+  if job.prefix ~= '' then
+    view.held_prefixes = prefixes.with_newest(view.held_prefixes, job.prefix, number(worker_fields.slots, 1))
+    prefixes.note_holder(slug, job.prefix, worker)
+  end
   answer.started[#answer.started + 1] = lease.description_of(job, fingerprint)
 end
 
@@ -250,6 +256,14 @@ if #leased_ids + #answer.resume + #answer.pause > 0 then
   redis.call('HSET', worker_key, 'claim_id', claim_id, 'claim_ids', table.concat(leased_ids, ' '),
     'claim_resume', table.concat(answer.resume, ' '), 'claim_pause', table.concat(answer.pause, ' '))
   redis.call('PEXPIRE', worker_key, 60000)
+end
+-- An idle worker is woken for jobs whose prompts it has begun.
+if view.held_prefixes ~= '' and (number(worker_fields.free_slots) ~= free
+  or view.held_prefixes ~= worker_fields.prefixes) then
+  redis.call('HSET', worker_key, 'free_slots', free, 'prefixes', view.held_prefixes)
+  if free <= 0 and #leased_ids > 0 then
+    doorbell.pass_on(slug)
+  end
 end
 if seen then
   answer.ask_in_ms = preempt.next_contest_ms(seen, decided)

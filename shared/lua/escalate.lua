@@ -105,7 +105,7 @@ waiting.enlist({ id = id, tenant = job.tenant, slug = pool.slug, queue = queue, 
   max_tokens = pool.max_tokens, cost_mwt = terms.cost_mwt, key_id = job.key_id, wanted_ms = job.deadline_ms,
   latest_us = job.latest_us, priority = job.priority })
 redis.call('ZADD', k_queues, job.deadline_ms + 1000 * settings.read_setting('result_ttl_s'), queue)
-doorbell.ring(pool.slug, job.tenant)
+doorbell.ring(pool.slug, job.tenant, '')
 local route = redis.call('HGET', k_rq_job .. id, 'penstock_route')
 stats.count('routed|' .. (route or '') .. '|' .. pool.model .. '|escalated')
 return { 'moved', pool.model }

@@ -33,6 +33,7 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "ticket_ms": job.ticket_ms,
         "offer": job.offer,
         "ack_replicas": ack_replicas,
+        "prefix": job.prefix,
         "payload": _json(job.payload),
         "callback_url": request.callback_url,
         "batch": request.line.batch if request.line else "",

@@ -152,6 +152,12 @@ workers = Key("penstock:workers", "zset", "workers, ordered by last heartbeat", 
 live = Key("penstock:live", "zset", "workers whose parts are counted, ordered by last heartbeat", "emptied")
 counted = Key("penstock:counted", "hash", "each live worker's part of the sums of slots and rates", "emptied")
 pool = Key("penstock:pool:<model>", "zset", "workers of one model, ordered by last heartbeat", "ttl")
+prefixes = Key(
+    "penstock:prefixes:<model>",
+    "hash",
+    "workers that have lately computed a prompt's beginning, by its digest; bounded",
+    "ttl",
+)
 crashes = Key(
     "penstock:crashes:<model>",
     "hash",

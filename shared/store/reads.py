@@ -23,10 +23,12 @@ _MAX_BLOCK_S = 5.0
 _LEFT_A_JOB = "+"
 #: Another one: a job waits for a slot that another tenant's job has (shared/lua/lib/pools/doorbell.lua).
 _CONTESTED = "!"
+#: Another one: a new job's prompt begins like one that the worker has computed (shared/lua/lib/pools/doorbell.lua).
+_FOR_PREFIX = "="
 #: Before the id of a job that somebody begins to follow (shared/lua/follow.lua).
 _FOLLOWED = "~"
 #: The beginnings of texts other than the ids of canceled jobs. A ring without a text only ends the wait.
-_SIGNS = frozenset({"", _LEFT_A_JOB, _CONTESTED, _FOLLOWED})
+_SIGNS = frozenset({"", _LEFT_A_JOB, _CONTESTED, _FOR_PREFIX, _FOLLOWED})
 
 
 class StoreReads:
@@ -196,6 +198,7 @@ class StoreReads:
         return Rings(
             left_a_job=_LEFT_A_JOB in texts,
             contested=_CONTESTED in texts,
+            for_prefix=_FOR_PREFIX in texts,
             canceled=[text for text in texts if text[:1] not in _SIGNS],
             followed=[text[1:] for text in texts if text[:1] == _FOLLOWED],
         )

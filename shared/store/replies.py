@@ -174,6 +174,8 @@ class Rings:
     left_a_job: bool = False
     #: Whether a job waits for a slot that another tenant's job has, so that a worker without a free slot has to claim.
     contested: bool = False
+    #: Whether a job may be queued whose prompt begins like one that this worker has computed.
+    for_prefix: bool = False
     #: The ids of the worker's jobs to cancel, and of those that somebody begins to follow.
     canceled: list[str] = field(default_factory=list)
     followed: list[str] = field(default_factory=list)

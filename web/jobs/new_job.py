@@ -8,6 +8,7 @@ from typing import Any
 from shared.candidates import candidates_in
 from shared.jobs import cost
 from shared.jobs.job import NewJob
+from shared.jobs.prompt_prefix import prefix_digests
 from shared.jobs.request_texts import attachments
 from shared.jobs.route import RouteReason
 from shared.jobs.routing import RoutedRequest, Routing
@@ -123,6 +124,7 @@ def _job(
         degrade=_may_be_cut(caller, generation),
         private=generation.private or (caller.policy is not None and caller.policy.private),
         routing=routing,
+        prefix=prefix_digests(caller.tenant, payload),
         offer=secrets.token_hex(8),
         request=generation,
     )

@@ -1,7 +1,8 @@
 """Waits at the store's two doorbells: the pool's rings for new jobs, and this worker's for cancels and followers.
 
 A ring of the pool's doorbell reaches only one worker, so it must reach a worker that has a free slot. A worker without
-a free slot forwards the ring, and stops waiting at the pool's doorbell until its job loop finds a free slot.
+a free slot forwards the ring, and stops waiting at the pool's doorbell until its job loop finds a free slot. It forwards
+a ring for a job whose prompt it has begun too, because any worker can run that job.
 """
 
 from collections.abc import Callable
@@ -61,8 +62,8 @@ class Doorbell:
     def one_pass(self) -> float:
         """Wait until a doorbell rings, for up to `WAIT_S` seconds, and act on the ring.
 
-        If the worker's doorbell rang, cancel the jobs and note the followers that it names. If the pool's doorbell
-        rang, call `on_work` if this worker has a free slot; otherwise forward the ring to another worker.
+        If the worker's doorbell rang, cancel the jobs and note the followers that it names. If a job may be queued for
+        any worker, call `on_work` if this worker has a free slot; otherwise forward the ring to another worker.
 
         Return 0, so that the next pass runs at once. Raises StoreUnavailable.
         """
@@ -79,9 +80,10 @@ class Doorbell:
         if rings.contested:
             self.on_contest()
         # A job that was left to this worker can wait for its next free slot: all other workers left it, too.
-        if (rings.pool or rings.left_a_job) and self.has_free_slot():
+        is_for_any = rings.pool or rings.for_prefix
+        if (is_for_any or rings.left_a_job) and self.has_free_slot():
             self.on_work()
-        elif rings.pool:
+        elif is_for_any:
             # Forward the ring to a worker that has a free slot, or to the first worker that gets one.
             self.store.forward_ring(self.model)
         return 0.0

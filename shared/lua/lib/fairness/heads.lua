@@ -2,7 +2,7 @@
 -- KEYS order tenant books rq_job
 -- KEEPS 1 2 5
 -- USES clock settings job_record waiting turns priority pool_record lengths tier fastest_worker finish drop forget
--- USES slots_in_use stats deferral company
+-- USES slots_in_use stats deferral company prefixes
 -- The functions share a table `view`, which read_view returns: what one claim knows of its pool and its worker. During
 -- the claim, only its last fields change, from `is_batch` on; lib/pools/company.lua adds `company` and sets is_apart.
 
@@ -15,6 +15,9 @@ local MAX_SKIPS = 8
 local MAX_PASSED, MAX_LOOKED_PAST = 16, 64
 -- The most jobs that one call ends because their deadline can no longer be met.
 local MAX_INFEASIBLE_HEADS = 32
+-- The most jobs of its own tenant that pass a head because the worker has computed the beginning of their prompts. A
+-- head that has to start within this time is not passed.
+local MAX_PASSED_BY, MIN_SPARE_US = 4, 1000000
 
 -- Returns the view of a claim. The pool's rates are used only if PENSTOCK_ADMISSION is `full`. In a mixed fleet, the
 -- worker leaves some jobs to a much faster one, and whether a job can still be ready in time depends on the rates of
@@ -35,7 +38,8 @@ local function read_view(slug, worker, own, worker_cells, trusts_last, is_apart)
       priority.counted_work(false, number(stored.waiting_mwt, 0), number(stored.batch_mwt, 0))) or 0,
     faster = fastest_worker.if_much_faster(fastest, own), best = fastest_worker.if_much_faster(fastest, pool) or pool,
     margin = settings.read_setting('admission_safety_margin'), max_attempts = settings.read_setting('max_attempts'),
-    is_batch = false, infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false }
+    is_batch = false, infeasible_heads = 0, looked_past = 0, left_to_faster = false, has_suspect = false,
+    held_prefixes = '' }
 end
 
 -- Returns the tier that applies to a job: the higher of the pool's tier now and the pool's tier when the job was
@@ -178,6 +182,37 @@ local function first_behind(view, queue)
   end
 end
 
+-- Whether a job behind a head can be leased in its place. Unlike `decide`, this function changes nothing.
+local function may_pass(view, job, head, group, cells)
+  return job and job.state == 'queued' and job.priority == head.priority and job.wait_until_ms <= now_ms
+    and job.wanted_ms > now_ms and not (job.is_private and not view.is_local) and not is_suspect(view, job)
+    and not is_for_faster(view, job) and not company.kept_apart(view, job)
+    and fits(view, job_record.cells_of(job, job.max_tokens), cells) and not is_infeasible(view, job, group)
+end
+
+-- Returns the job to lease of a queue whose head can be leased: the one of the first few with the longest beginning
+-- that the worker has computed. The tenant's turn costs the same, and the head is passed a few times at most.
+local function best_held(view, queue, head, group, cells)
+  local depth = prefixes.held_depth(view.held_prefixes, head.prefix)
+  if head.latest_us - now_us < MIN_SPARE_US
+    or number(redis.call('HGET', k_rq_job .. head.id, 'penstock_passed_by'), 0, 0) >= MAX_PASSED_BY then
+    return head
+  end
+  local best = head
+  for _, id in ipairs(redis.call('ZRANGE', k_order .. queue, 1, MAX_PASSED_BY)) do
+    local prefix = peek_fields(k_rq_job .. id, { 'penstock_prefix' }).penstock_prefix or ''
+    local its_depth = prefixes.held_depth(view.held_prefixes, prefix)
+    local job = its_depth > depth and job_record.read_job(id)
+    if job and may_pass(view, job, head, group, cells) then
+      best, depth = job, its_depth
+    end
+  end
+  if best ~= head then
+    redis.call('HINCRBY', k_rq_job .. head.id, 'penstock_passed_by', 1)
+  end
+  return best
+end
+
 -- Returns what to do with the queue of a tenant whose turn it is, as `decide`, and the job that is to be leased.
 local function examine(view, tenant, group, cells, has_slot)
   local queue = tenant .. '.' .. view.slug
@@ -200,6 +235,8 @@ local function examine(view, tenant, group, cells, has_slot)
   if action == 'behind' then
     job = first_behind(view, queue)
     action = job and decide(view, job, group, cells, has_slot) or 'pass'
+  elseif action == 'lease' and view.held_prefixes ~= '' and not prefixes.is_held(view.held_prefixes, job.prefix) then
+    job = best_held(view, queue, job, group, cells)
   end
   return action, job
 end

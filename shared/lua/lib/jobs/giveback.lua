@@ -36,6 +36,6 @@ local function give_back(job, counts_as_attempt, now_ms)
   end
   waiting.enlist(job)
   running.end_running(job)
-  doorbell.ring(job.slug, job.tenant)
+  doorbell.ring(job.slug, job.tenant, '')
   stats.count('requeued')
 end

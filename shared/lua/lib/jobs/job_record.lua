@@ -33,7 +33,7 @@ local function read_job(id)
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens',
     'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms',
     'penstock_refusals', 'penstock_pardons', 'penstock_company', 'penstock_predicted', 'penstock_traceparent',
-    'penstock_key_label', 'penstock_followed' })
+    'penstock_key_label', 'penstock_followed', 'penstock_prefix' })
   if not JOB_STATES[fields.penstock_state] or not fields.penstock_tenant or not fields.penstock_slug then
     return nil
   end
@@ -56,6 +56,7 @@ local function read_job(id)
     requeued_at_ms = integer('penstock_requeued_at_ms'), degrade = number(fields.penstock_degrade, -1),
     cut_tokens = integer('penstock_cut_tokens'), start_within_ms = integer('penstock_start_within_ms'),
     key_id = fields.penstock_key_id or '', key_label = fields.penstock_key_label or '',
+    prefix = fields.penstock_prefix or '',
     traceparent = fields.penstock_traceparent or '', predicted = fields.penstock_predicted or '',
     group = string.match(fields.penstock_group or '', '^@[%w_-]+$') or '',
     group_charged_mwt = integer('penstock_group_charged_mwt'), paused_since_ms = integer('penstock_paused_since_ms'),

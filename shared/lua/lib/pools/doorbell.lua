@@ -1,6 +1,6 @@
 -- doorbell: wakes a worker of a pool for a new job: an idle worker or, failing that, one that may pause another job.
 -- KEYS wake bell books pool worker
--- USES clock slots_in_use pausing
+-- USES clock slots_in_use pausing prefixes
 -- If this many rings have not been read, no worker is idle, and another ring would have no effect.
 local MAX_RINGS = 64
 -- The most workers without a free slot that one job looks at.
@@ -41,8 +41,23 @@ local function wake_full_workers(slug, tenant)
   end
 end
 
-local function ring(slug, tenant)
-  if redis.call('LLEN', k_wake .. slug) < MAX_RINGS then
+-- Wakes another worker for the jobs of a pool that a worker leaves when its slots are full: the rings for some of them
+-- may have reached this worker alone.
+local function pass_on(slug)
+  if number(redis.call('HGET', k_books .. slug, 'waiting'), 0) > 0 and redis.call('LLEN', k_wake .. slug) == 0 then
+    redis.call('LPUSH', k_wake .. slug, '1')
+    redis.call('EXPIRE', k_wake .. slug, 60)
+  end
+end
+
+-- Rings for a job. Its `prefix` has the digests of its prompt's beginnings, '' for none: an idle worker that has
+-- computed one of them is woken rather than any other. A `=` is not a job id.
+local function ring(slug, tenant, prefix)
+  local holder = prefix ~= '' and prefixes.find_holder(slug, prefix) or nil
+  if holder then
+    redis.call('LPUSH', k_bell .. holder, '=')
+    redis.call('EXPIRE', k_bell .. holder, 60)
+  elseif redis.call('LLEN', k_wake .. slug) < MAX_RINGS then
     redis.call('LPUSH', k_wake .. slug, '1')
     redis.call('EXPIRE', k_wake .. slug, 60)
   end
