@@ -25,6 +25,7 @@ NAMES = (
     "upstream",
     "relay",
     "isolation",
+    "prefixes",
     "gpu",
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from shared.jobs.request_texts import compact, message_texts, shown_tools
+from shared.jobs.request_texts import compact, message_text, shown_tools
 
 #: The lengths of the beginnings that have a digest, in characters. A shorter prompt is computed quickly anyway.
 LENGTHS = (256, 1_024, 4_096, 16_384)
@@ -42,6 +42,6 @@ def _pieces(payload: Mapping[str, Any]) -> Iterator[str]:
         return
     if tools := shown_tools(payload):
         yield compact(tools)
-    for message, text in zip(payload["messages"], message_texts(payload, with_reasoning=False), strict=True):
+    for message in payload["messages"]:
         yield f"\n{message.get('role')}\n"
-        yield text
+        yield message_text(message)

@@ -42,7 +42,7 @@ def attachments(payload: Mapping[str, Any]) -> int:
 
 
 def message_texts(payload: Mapping[str, Any], *, with_reasoning: bool = True) -> list[str]:
-    texts = [_message_text(message) for message in payload["messages"]]
+    texts = [message_text(message) for message in payload["messages"]]
     return list(map(str.__add__, texts, _reasoning_texts(payload["messages"]))) if with_reasoning else texts
 
 
@@ -57,7 +57,8 @@ def compact(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _message_text(message: Mapping[str, Any]) -> str:
+def message_text(message: Mapping[str, Any]) -> str:
+    """Return the text of a message: its content without images and other attachments, and its calls of tools."""
     content, calls = message.get("content"), message.get("tool_calls")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if _is_text(part))

@@ -1,8 +1,8 @@
 """Waits at the store's two doorbells: the pool's rings for new jobs, and this worker's for cancels and followers.
 
 A ring of the pool's doorbell reaches only one worker, so it must reach a worker that has a free slot. A worker without
-a free slot forwards the ring, and stops waiting at the pool's doorbell until its job loop finds a free slot. It forwards
-a ring for a job whose prompt it has begun too, because any worker can run that job.
+a free slot forwards the ring, and stops waiting at the pool's doorbell until its job loop finds a free slot. It also
+forwards a ring for a job whose prompt it has begun, because any worker can run that job.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@
 -- A job's `prefix` has the digests of its prompt's beginnings, shortest first, separated by spaces
 -- (shared/jobs/prompt_prefix.py). Each digest covers everything before its end, so equal digests mean equal beginnings.
 -- A worker's field `prefixes` has those of the last jobs that it claimed, newest first, separated by commas: about the
--- prompts whose cells it still holds. What is written here is a hint. A wrong one costs the computing of a prompt.
+-- prompts whose cells it still holds. All of this is a hint: a wrong one costs the time to compute a prompt.
 
 -- A worker is taken to hold as many prompts as it has slots, and this many at most.
 local MAX_HELD = 64
