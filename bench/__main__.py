@@ -26,6 +26,7 @@ NAMES = (
     "relay",
     "isolation",
     "prefixes",
+    "gaps",
     "gpu",
 )
 
