@@ -20,6 +20,7 @@ def doorbell(store, *, slots: int) -> tuple[Doorbell, list[str]]:
         has_free_slot=lambda: slots > 0,
         on_work=lambda: told.append("work"),
         on_contest=lambda: told.append("contest"),
+        on_follower=told.append,
     )
     return duty, told
 
