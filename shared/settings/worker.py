@@ -139,8 +139,8 @@ class WorkerSettings:
         20,
         "ms",
         (0, 1_000),
-        "how often new text of the answers that clients follow is written, for all of them together; the first text of "
-        "an answer is written at once, and with 0 all text is",
+        "how often new text of the answers that clients follow is written, for all of them together, and half as often "
+        "if a worker has more than 64 of them; the first text of an answer is written at once, and with 0 all text is",
     )
     paused_bytes: int = number(
         1 << 30,

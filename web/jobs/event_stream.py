@@ -137,22 +137,30 @@ def _follow(
         # A job with a poll grace is canceled unless it is polled often, and each refresh is a poll. All other jobs are
         # refreshed less often, so that hundreds of followers cost little.
         refresh_interval_s = TOUCH_S if view.poll_grace_ms else REFRESH_INTERVAL_S
-        while source.ended is None and not stop():
+        now_s, stop_due_s = context.clock.monotonic(), float("-inf")
+        while source.ended is None:
+            # A call of `stop` costs as much as an event, so it is not made for each of them.
+            if now_s >= stop_due_s:
+                if stop():
+                    break
+                stop_due_s = now_s + check_interval_s
             if not caught_up:
                 caught_up = yield from source.catch_up()
             event = None
             if not has_ended(view):
-                until_refresh_s = refreshed_s + refresh_interval_s - context.clock.monotonic()
+                until_refresh_s = refreshed_s + refresh_interval_s - now_s
                 event = follower.next(min(check_interval_s, max(_MIN_WAIT_S, until_refresh_s)))
             if event is not None:
                 yield from source.to_items([event])
             else:
                 yield NothingNew()
+                stop_due_s = float("-inf")
+            now_s = context.clock.monotonic()
             # Refresh on time even while events keep arriving, because the refresh is also the job's poll. When the job
             # has ended, refresh until JobEnded is yielded; `refresh` itself pauses while the store does not answer.
-            due = has_ended(view) or context.clock.monotonic() - refreshed_s >= refresh_interval_s
+            due = has_ended(view) or now_s - refreshed_s >= refresh_interval_s
             if due and source.ended is None:
-                refreshed_s = context.clock.monotonic()
+                refreshed_s = now_s
                 view = yield from source.refresh()
                 if shows_text:
                     source.announce(view)

@@ -11,7 +11,7 @@ versions do not. While such a door admits jobs, all jobs count as followed, beca
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shared.candidates import candidates_in
 from shared.jobs.job import ClaimedJob, ClaimRef, Usage
@@ -74,10 +74,11 @@ class HeldJob:
     #: Clock time at which the job was told to give its slot to another job; None if it was not. Only the claimer writes
     #: this field.
     paused_since_s: float | None = None
+    #: The claim. Each new text looks for it.
+    claim: ClaimRef = field(init=False)
 
-    @property
-    def claim(self) -> ClaimRef:
-        return self.claimed.held
+    def __post_init__(self) -> None:
+        self.claim = self.claimed.held
 
     def slot_ms(self, now_s: float) -> int | None:
         """Return for how long the job has had its slot, in ms: 0 while it is prepared, None while it is paused."""

@@ -27,6 +27,9 @@ UNFOLLOWED_S = 1.0
 _UNFOLLOWED_AGE_S = 0.5
 #: How long events of such jobs may wait for a pass, in seconds.
 _LOOK_S = 0.25
+#: If more jobs than this are followed, their ticks are twice as far apart: each text costs the store and a door as much
+#: as several tokens cost the worker.
+_MANY = 64
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ class _PendingText:
     begins_at_once: bool
     #: When the oldest text or token that has not been sent was added, as a clock time.
     since_s: float
-    #: Number of the first tick in which more text may be sent.
-    earliest_tick: int = 0
+    #: Clock time of the tick from which on more text may be sent.
+    earliest_s: float = -math.inf
     first_sent: bool = False
     parts: list[str] = field(default_factory=list)
     completion_tokens: int = 0
@@ -99,8 +102,10 @@ class TextPacing:
     def __init__(self, fingerprint: str = "", resume_tokens: int = 32, interval_s: float = 0.0) -> None:
         """Create the pacing of a worker, with ticks `interval_s` apart. `fingerprint` is its engine's (`Facts`)."""
         self._fingerprint = fingerprint
-        #: The time between two ticks; 0 if text is sent at once.
+        #: The time between two ticks while few jobs are followed; 0 if text is sent at once.
         self.interval_s = interval_s
+        #: The time between two ticks, and whether any job is followed, as `due` has found them.
+        self._ticks_s, self._has_followed = interval_s, False
         #: A job with this many unsent tokens does not wait for its tick. The engine generates more during the call.
         self.most_unsent = resume_tokens // 2
         #: If this is true, all text is sent as if it was followed.
@@ -145,7 +150,7 @@ class TextPacing:
         """Note that somebody follows the job from now on: all of its text is due."""
         pending = self._pending.get(claim)
         if pending is not None:
-            pending.is_followed, pending.earliest_tick = True, 0
+            pending.is_followed, pending.earliest_s = True, -math.inf
 
     def due(self, now_s: float, ending: Collection[ClaimRef], leaving: Collection[ClaimRef] = ()) -> list[Chunk]:
         """Return the chunks to send now. Until `sent` is called, every call returns the same chunks.
@@ -157,18 +162,21 @@ class TextPacing:
         if self.is_repeat:
             return list(self._unconfirmed)
         self.has_unfollowed = False
-        tick, unfollowed = self._tick(now_s), []
+        followed, unfollowed = 0, []
         for claim, pending in self._pending.items():
+            followed += pending.is_followed or self.sends_all
             if pending.is_empty:
                 continue
             if pending.is_followed or self.sends_all or (claim in leaving and pending.ids is not None):
-                is_text_due = pending.parts and (tick >= pending.earliest_tick or claim in ending or claim in leaving)
+                is_text_due = pending.parts and (now_s >= pending.earliest_s or claim in ending or claim in leaving)
                 if is_text_due or (pending.ids is not None and len(pending.tokens) >= self.most_unsent):
                     self._unconfirmed.append(pending.take(claim))
             elif pending.begins_at_once and pending.parts and not pending.first_sent:
                 self._unconfirmed.append(pending.take(claim))
             elif claim not in ending:
                 unfollowed.append((claim, pending))
+        self._ticks_s = self.interval_s * (2 if followed > _MANY else 1)
+        self._has_followed = followed > 0
         if unfollowed and now_s >= self._unfollowed_due_s(pending.since_s for _, pending in unfollowed):
             self._next_unfollowed_s, self.has_unfollowed = now_s + UNFOLLOWED_S, True
             for claim, pending in unfollowed:
@@ -178,11 +186,11 @@ class TextPacing:
 
     def sent(self, now_s: float) -> None:
         """Confirm that the store has received the chunks that `due` returned last."""
-        tick = self._tick(now_s)
+        next_tick_s = self._next_tick_s(now_s)
         for chunk in self._unconfirmed:
             pending = self._pending.get(chunk.claim)
             if pending is not None and chunk.text:
-                pending.earliest_tick, pending.first_sent = tick + (1 if self.interval_s else 0), True
+                pending.earliest_s, pending.first_sent = next_tick_s, True
         self._unconfirmed.clear()
 
     def forget(self, claim: ClaimRef) -> None:
@@ -200,14 +208,14 @@ class TextPacing:
             return now_s
         if not self._pending and not holds_jobs:
             return None
-        if self.interval_s and any(pending.is_followed or self.sends_all for pending in self._pending.values()):
-            return (self._tick(now_s) + 1) * self.interval_s
+        if self.interval_s and self._has_followed:
+            return self._next_tick_s(now_s)
         since_s = [pending.since_s for pending in self._pending.values() if not pending.is_empty]
         return min(now_s + _LOOK_S, max(now_s, self._unfollowed_due_s(since_s))) if since_s else now_s + _LOOK_S
 
     def _unfollowed_due_s(self, since_s: Iterable[float]) -> float:
         return max(self._next_unfollowed_s, min(since_s) + _UNFOLLOWED_AGE_S)
 
-    def _tick(self, now_s: float) -> int:
-        """Return the number of the tick; 0 without ticks."""
-        return math.floor(now_s / self.interval_s) if self.interval_s else 0
+    def _next_tick_s(self, now_s: float) -> float:
+        """Return the clock time of the next tick; now if there are no ticks."""
+        return (math.floor(now_s / self._ticks_s) + 1) * self._ticks_s if self._ticks_s else now_s

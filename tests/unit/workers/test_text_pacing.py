@@ -1,5 +1,6 @@
 """Tests of when new text is sent: followed text on common ticks, other text about once a second."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,18 @@ def test_jobs_that_started_at_different_times_share_a_tick():
     for key in "abc":
         pace.add(Text(key, "y", 2), 10.045)
     assert send(pace, 10.051) == {"a": "y", "b": "y", "c": "y"}
+
+
+def test_with_many_followed_jobs_ticks_are_twice_as_far_apart():
+    pace = pacing()
+    for number in range(65):
+        pace.add(Text(str(number), "x", 1), 10.0)
+    assert len(send(pace, 10.01)) == 65
+    for number in range(65):
+        pace.add(Text(str(number), "y", 2), 10.02)
+    assert send(pace, 10.06) == {}
+    assert pace.next_due_s(10.06, holds_jobs=True) == pytest.approx(10.1)
+    assert len(send(pace, 10.101)) == 65
 
 
 def test_the_last_text_of_an_ending_job_does_not_wait_for_a_tick():
