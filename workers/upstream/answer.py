@@ -100,6 +100,8 @@ class Answer:
     @property
     def finish_reason(self) -> str:
         """Why the answer is complete: because of its length if a choice was cut at its length. "" if it is not."""
+        if len(self._choices) == 1:
+            return self._choices[0].finish_reason
         reasons = [each.finish_reason for each in self._choices]
         if "" in reasons:
             return ""
@@ -108,7 +110,7 @@ class Answer:
     @property
     def chunks(self) -> int:
         """Number of chunks that had a part of the answer. Most servers send one for each token."""
-        return sum(each.chunks for each in self._choices)
+        return self._choices[0].chunks if len(self._choices) == 1 else sum(each.chunks for each in self._choices)
 
     @property
     def completion_tokens(self) -> int:
@@ -146,15 +148,35 @@ class Answer:
             has_ended, is_full = bool(choice.finish_reason), self._tokens_of(choice) > self._max_tokens
             text = choice.add_chunk(fields, is_full=is_full)
             texts.append(self._marked(index, text, is_end=bool(choice.finish_reason) and not has_ended))
-        self.is_too_long |= bool(self.finish_reason) and any(each.runs_on for each in self._choices)
         self._keep_rest(chunk)
         self._count(chunk.get("usage"))
         added = [text for text in texts if text is not None]
-        new = "".join(added)
+        return self._note_added("".join(added) if added else None)
+
+    def add_text(self, index: int, field: str, text: str) -> str | None:
+        """Add a chunk that has only this text, of one choice: content, or reasoning in the field of this name.
+
+        Return and raise the same as `add_chunk`.
+        """
+        choice = self._choices[index]
+        has_ended, is_full = bool(choice.finish_reason), self._tokens_of(choice) > self._max_tokens
+        new = choice.add_text(field, text, is_full=is_full)
+        if len(self._choices) > 1:
+            new = self._marked(index, new, is_end=bool(choice.finish_reason) and not has_ended)
+        self._check_size()
+        return self._note_added(new)
+
+    def _note_added(self, new: str | None) -> str | None:
+        """Note that a chunk was added whose new text is given, and return it."""
+        number, tokens = len(self._choices), self.completion_tokens
+        if self.finish_reason:
+            self.is_too_long |= any(each.runs_on for each in self._choices)
+        else:
+            self.is_too_long |= tokens > number * (self._max_tokens + 1)
         if new:
-            ended = sum(bool(each.finish_reason) for each in self._choices) if len(self._choices) > 1 else 0
-            self.reported = max(self.reported + 1, self.completion_tokens + ended)
-        return new if added else None
+            ended = sum(bool(each.finish_reason) for each in self._choices) if number > 1 else 0
+            self.reported = max(self.reported + 1, tokens + ended)
+        return new
 
     def add_whole(self, response: Any) -> str:
         choices = list(self._choices_in(response))
@@ -224,7 +246,11 @@ class Answer:
 
     def _count(self, usage: Any) -> None:
         """Take over the upstream's counts. Once an answer has begun, a count of 0 tokens is ignored."""
+        if usage is None:
+            return
         counts = read_counts(usage)
+        if counts.prompt is None and not counts.completion and (counts.completion is None or self.has_begun):
+            return
         if (counts.prompt or counts.completion) and not self._counts_all:
             counts = self._of_all(counts)
         if counts.completion:
@@ -233,8 +259,6 @@ class Answer:
             counts = counts._replace(completion=self.counts.completion)
         if counts.prompt is not None or counts.completion is not None:
             self.counts = counts if counts.prompt is not None else counts._replace(prompt=self.counts.prompt)
-        longest = len(self._choices) * (self._max_tokens + 1)
-        self.is_too_long |= not self.finish_reason and self.completion_tokens > longest
 
     def _of_all(self, counts: Counts) -> Counts:
         """Return the counts of all choices that have been counted, with those of the choices that have just ended.
@@ -270,6 +294,9 @@ class Answer:
         """Keep the other fields of a chunk or a response, within the bound of the whole answer."""
         if self._keeps_rest:
             self._size += keep_rest(self._rest, value, _READ, joins_texts=False)
+        self._check_size()
+
+    def _check_size(self) -> None:
         if self._size + sum(each.size for each in self._choices) > MAX_ANSWER_BYTES:
             raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")
 

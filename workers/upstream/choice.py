@@ -80,6 +80,18 @@ class AnswerChoice:
         self.runs_on = self.runs_on and not choice.get("finish_reason")
         return self._add(choice, pieces)
 
+    def add_text(self, field: str, text: str, *, is_full: bool) -> str | None:
+        """Add a chunk that has only this text: content, or reasoning in the field of this name; see `add_chunk`."""
+        if is_full:
+            self.runs_on = True
+            self.end(FinishReason.LENGTH)
+            return None
+        is_content = field == "content"
+        pieces = Pieces(content=text) if is_content else Pieces(reasoning=text, reasoning_field=field)
+        new = self._keep(pieces, ()) if self.writer is None else self._write(self.writer, pieces, ())
+        self._take(pieces, new)
+        return new
+
     def add_whole(self, choice: Mapping[str, Any]) -> str:
         """Add a choice that is not streamed and return its text. Raises AnswerInvalid."""
         fields = ("text", "message", "delta") if self.kind == "completion" else ("message", "delta", "text")
@@ -109,15 +121,19 @@ class AnswerChoice:
         calls = [self._places.place(piece, is_whole=is_whole) for piece in pieces.calls]
         text = self._keep(pieces, calls) if self.writer is None else self._write(self.writer, pieces, calls)
         # Logprobs and tool calls are counted by a bound on their length, because it is their sum that must be bounded.
+        self.size += sum(len(str(item)) for item in (pieces.calls, pieces.others, logprobs) if item)
+        self._take(pieces, text)
+        self._note_reason(read_finish_reason(choice.get("finish_reason")))
+        return text if pieces.has_part else None
+
+    def _take(self, pieces: Pieces, text: str) -> None:
+        """Take over the new text, and count the chunk if it has a part."""
         # The writer may hold content back: then it is not in the text yet.
         self.size += 4 * (max(len(text), len(pieces.content)) + len(pieces.reasoning) + len(pieces.refusal))
-        self.size += sum(len(str(item)) for item in (pieces.calls, pieces.others, logprobs) if item)
         if pieces.has_part:
             self.chunks += 1
         if text:
             self.parts.append(text)
-        self._note_reason(read_finish_reason(choice.get("finish_reason")))
-        return text if pieces.has_part else None
 
     def _read(self, choice: Mapping[str, Any], fields: Sequence[str]) -> Pieces:
         """Read the first of the fields that has a part, and from then on only this one: some servers send two."""
@@ -158,10 +174,11 @@ class AnswerChoice:
 
     def _write(self, writer: PartsWriter, pieces: Pieces, calls: Sequence[tuple[int, CallPiece]]) -> str:
         """Return the new text with its parts. A refusal is content, unless the client's API has a field for it."""
-        text = writer.reasoning(pieces.reasoning, pieces.reasoning_field) + writer.content(pieces.content)
+        text = writer.reasoning(pieces.reasoning, pieces.reasoning_field) if pieces.reasoning else ""
+        text += writer.content(pieces.content) if pieces.content else ""
         if writer.keeps_sources:
             self._others |= {"refusal": self._others.get("refusal", "") + pieces.refusal} if pieces.refusal else {}
-        else:
+        elif pieces.refusal:
             text += writer.content(pieces.refusal)
         for number, piece in calls:
             try:

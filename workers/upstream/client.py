@@ -1,17 +1,18 @@
-"""Sends requests to the upstream over HTTP and reads their answers; only this module uses aiohttp."""
+"""Sends requests to the upstream over HTTP and reads their answers, with aiohttp."""
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 import aiohttp
 
 from shared.log import get_logger
 from shared.proxies import proxy_for
-from workers.upstream.answer import Answer
+from workers.upstream.chunk_reader import ChunkReader, Reply, parsed
 from workers.upstream.dialect import refused_field
+from workers.upstream.direct_chunks import DirectHandler
 from workers.upstream.faults import (
     Broken,
     Lost,
@@ -19,7 +20,6 @@ from workers.upstream.faults import (
     Rejected,
     Unreachable,
     UpstreamFault,
-    fault_in_answer,
     fault_of,
     makes_no_embeddings,
 )
@@ -44,8 +44,17 @@ _REST_S = 2.0
 _END_OF_STREAM = b"[DONE]"
 
 
-#: Collects what the upstream answers, as it arrives.
-Reply = Answer | Vectors
+class _Connector(aiohttp.TCPConnector):
+    """Makes connections whose streams are not parsed by aiohttp."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # aiohttp has no other way to name the class of its protocol.
+        self._factory = partial(DirectHandler, loop=self._loop)  # type: ignore[assignment]  # a partial is invariant
+
+
+class _StreamDone(Exception):
+    """The stream said that it is done. Nothing that follows is read."""
 
 
 class UpstreamClient:
@@ -65,7 +74,7 @@ class UpstreamClient:
         self._session = aiohttp.ClientSession(
             headers=headers,
             # The engine bounds the number of requests and their times.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            connector=_Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             proxy=self._proxy,
@@ -161,8 +170,8 @@ class UpstreamClient:
                 await self._read_stream(response, answer, on_received)
             else:
                 # Parsing the vectors of many texts takes long, and would delay all other answers.
-                value = await asyncio.to_thread(_parsed, await _read_at_most(response, answer.max_bytes))
-                self._raise_error(value, answer)
+                value = await asyncio.to_thread(parsed, await _read_at_most(response, answer.max_bytes))
+                ChunkReader(answer, self._api_key).raise_error(value)
                 on_received(answer.add_whole(value))
         except (aiohttp.ClientError, OSError) as error:
             if not answer.finish_reason:
@@ -180,40 +189,66 @@ class UpstreamClient:
         self, response: aiohttp.ClientResponse, answer: Reply, on_received: Callable[[str | None], None]
     ) -> None:
         """Read the events of a stream until it says that it is done, or ends after a finish reason."""
-        decoder = EventDecoder()
         rest = asyncio.timeout(None)
+        events = _EventStream(response.content, ChunkReader(answer, self._api_key), answer, on_received, rest)
         try:
             async with rest:
+                if response.connection is not None and isinstance(response.connection.protocol, DirectHandler):
+                    response.connection.protocol.read_with(events.take_at_once)
                 async for received in response.content.iter_any():
-                    if self._take_events(decoder.feed(received), answer, on_received):
-                        return
-                    if answer.finish_reason and rest.when() is None:
-                        rest.reschedule(asyncio.get_running_loop().time() + _REST_S)
+                    events.take(received)
+            events.finish()
+        except _StreamDone:
+            return
         except TimeoutError:
             if not rest.expired():
                 raise
             return
-        if not self._take_events(decoder.finish(), answer, on_received) and not answer.finish_reason:
+        if not answer.finish_reason:
             raise (Broken if answer.has_begun else Lost)("the upstream ended the stream in the middle of the answer")
 
-    def _take_events(self, events: list[bytes], answer: Reply, on_received: Callable[[str | None], None]) -> bool:
-        """Add the events to the answer. Return whether the stream said that it is done."""
+
+class _EventStream:
+    """Adds the events of a stream to its answer, and begins the time `rest` when the answer is complete."""
+
+    def __init__(
+        self,
+        content: aiohttp.StreamReader,
+        reader: ChunkReader,
+        answer: Reply,
+        on_received: Callable[[str | None], None],
+        rest: asyncio.Timeout,
+    ) -> None:
+        self._content, self._reader, self._answer = content, reader, answer
+        self._on_received, self._rest = on_received, rest
+        self._decoder = EventDecoder()
+
+    def take(self, received: bytes) -> None:
+        """Add the events that end in these bytes. Raises _StreamDone if nothing more belongs to the answer."""
+        self._add(self._decoder.feed(received))
+        if self._answer.finish_reason and self._rest.when() is None:
+            self._rest.reschedule(asyncio.get_running_loop().time() + _REST_S)
+
+    def take_at_once(self, received: bytes) -> None:
+        """Do the same in a callback of the event loop. The task that waits for the content raises the exception."""
+        if self._content.exception() is None:
+            try:
+                self.take(received)
+            except Exception as error:  # noqa: BLE001 - raised by the task
+                self._content.set_exception(error)
+
+    def finish(self) -> None:
+        self._add(self._decoder.finish())
+
+    def _add(self, events: list[bytes]) -> None:
         for event in events:
             if event.strip() == _END_OF_STREAM:
-                answer.end("stop")
-                return True
-            chunk = _parsed(event)
-            self._raise_error(chunk, answer)
-            on_received(answer.add_chunk(chunk))
-            if answer.is_too_long:
-                answer.end("length")
-                return True
-        return False
-
-    def _raise_error(self, value: Any, answer: Reply) -> None:
-        fault: UpstreamFault | None = fault_in_answer(value, key=self._api_key, has_begun=answer.has_begun)
-        if fault is not None:
-            raise fault
+                self._answer.end("stop")
+                raise _StreamDone
+            self._on_received(self._reader.add(event))
+            if self._answer.is_too_long:
+                self._answer.end("length")
+                raise _StreamDone
 
 
 @contextmanager
@@ -238,14 +273,6 @@ def _ends_with_connection(response: aiohttp.ClientResponse) -> Iterator[None]:
     finally:
         if closed is not None:
             closed.remove_done_callback(fail)
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        # Some servers send NaN or Infinity, which are not JSON. A client must not receive them.
-        return json.loads(data, parse_constant=lambda _name: None)
-    except (ValueError, RecursionError):
-        raise AnswerInvalid("the upstream sent something that is not JSON") from None
 
 
 async def _error_body(response: aiohttp.ClientResponse) -> bytes:

@@ -227,7 +227,8 @@ class UpstreamEngine:
     async def _exchange(self, run: Run) -> None:
         """Run the job's request. Raises TimeoutError if a deadline passes or the upstream is silent for too long."""
         async with run.limit:
-            self._move_limit(run)
+            run.last_part_s = self._clock.monotonic()
+            self._watch(run)
             try:
                 await self._client.run(run.request, run.answer, partial(self._receive, run))
             except NotAccepted as fault:
@@ -237,10 +238,18 @@ class UpstreamEngine:
                     raise Misconfigured(f"{fault} ({why})", model) from fault
                 others = f"{fault} for this request, although it accepts others"
                 raise Rejected(str(fault), fault.message if fault.lacks_model else others) from fault
+            finally:
+                run.stop_watching()
 
-    def _move_limit(self, run: Run) -> None:
-        left_s = min(run.expires_at_s - self._clock.monotonic(), self._endings.limits.silence_s(run))
-        run.limit.reschedule(asyncio.get_running_loop().time() + max(0.0, left_s))
+    def _watch(self, run: Run) -> None:
+        """End the exchange if its time is over, or look again when it may be: each part of the answer extends it."""
+        run.stop_watching()
+        ends_s = min(run.expires_at_s, run.last_part_s + self._endings.limits.silence_s(run))
+        left_s, loop = ends_s - self._clock.monotonic(), asyncio.get_running_loop()
+        if left_s > 0:
+            run.watch = loop.call_later(left_s, self._watch, run)
+        else:
+            run.limit.reschedule(loop.time())
 
     def _receive(self, run: Run, text: str | None) -> None:
         """Handle something that the upstream sent: see `UpstreamClient.run`."""
@@ -249,7 +258,7 @@ class UpstreamEngine:
             if run.answer.has_role and run.prompt_read_s is None:
                 run.prompt_read_s = self._clock.monotonic()
             return
-        now_s = self._clock.monotonic()
+        run.last_part_s = now_s = self._clock.monotonic()
         if self._endings.backoff.note_part(run.tenant, run.started_s, now_s):
             self._on_room()
         if run.first_token_s is None:
@@ -257,9 +266,9 @@ class UpstreamEngine:
             self._overtaken.note_first_part(run, now_s)
             self._waiting -= run.places * run.streams
             self._starts += run.places
+            self._watch(run)
             self._observe()
         self._count(run, run.answer.completion_tokens)
-        self._move_limit(run)
         if text:
             self._emit(Text(run.key, text, run.answer.reported))
 

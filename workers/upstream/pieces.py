@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: The fields in which servers send reasoning. Some send the same text in two of them.
-_REASONING = ("reasoning_content", "reasoning", "thinking")
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 #: The other fields of a message that are read here, or say nothing about the answer.
-_KNOWN = frozenset({*_REASONING, "content", "function_call", "name", "refusal", "role", "tool_calls"})
+_KNOWN = frozenset({*REASONING_FIELDS, "content", "function_call", "name", "refusal", "role", "tool_calls"})
 #: Fields of a choice that do not belong to the answer.
 _OF_CHOICES = frozenset(
     {
@@ -108,7 +108,7 @@ def read_pieces(message: Any) -> Pieces:
     pieces.has_role = bool(message.get("role"))
     pieces.others = {name: value for name, value in message.items() if name not in _KNOWN and _says(value)}
     _read_content(message.get("content"), pieces, depth=0)
-    for name in _REASONING:
+    for name in REASONING_FIELDS:
         if not pieces.reasoning and (text := _text_of(message.get(name), depth=0)):
             pieces.reasoning, pieces.reasoning_field = text, name
     if isinstance(message.get("refusal"), str):

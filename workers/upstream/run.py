@@ -19,8 +19,11 @@ class Run:
     answer: Answer | Vectors
     started_s: float
     task: asyncio.Task[None] | None = None
-    #: The deadline of the exchange, which is moved whenever the upstream sends something.
+    #: Ends the exchange when its time is over.
     limit: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+    #: When the newest part of the answer arrived, at first when the exchange began; and what will check the time since.
+    last_part_s: float = 0.0
+    watch: asyncio.TimerHandle | None = None
     first_token_s: float | None = None
     #: When the first chunk with a role arrived, if that was before the first token: servers send it when they have read
     #: the prompt, and may then hold back what could be a call of a tool.
@@ -29,6 +32,11 @@ class Run:
     requested_end: str = ""
     #: The number of this job's completion tokens that the engine's counters include.
     counted: int = 0
+
+    def stop_watching(self) -> None:
+        if self.watch is not None:
+            self.watch.cancel()
+            self.watch = None
 
     @property
     def key(self) -> ClaimRef:

@@ -23,6 +23,11 @@ class EventDecoder:
 
     def feed(self, received: bytes) -> list[bytes]:
         """Return the data of each event that ends in the received bytes. Raises EventTooLong."""
+        if received.startswith(b"data: ") and received.endswith(b"\n\n") and not (self._rest or self._data):
+            # Most servers send an event for each token, and it arrives alone.
+            line = received[6:-2]
+            if b"\n" not in line:
+                return [line.removesuffix(b"\r")]
         *lines, self._rest = (self._rest + received).split(b"\n")
         events = []
         for line in lines:

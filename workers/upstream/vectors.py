@@ -35,6 +35,9 @@ class Vectors:
         """Raise AnswerInvalid, because embeddings do not come as a stream."""
         raise AnswerInvalid("the upstream sent a stream instead of embeddings")
 
+    def add_text(self, _index: int, _field: str, _text: str) -> str | None:
+        return self.add_chunk(None)
+
     def add_whole(self, response: Any) -> str:
         """Read the vectors of a response, and return "". Raises AnswerInvalid."""
         data = response.get("data") if isinstance(response, dict) else None

@@ -162,6 +162,15 @@ def test_events_are_the_same_however_their_bytes_arrive(texts: list[str], step: 
     assert [json.loads(event) for event in events + decoder.finish()] == texts
 
 
+def test_counts_stay_if_a_later_chunk_has_none() -> None:
+    answer = Answer("chat", 16)
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 5}}
+    answer.add_chunk(chunk({"content": "a"}) | {"usage": usage})
+    for rest in ({}, {"usage": None}, {"usage": {}}, {"usage": {"completion_tokens": 0}}):
+        answer.add_chunk(chunk({}) | rest)
+        assert (answer.counts.prompt, answer.counts.cached, answer.counts.completion) == (9, 5, 1)
+
+
 def test_an_event_that_never_ends_is_refused() -> None:
     decoder = EventDecoder()
     for _ in range(17):

@@ -194,6 +194,11 @@ def test_an_upstream_that_sends_only_signs_of_life_hangs(run: Run, server: RawUp
     wait_for(lambda: server.closed == 1, "the server to see that the request was closed")
 
 
+def test_each_part_of_an_answer_extends_the_time_of_the_next(run: Run) -> None:
+    ended = run(STREAM, *[part for _ in range(5) for part in (WORD, 0.2)], DONE)
+    assert (ended.outcome, ended.text) == ("succeeded", "a " * 5)
+
+
 def test_comments_between_two_tokens_do_not_hide_that_the_upstream_hangs(run: Run) -> None:
     ended = run(STREAM, WORD, *[b": ping\n\n", 0.2] * 20)
     assert (ended.outcome, ended.message) == ("failed", "the upstream sent nothing for 0.6 s")
