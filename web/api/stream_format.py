@@ -8,6 +8,8 @@ from typing import NamedTuple
 from shared.jobs.job import JobView
 from web.http.api_errors import ApiError, error_response
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
 #: The frame that shows that a silent stream is still open.
 COMMENT = ":\n\n"
 
@@ -20,7 +22,12 @@ def frame(kind: str, data: object, event_id: str = "") -> str:
 
 def data_frame(data: object) -> str:
     """Return the frame of an event without a name. JSON escapes line ends, so the data always fits on one line."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {_encode(data)}\n\n"
+
+
+def quoted(text: str) -> str:
+    """Return the text as it stands in the JSON of a frame."""
+    return _encode(text)
 
 
 class NewText(NamedTuple):

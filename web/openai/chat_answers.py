@@ -13,7 +13,7 @@ from shared.jobs.states import JobState
 from shared.version import package_version
 from web.api.candidates import Choice, chat_logprobs, choices_of, completion_logprobs, n_candidates
 from web.api.job_json import degraded_json, error_json, queue_facts
-from web.api.stream_format import NewText, StreamFormat, data_frame
+from web.api.stream_format import NewText, StreamFormat, data_frame, quoted
 from web.http.api_errors import ApiError
 
 
@@ -66,6 +66,9 @@ def delta_fields(delta: Delta, job_id: str) -> dict[str, Any]:
 AnswerKind = Literal["chat", "completion"]
 #: The chunks of a stream that have token counts: none, an additional last one, or all.
 UsageChunks = Literal["none", "last", "all"]
+
+#: A text that nothing else in a chunk has.
+_NO_TEXT = "\0"
 
 #: The codes with which a worker rejects a job because of its request.
 REQUEST_ERRORS = frozenset(
@@ -148,12 +151,15 @@ class AnswerFormat:
             return []
         return [self._chunk({"role": "assistant", "content": ""}, index) for index in range(self.choices)]
 
-    def text_chunks(self, text: str, index: int = 0) -> list[dict[str, Any]]:
-        """Return the chunks for new text of a choice: one, or one for each part of it."""
+    def text_parts(self, text: str, index: int = 0) -> list[dict[str, Any] | str]:
+        """Return new text of a choice as the contents of chunks: one, or one for each part of it."""
         if self.readers is not None:
-            deltas = self.readers[index].feed(text)
-            return [self._chunk(delta_fields(delta, self._call_prefix(index)), index) for delta in deltas]
-        return [self._chunk({"content": text} if self.kind == "chat" else text, index)]
+            return [delta_fields(each, self._call_prefix(index)) for each in self.readers[index].feed(text)]
+        return [{"content": text} if self.kind == "chat" else text]
+
+    def text_chunk(self, content: dict[str, Any] | str, index: int = 0) -> dict[str, Any]:
+        """Return the chunk with one of the contents that `text_parts` returns."""
+        return self._chunk(content, index)
 
     def others_chunks(self, view: JobView) -> list[dict[str, Any]]:
         """Return a chunk for each choice that has more than a text from an upstream, such as tool calls."""
@@ -288,6 +294,8 @@ class ChatStream(StreamFormat):
 
     def __init__(self, answer: AnswerFormat) -> None:
         self._answer, self.choices = answer, answer.choices
+        #: By choice: the frame of a chunk that has only text, before and after the text.
+        self._around_text: dict[int, tuple[str, str]] = {}
 
     def begin(self) -> Iterator[str]:
         """Yield the chunks that name the role."""
@@ -295,7 +303,22 @@ class ChatStream(StreamFormat):
 
     def add(self, new: NewText) -> Iterator[str]:
         """Yield the chunks for new text."""
-        return self._frames(self._answer.text_chunks(new.text, new.choice), new.tokens)
+        for content in self._answer.text_parts(new.text, new.choice):
+            text = content if isinstance(content, str) else content.get("content")
+            if self._answer.usage_chunks == "all" or text is None or content not in ({"content": text}, text):
+                yield from self._frames([self._answer.text_chunk(content, new.choice)], new.tokens)
+            else:
+                before, after = self._around(new.choice, is_chat=content is not text)
+                yield f"{before}{quoted(text)}{after}"
+
+    def _around(self, choice: int, *, is_chat: bool) -> tuple[str, str]:
+        """Return the frame of a chunk around its text. All such chunks of a choice are equal but for the text."""
+        found = self._around_text.get(choice)
+        if found is None:
+            chunk = self._answer.text_chunk({"content": _NO_TEXT} if is_chat else _NO_TEXT, choice)
+            before, after = "".join(self._frames([chunk], 0)).split(quoted(_NO_TEXT))
+            found = self._around_text[choice] = before, after
+        return found
 
     def end(self, view: JobView) -> Iterator[str]:
         """Yield the chunks after the text, and the mark of the end."""
