@@ -19,11 +19,13 @@ _LINES = {
 
 def draw(figures: dict[str, Any], path: Path) -> None:
     """Draw the figures of all models and write the picture to `path`."""
-    panels: dict[tuple[str, int], list[tuple[int, dict[str, float]]]] = {}
+    panels: dict[tuple[str, str], list[tuple[int, dict[str, float]]]] = {}
     for model, of_model in figures.items():
         for name, cell in of_model["cells"].items():
-            prompt, clients = map(int, name.split(" x "))
-            panels.setdefault((model, prompt), []).append((clients, cell["tokens_per_s"]))
+            # A cell's name is that of its load: "64 x 16", or "64 x 16, default sampling".
+            load, comma, sampling = name.partition(",")
+            prompt, clients = load.split(" x ")
+            panels.setdefault((model, prompt + comma + sampling), []).append((int(clients), cell["tokens_per_s"]))
     figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False)
     for axis, ((model, prompt), points) in zip(axes[0], panels.items(), strict=True):
         for run, (label, colour, style) in _LINES.items():

@@ -25,6 +25,7 @@ def admit(store, job) -> Admitted:
     return answer
 
 
+@pytest.mark.passing_time
 @pytest.mark.parametrize(
     "fields",
     [

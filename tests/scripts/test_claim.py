@@ -121,6 +121,7 @@ def test_a_repeated_claim_reports_no_time_left_after_the_start_deadline(store):
     assert again.start_in_ms == 0
 
 
+@pytest.mark.passing_time
 def test_a_claim_ends_a_head_past_its_start_deadline_and_does_not_claim_it(store):
     heartbeat(store)
     late, alive = admitted(store, a_job(start_within_ms=500)), admitted(store, a_job(start_within_ms=5_000))
@@ -174,6 +175,7 @@ def test_the_cells_of_a_claimed_job_are_not_free_for_the_rest_of_the_claim(store
     assert [job.id for job in claim(store, room=2, cells_free=100)] == [first]
 
 
+@pytest.mark.passing_time
 def test_a_job_skipped_eight_times_keeps_the_slot_empty_until_it_fits(store):
     heartbeat(store, cells=100)
     big = admitted(store, a_job("a", prompt_tokens=50, max_tokens=30, cost_mwt=1))

@@ -42,6 +42,7 @@ def lose_alone(store, ids: list[str]) -> None:
         assert store.reap().requeued == len(ids[first : first + 64])
 
 
+@pytest.mark.passing_time
 def test_a_tenant_is_served_while_the_head_of_its_queue_waits_for_its_last_attempt(pool):
     first, second = suspects(pool, "blue", 2)
     others = [admitted(pool, a_job()) for _ in range(3)]
@@ -49,6 +50,7 @@ def test_a_tenant_is_served_while_the_head_of_its_queue_waits_for_its_last_attem
     assert pool.client.zrange(keys.order("blue.m"), 0, -1) == [second.encode()]
 
 
+@pytest.mark.passing_time
 def test_a_suspect_stays_first_and_runs_as_soon_as_the_worker_has_no_other(pool):
     first, second = suspects(pool, "blue", 2)
     for _ in range(4):
@@ -60,6 +62,7 @@ def test_a_suspect_stays_first_and_runs_as_soon_as_the_worker_has_no_other(pool)
     assert claim_one(pool).id == second
 
 
+@pytest.mark.passing_time
 def test_another_worker_takes_the_suspect_that_was_passed(pool):
     first, second = suspects(pool, "blue", 2)
     admitted(pool, a_job())
@@ -88,6 +91,7 @@ def test_a_tenant_whose_queue_has_only_suspects_is_passed(pool):
     assert other in {job.id for job in jobs}
 
 
+@pytest.mark.passing_time
 def test_a_suspect_that_is_late_ends_although_it_would_be_passed(pool):
     running, late = suspects(pool, "blue", 2, deadline_ms=LATE_MS)
     assert claim_one(pool).id == running
@@ -98,6 +102,7 @@ def test_a_suspect_that_is_late_ends_although_it_would_be_passed(pool):
     pool.reap()
 
 
+@pytest.mark.passing_time
 def test_a_job_behind_a_suspect_that_needs_too_many_cells_is_skipped_as_any_other(pool):
     suspects(pool, "blue", 2)
     admitted(pool, a_job(max_tokens=4_000))

@@ -69,6 +69,7 @@ def test_a_job_that_was_refused_twice_keeps_its_place_and_after_the_third_time_i
     assert [claim_one(store).id for _ in range(3)] == [second, later, refused]
 
 
+@pytest.mark.passing_time
 @pytest.mark.parametrize(("priority", "other"), [(1, 0), (0, 0), (-1, -1)])
 def test_a_job_with_any_priority_is_moved_behind_those_of_its_priority(store, priority, other):
     heartbeat(store)

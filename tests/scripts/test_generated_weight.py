@@ -103,6 +103,7 @@ def test_the_rate_of_the_pool_is_in_the_unit_of_its_weight(store):
     assert store.recount_workers() == 0
 
 
+@pytest.mark.passing_time
 def test_a_job_takes_as_long_whatever_the_weight(store):
     """The same tenants, jobs and workers: with weight 10, costs and rate grow alike."""
 

@@ -57,6 +57,7 @@ def test_a_superseding_job_moves_the_appointment_only_by_the_difference_in_cost(
     assert appointment(pool) == pytest.approx(before, abs=100)
 
 
+@pytest.mark.passing_time
 def test_a_weight_changed_while_its_tenant_has_queued_jobs_takes_effect_at_the_next_reconcile(pool):
     for tenant in ("blue", "green"):
         admitted(pool, a_job(tenant, cost_mwt=1_000_000))

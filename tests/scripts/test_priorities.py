@@ -74,6 +74,7 @@ def test_a_high_priority_gains_no_turn_over_other_tenants(pool):
     assert [job in urgent for job in order] == [True, False] * 6
 
 
+@pytest.mark.passing_time
 def test_a_batch_job_starts_only_after_all_tenants_other_jobs_even_those_that_come_later(pool):
     flood = [offer(pool, "ann", -1, max_tokens=4_000) for _ in range(4)]
     mixed = offer(pool, "cyd", -1)

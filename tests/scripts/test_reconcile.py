@@ -19,7 +19,7 @@ from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending, contents, reconfigure, stat
 
-pytestmark = pytest.mark.rq
+pytestmark = [pytest.mark.rq, pytest.mark.passing_time]
 
 
 @pytest.fixture

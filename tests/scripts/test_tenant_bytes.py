@@ -178,6 +178,7 @@ def test_what_is_counted_for_a_queued_job_is_at_least_the_memory_that_it_takes(s
     assert memory_of(store, job_id) / 1.1 <= counted(store)[0] <= memory_of(store, job_id) * 1.5
 
 
+@pytest.mark.passing_time
 def test_a_count_that_another_program_has_spoiled_stops_nobody_and_is_repaired(small):
     claimed_id = admitted(small, a_job())
     small.client.set(keys.kept("blue"), "no hash", ex=60)

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import fields, replace
+from itertools import count
 from typing import Any
 
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, JobView, NewJob, Usage, new_job_id
@@ -16,6 +17,10 @@ MODEL = "m"
 _OF_REQUEST = {each.name for each in fields(JobRequest)}
 
 
+#: Numbers for the ids of jobs, so that of jobs with equal times the one that was made first comes first.
+_NUMBERS = count()
+
+
 def new_job(**values: Any) -> NewJob:
     """Return the job with these fields, of its own and of its request."""
     of_request = {name: value for name, value in values.items() if name in _OF_REQUEST}
@@ -26,7 +31,7 @@ def new_job(**values: Any) -> NewJob:
 def a_job(tenant: str = "blue", **overrides: Any) -> NewJob:
     """Return a job of 10 prompt tokens and at most 20 generated tokens, whose deadline is in one minute."""
     values: dict[str, Any] = {
-        "id": new_job_id(),
+        "id": f"{next(_NUMBERS):08d}{new_job_id()[8:]}",
         "tenant": tenant,
         "model": MODEL,
         "payload": {"prompt": "hello"},
