@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 # structlog imports rich, if it is installed, for tracebacks that print local variables. These can hold prompts, so they
@@ -24,6 +25,10 @@ from structlog.typing import EventDict, Processor, WrappedLogger  # noqa: E402 -
 del sys.modules["rich"]
 if _RICH is not None:
     sys.modules["rich"] = _RICH
+
+
+#: The fields of the request that this thread or greenlet handles.
+_REQUEST: ContextVar[dict[str, str] | None] = ContextVar("request", default=None)
 
 
 class _CurrentLogger:
@@ -57,7 +62,7 @@ def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> Non
     as_text = sys.stderr.isatty() if fmt == "auto" else fmt == "text"
     min_level = logging.getLevelNamesMapping()[level.upper()]
     processors: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
+        _add_request_fields,
         _AddBoundFields(bound),
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
@@ -94,8 +99,7 @@ def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> Non
 
 def bind_request(**fields: str) -> None:
     """Add only these fields to every further line of this thread or greenlet, and none that were bound before."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(**fields)
+    _REQUEST.set(fields)
 
 
 class LimitedEvent:
@@ -149,6 +153,12 @@ class _AddBoundFields:
         for name, value in self._fields.items():
             event.setdefault(name, value)
         return event
+
+
+def _add_request_fields(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    for name, value in (_REQUEST.get() or {}).items():
+        event.setdefault(name, value)
+    return event
 
 
 #: Made once: `json.dumps` makes one for each line.

@@ -1,9 +1,9 @@
 """Decodes the flat answers of the scripts into the types of shared/store/replies.py and shared/jobs/job.py."""
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from shared import schema
@@ -118,8 +118,13 @@ def exchange(answer: list[Any], token: str) -> ClaimReply:
     )
 
 
-def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str) -> JobView:
-    """Build a JobView from a job's hash and its result. An invalid number becomes 0, and an invalid time None."""
+def job_view(
+    now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str, *, ahead_tokens: int = -1
+) -> JobView:
+    """Build a JobView from a job's hash and its result. An invalid number becomes 0, and an invalid time None.
+
+    `ahead_tokens` is -1 if they are unknown.
+    """
 
     def field(name: str) -> str:
         return record.get(PREFIX + name, "")
@@ -154,6 +159,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         usage=_usage(body.pop("usage", None)),
         message=body.pop("message", ""),
         position=position or None,
+        ahead_tokens=None if ahead_tokens < 0 else ahead_tokens,
         now_ms=now_ms,
         first_claim_ms=time_ms("first_claim_ms"),
         poll_grace_ms=number("poll_grace_ms"),
@@ -187,8 +193,7 @@ def admitted_view(call: Mapping[str, Any], position: int, fresh: list[Any]) -> J
     added["head_ms"] = str(now_ms) if position == 1 else ""
     added |= {name: str(call[name]) for name in _SAME}
     record |= {PREFIX + name: value for name, value in added.items()}
-    view = job_view(now_ms, position, None, record, str(call["id"]))
-    return dataclasses.replace(view, ahead_tokens=None if ahead_tokens < 0 else ahead_tokens)
+    return job_view(now_ms, position, None, record, str(call["id"]), ahead_tokens=ahead_tokens)
 
 
 def _changes(max_tokens: int, cut_to: int, tier: int) -> tuple[Change, ...]:
@@ -270,7 +275,7 @@ def _worker(entry: list[Any], now_ms: int) -> WorkerView:
 
 def _usage(raw: Any) -> Usage | None:
     """Build a Usage from the known counts. Unknown counts, which a newer worker may have written, are ignored."""
-    known = {row.name for row in dataclasses.fields(Usage)}
+    known = {row.name for row in fields(Usage)}
     counts = {name: value for name, value in raw.items() if name in known} if isinstance(raw, dict) else {}
     return Usage(**counts) if counts else None
 

@@ -1,8 +1,8 @@
 """The Prometheus metrics of one process of the door: an HTTP process or the gate."""
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from typing import Literal
 
@@ -82,12 +82,20 @@ class ProcessMetrics:
         with suppress(Exception):
             self.failed_keys.labels(code, "yes" if limited else "no").inc()
 
-    @contextmanager
-    def time_script(self, name: str) -> Iterator[None]:
+    def time_script(self, name: str) -> AbstractContextManager[None]:
         """Measure how long the `with` block takes, which is one round trip to the store for the script `name`."""
-        began_s = self.clock.monotonic()
-        try:
-            yield
-        finally:
-            with suppress(Exception):
-                self._script_seconds(name).observe(self.clock.monotonic() - began_s)
+        return _ScriptTime(self.clock, self._script_seconds, name)
+
+
+class _ScriptTime:
+    """Measures one block. A generator for this would take as long as a metric."""
+
+    def __init__(self, clock: Clock, series: Callable[[str], Histogram], name: str) -> None:
+        self._clock, self._series, self._name = clock, series, name
+
+    def __enter__(self) -> None:
+        self._began_s = self._clock.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(Exception):
+            self._series(self._name).observe(self._clock.monotonic() - self._began_s)

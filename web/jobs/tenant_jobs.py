@@ -82,8 +82,9 @@ def wait_until_ended(
         return view
     until_s = context.clock.monotonic() + wait_s
     with context.event_hub.follow(view.id) as follower:
-        # The job may have ended before the follower was registered, so read the job once more.
-        view = _refresh_if_possible(context, view)
+        if follower.behind:
+            # Somebody else follows the job, and its end may have been read before. All others get every event.
+            view = _refresh_if_possible(context, view)
         while not has_ended(view) and not stop():
             left_s = until_s - context.clock.monotonic()
             if left_s <= 0:

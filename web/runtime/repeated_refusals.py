@@ -23,8 +23,8 @@ Answer = TypeVar("Answer")
 
 #: How old a refusal that is repeated may be, in seconds, and from what age on one request in a flood asks again.
 _MAX_AGE_S, _RENEW_S = 0.1, 0.05
-#: A flood is this many refusals of a tenant in a pool within this time. Fewer cost the store little.
-_FLOOD, _WINDOW_S = 8, 0.1
+#: A flood is this many refusals of a tenant in a pool within this time.
+_FLOOD, _WINDOW_S = 4, 0.1
 #: How often repeated refusals are counted in the store, in seconds, and how long to wait while it does not answer.
 _COUNT_EVERY_S, _AWAY_S = 0.05, 0.25
 #: How many tenants in pools are remembered. The one whose first refusal is the oldest is dropped.

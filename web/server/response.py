@@ -5,7 +5,10 @@ import time
 from email.utils import formatdate
 from typing import Any
 
-from gunicorn.http.errors import InvalidResponseHeader  # type: ignore[import-untyped]  # ships no types
+from gunicorn.http.errors import (  # type: ignore[import-untyped]  # ships no types
+    ConfigurationProblem,
+    InvalidResponseHeader,
+)
 from gunicorn.http.wsgi import (  # type: ignore[import-untyped]  # ships no types
     HEADER_VALUE_RE,
     Response,
@@ -34,13 +37,17 @@ class EnvironMaker:
     """Makes the environments of the requests of one process."""
 
     def __init__(self, cfg: Any) -> None:
-        self._base = base_environ(cfg) | {
-            "wsgi.multithread": True,
-            "SCRIPT_NAME": os.environ.get("SCRIPT_NAME", ""),
-        }
+        self._script_name = os.environ.get("SCRIPT_NAME", "")
+        self._base = base_environ(cfg) | {"wsgi.multithread": True, "SCRIPT_NAME": self._script_name}
 
     def make(self, req: Any, sock: Any, addr: Any, listener_name: Any) -> dict[str, Any]:
-        """Return the environment of a request from `addr`. Header lines of one name are joined with commas."""
+        """Return the environment of a request from `addr`. Header lines of one name are joined with commas.
+
+        Raises ConfigurationProblem for a path that does not begin with SCRIPT_NAME, which is the process's own.
+        """
+        if not req.path.startswith(self._script_name):
+            raise ConfigurationProblem(f"the path {req.path!r} does not begin with {self._script_name!r}")
+        path = req.path[len(self._script_name) :]
         environ: dict[str, Any] = self._base | {
             "wsgi.input": req.body,
             "gunicorn.socket": sock,
@@ -49,7 +56,7 @@ class EnvironMaker:
             "RAW_URI": req.uri,
             "SERVER_PROTOCOL": f"HTTP/{req.version[0]}.{req.version[1]}",
             "wsgi.url_scheme": req.scheme,
-            "PATH_INFO": unquote_to_wsgi_str(req.path) if "%" in req.path else req.path,
+            "PATH_INFO": unquote_to_wsgi_str(path) if "%" in path else path,
         }
         repeated: dict[str, list[str]] = {}
         for name, value in req.headers:

@@ -54,7 +54,9 @@ def answer(config: Config, kind: type, parts: list[bytes], headers: list[tuple[s
 @pytest.mark.parametrize("head", [POST, GET, b"HEAD / HTTP/1.0\r\nHost: one\r\nX-A: \xe4\r\n\r\n"])
 @pytest.mark.parametrize("address", [("10.0.0.9", 4711), "", b""])
 @pytest.mark.parametrize("listener", [TCP, "/run/door.sock"])
-def test_the_app_gets_the_environment_that_gunicorn_makes(config, head, address, listener):
+@pytest.mark.parametrize("script", ["", "/"])
+def test_the_app_gets_the_environment_that_gunicorn_makes(monkeypatch, config, head, address, listener, script):
+    monkeypatch.setenv("SCRIPT_NAME", script)
     request, wire = parsed(head, config), Wire()
     _, theirs = wsgi.create(request, wire, address, listener, config)
     ours = EnvironMaker(config).make(request, wire, address, listener)

@@ -13,7 +13,7 @@ from shared.store.replies import Admitted
 from web.runtime.repeated_refusals import RepeatedRefusals
 
 #: As many refusals within a tenth of a second are a flood.
-FLOOD = 8
+FLOOD = 4
 FULL = Refused(Refusal.INFLIGHT_FULL, "inflight", 1, 1, 1, 1, 1_100, shared_hints_ms=(1_000, 1_200))
 JOB = NewJob("1", "blue", "small", {"prompt": "hi"}, 2, 20, 30_000, request=JobRequest(is_new=True))
 
@@ -68,7 +68,7 @@ def asks(refusals: RepeatedRefusals, store: Asked, job: NewJob = JOB) -> bool:
 def test_a_few_refusals_are_all_the_store_s_own(refusals, store, clock):
     for _ in range(5 * FLOOD):
         assert asks(refusals, store)
-        clock.advance(0.1 / FLOOD + 0.002)
+        clock.advance(0.11 / (FLOOD - 1))
 
 
 def test_in_a_flood_a_refusal_is_repeated_with_a_hint_of_its_own_within_the_store_s_bounds(refusals, store):
