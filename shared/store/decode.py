@@ -118,13 +118,8 @@ def exchange(answer: list[Any], token: str) -> ClaimReply:
     )
 
 
-def job_view(
-    now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str, *, ahead_tokens: int = -1
-) -> JobView:
-    """Build a JobView from a job's hash and its result. An invalid number becomes 0, and an invalid time None.
-
-    `ahead_tokens` is -1 if they are unknown.
-    """
+def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], job_id: str, ahead: int = -1) -> JobView:
+    """Build a JobView from a job's hash and its result. Invalid numbers become 0, and times None."""
 
     def field(name: str) -> str:
         return record.get(PREFIX + name, "")
@@ -159,7 +154,7 @@ def job_view(
         usage=_usage(body.pop("usage", None)),
         message=body.pop("message", ""),
         position=position or None,
-        ahead_tokens=None if ahead_tokens < 0 else ahead_tokens,
+        ahead_tokens=None if ahead < 0 else ahead,
         now_ms=now_ms,
         first_claim_ms=time_ms("first_claim_ms"),
         poll_grace_ms=number("poll_grace_ms"),
@@ -193,7 +188,7 @@ def admitted_view(call: Mapping[str, Any], position: int, fresh: list[Any]) -> J
     added["head_ms"] = str(now_ms) if position == 1 else ""
     added |= {name: str(call[name]) for name in _SAME}
     record |= {PREFIX + name: value for name, value in added.items()}
-    return job_view(now_ms, position, None, record, str(call["id"]), ahead_tokens=ahead_tokens)
+    return job_view(now_ms, position, None, record, str(call["id"]), ahead_tokens)
 
 
 def _changes(max_tokens: int, cut_to: int, tier: int) -> tuple[Change, ...]:

@@ -83,7 +83,7 @@ class StoreReads:
         if word == "gone":
             return None
         now_ms, position, ahead_tokens, result, record = rest
-        return decode.job_view(now_ms, position, result, decode.pairs(record), job_id, ahead_tokens=ahead_tokens)
+        return decode.job_view(now_ms, position, result, decode.pairs(record), job_id, ahead_tokens)
 
     def kept_request(self, job_id: str) -> dict[str, Any] | None:
         """Return the payload of an ended job of any tenant; None if the job is unknown or does not keep its payload."""
