@@ -42,11 +42,11 @@ local function tell(told)
 end
 
 -- Returns the jobs of a stored list that still run on this worker and are paused, or are not.
-local function still_running(stored, is_paused)
+local function still_running(stored, are_paused)
   local ids = {}
   for id in string.gmatch(stored or '', '%S+') do
     local job = job_record.read_job(id)
-    if job and job.state == 'running' and job.worker == worker and (job.paused_since_ms > 0) == is_paused then
+    if job and job.state == 'running' and job.worker == worker and (job.paused_since_ms > 0) == are_paused then
       ids[#ids + 1] = id
     end
   end
@@ -85,14 +85,45 @@ if worker_fields.suspect and worker_fields.suspect ~= '' then
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
 local worker_pauses = pausing.may_pause(worker_fields.can_pause)
--- Without any job and any pause, the report is empty. Nothing is `seen` if no slot of the worker may change hands.
+-- Until the worker's jobs are read, the report is empty. Nothing is `seen` if no slot of the worker may change hands.
 local report, seen, decided = { lost = {}, paused = {} }, nil, nil
-if ARGV[held] or worker_pauses then
-  report, seen, decided = worker_report.open_exchange(worker, slug, held, room, worker_fields)
-end
-answer.lost = report.lost
+local has_report, leased, min_wait_ms = false, {}, nil
 
-local leased_ids, min_wait_ms = {}, nil
+-- Reads the worker's jobs, unless it has none and pauses none. Those that this call has leased have just got their
+-- slots.
+local function read_report()
+  if not has_report and (ARGV[held] or worker_pauses) then
+    has_report = true
+    report, seen, decided = worker_report.open_exchange(worker, slug, held, room, worker_fields)
+    answer.lost = report.lost
+    for _, job in ipairs(seen and leased or {}) do
+      preempt.add_computing(seen, decided, job, job.group, 0, 0, 0, 0)
+    end
+  end
+end
+
+local function is_any_paused()
+  for i = held + 4, #ARGV, 5 do
+    if number(ARGV[i], -1) < 0 then
+      return true
+    end
+  end
+  return view.paused_jobs > 0
+end
+
+-- Without a paused job, and with a slot for each queued job of the pool, no job of the worker has to give its slot.
+-- Then its jobs are not read: heartbeats charge their tenants. If a job gets no slot all the same, they are read late.
+if view.queued_jobs > room or is_any_paused() then
+  read_report()
+end
+-- Returns whether a job of the worker may give its slot to one that waits.
+local function may_take_slots()
+  if not has_report and priority.is_pool_wanted(slug) then
+    read_report()
+  end
+  return seen and preempt.has_victims(report, seen)
+end
+
 local examined, free, cells = 0, room, cells_free
 -- How many owners at the beginning of each set were passed: of the pool's set (''), and of the groups' sets.
 local passed = { [''] = 0 }
@@ -162,7 +193,7 @@ local function start(job, group)
   if job.priority >= 0 then
     min_wait_ms = math.min(min_wait_ms or waited_ms, waited_ms)
   end
-  leased_ids[#leased_ids + 1] = job.id
+  leased[#leased + 1] = job
   if job.prefix ~= '' then
     view.held_prefixes = prefixes.with_newest(view.held_prefixes, job.prefix, number(worker_fields.slots, 1))
     prefixes.note_holder(slug, job.prefix, worker)
@@ -192,7 +223,7 @@ for _, entry in ipairs(seen and free > 0 and worker_report.urgent_ones(report, s
     free, cells = free - 1, cells - heads.cells_for(entry.job)
   end
 end
-while examined < MAX_EXAMINED and (free > 0 or seen and preempt.has_victims(report, seen)) do
+while examined < MAX_EXAMINED and (free > 0 or may_take_slots()) do
   examined = examined + 1
   local owner = least_served('')
   if not owner[1] and not view.is_batch and passed[''] == 0 then
@@ -242,6 +273,9 @@ while examined < MAX_EXAMINED and (free > 0 or seen and preempt.has_victims(repo
     break
   end
 end
+if not has_report and priority.is_pool_wanted(slug) then
+  read_report()
+end
 local leaver = seen and free <= 0 and migrate.find_leaver(report, seen, decided, worker, own, fingerprint)
 if leaver then
   let_go(leaver)
@@ -252,7 +286,11 @@ end
 if min_wait_ms and view.degrades then
   tier.note_wait(slug, min_wait_ms)
 end
-if #leased_ids + #answer.resume + #answer.pause > 0 then
+if #leased + #answer.resume + #answer.pause > 0 then
+  local leased_ids = {}
+  for i = 1, #leased do
+    leased_ids[i] = leased[i].id
+  end
   redis.call('HSET', worker_key, 'claim_id', claim_id, 'claim_ids', table.concat(leased_ids, ' '),
     'claim_resume', table.concat(answer.resume, ' '), 'claim_pause', table.concat(answer.pause, ' '))
   redis.call('PEXPIRE', worker_key, 60000)
@@ -268,7 +306,7 @@ end
 if seen then
   answer.ask_in_ms = preempt.next_contest_ms(seen, decided)
 end
-if seen and worker_pauses then
+if worker_pauses then
   worker_report.note_next_claim(worker_key, worker_fields.asks_by_ms, seen, decided, answer.ask_in_ms)
 end
 return tell(answer)

@@ -180,6 +180,7 @@ def test_a_lost_job_is_told_and_does_not_count(preemptive):
     offer(preemptive, "loud", 1)
     worker.ask()
     ghost = HeldProgress(ClaimRef("nobody", "x"), 3, 0, 500)
+    offer(preemptive, "loud", 4)
     answer = preemptive.contend("w1", "c9", MODEL, room=3, cells_free=4_096, held=[*worker.report(), ghost])
     assert answer.lost == ["nobody"]
 

@@ -15,12 +15,15 @@ def service_mwt(store: Store) -> int:
     return int(store.client.hget(keys.tenant("loud"), keys.service_field(MODEL)))
 
 
-def test_what_a_job_generated_is_charged_with_each_exchange(preemptive):
-    worker = a_worker(preemptive)
+def test_what_a_job_generated_is_charged_at_a_claim_once_another_job_has_no_slot(preemptive):
+    worker = a_worker(preemptive, slots=1)
     offer(preemptive, "loud", prompt_tokens=10)
     worker.ask()
     assert service_mwt(preemptive) == 10_000
     worker.run(1_000)
+    worker.ask()
+    assert service_mwt(preemptive) == 10_000
+    offer(preemptive, "quiet")
     worker.ask()
     assert service_mwt(preemptive) == 10_000 + QUANTUM_TOKENS * 4_000
 

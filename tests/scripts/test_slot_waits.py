@@ -8,7 +8,7 @@ from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.outcomes import Refused
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, hold_clock, reconfigure, view_of
+from tests.support.builders import MODEL, a_job, admitted, hold_clock, reconfigure, view_of
 from tests.support.contending import QUANTUM_MS, QUANTUM_TOKENS, Worker
 
 #: Only the deadline refuses jobs.
@@ -34,10 +34,9 @@ class Scene:
         self.store.client.hset(keys.books(MODEL), mapping={"run_ms": 48_000, "mean_mwt": 4_810_000})
 
     def beat(self):
-        rates = {"mu_wtps": 4 * QUANTUM_TOKENS * self.slots, "prefill_tps": 1_000, "tpot_ms": TOKEN_MS}
-        facts = rates | {"can_pause": self.can_pause}
-        held = [one.held for one in self.worker.report()]
-        self.store.renew(a_heartbeat(slots=self.slots, cells=1_000_000, facts=facts), held)
+        self.worker.can_pause = bool(self.can_pause)
+        self.worker.rates = {"mu_wtps": 4 * QUANTUM_TOKENS * self.slots, "prefill_tps": 1_000, "tpot_ms": TOKEN_MS}
+        self.worker.beat()
 
     def offer(self, tenant, jobs=1, tokens=10, deadline_ms=900_000, **given):
         """Offer jobs that the store must admit. Their answers have as many tokens as they may."""

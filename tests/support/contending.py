@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 
 from shared.jobs.job import ClaimedJob, Usage, new_job_id
-from shared.store.replies import ClaimReply, HeldProgress
+from shared.store.replies import ClaimReply, HeldProgress, Progress
 from shared.store.store import Store
-from tests.support.builders import MODEL, a_job, admitted, advance_clock, an_ending, heartbeat
+from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, advance_clock, an_ending
 
 QUANTUM_MS = 1_000
 #: The tokens a slot computes in a quantum, with the rate that is assumed for workers that report none.
@@ -74,8 +74,10 @@ class Worker:
         self.paused.pop(job_id, None)
 
     def beat(self) -> None:
-        held, facts = [one.held for one in self.report()], {"can_pause": int(self.can_pause)} | self.rates
-        heartbeat(self.store, self.name, *held, slots=self.slots, cells=self.cells, facts=facts)
+        facts = {"can_pause": int(self.can_pause)} | self.rates
+        progress = {one.held.id: Progress(one.generated) for one in self.report()}
+        beat = a_heartbeat(self.name, slots=self.slots, cells=self.cells, facts=facts)
+        self.store.renew(beat, [one.held for one in self.report()], progress=progress)
 
     def tenants(self) -> list[str]:
         """Return the tenants whose jobs compute."""

@@ -118,8 +118,7 @@ class Model:
             return told_again(self, worker, held)
         queued = (job for job in self.inflight() if job.state == "queued" and job.slug == slug)
         self.other_work_waits = any(job.priority >= 0 for job in queued)
-        claiming = Claiming(self, worker, claim_id, slug, room, cells_free)
-        claiming.take_report(held)
+        claiming = Claiming(self, worker, claim_id, slug, room, cells_free, held)
         claiming.run()
         if claiming.told.changes:
             me.claim_id, me.claim_ids = claim_id, claiming.told.started

@@ -17,7 +17,7 @@ from tests.support.model_contest import (
 )
 from tests.support.model_heads import candidate, is_hopeless
 from tests.support.model_records import ModelJob
-from tests.support.model_turns import follow_service, join, next_turn, pass_turn
+from tests.support.model_turns import follow_service, join, next_turn, pass_turn, wants_slot
 
 if TYPE_CHECKING:
     from tests.support.model import Model
@@ -79,8 +79,12 @@ def _holds(model: "Model", worker: str, job_id: str, token: str) -> bool:
 class Claiming:
     """One claim of a worker."""
 
-    def __init__(self, model: "Model", worker: str, claim_id: str, slug: str, room: int, cells_free: int) -> None:
+    def __init__(
+        self, model: "Model", worker: str, claim_id: str, slug: str, room: int, cells_free: int, held: list[HeldJob]
+    ) -> None:
         self.model, self.worker, self.claim_id, self.slug = model, worker, claim_id, slug
+        #: The report of the worker's jobs, until it is read.
+        self.unread: list[HeldJob] | None = held
         self.free, self.cells, self.me = room, cells_free, model.workers[worker]
         self.told, self.waits_ms, self.slots = Told(), list[float](), room
         self.paused: list[Entry] = []
@@ -88,8 +92,19 @@ class Claiming:
         suspect = model.jobs.get(self.me.suspect)
         self.suspect_held = suspect is not None and suspect.state == "running" and suspect.worker == worker
 
-    def take_report(self, held: list[HeldJob]) -> None:
+    def _wanting(self) -> list[ModelJob]:
+        """Return the jobs of the pool that are queued or paused."""
+        return [job for job in self.model.jobs.values() if wants_slot(job) and job.slug == self.slug]
+
+    def _contests(self) -> bool:
+        """Return whether jobs of the worker may give their slots. If any job wants one, read the report first."""
+        if self.unread is not None and self._wanting():
+            self._take_report(self.unread)
+        return self.contest is not None
+
+    def _take_report(self, held: list[HeldJob]) -> None:
         """Charge what the held jobs have cost, and note which of them are paused."""
+        self.unread = None
         model, tpot_ms, entries, computing = self.model, self.me.rates[2], list[Entry](), list[ModelJob]()
         for report in held:
             if not _holds(model, self.worker, report.id, report.token):
@@ -114,6 +129,8 @@ class Claiming:
             pool.freed = count_freed(model, entries, self.paused, self.slots, pool.slots)
             pool.freed_ms = model.now_ms
             self.contest = Contest(model, self.slug, self._quantum_mwt(), entries, pool.freed >= OFTEN)
+            for job in (model.jobs[job_id] for job_id in self.told.started):
+                self.contest.note_new_row(job, job.group, rows=0)
 
     def _quantum_mwt(self) -> float:
         mu_wtps, _, _, generated_tps, *_ = self.me.rates
@@ -125,8 +142,13 @@ class Claiming:
     def run(self) -> None:
         """Give the free slots, and those that running jobs give, to the tenants in their turns."""
         passed: Counter[str] = Counter()
+        wanting, held = self._wanting(), self.unread or []
+        if len(wanting) > self.free or any(job.state == "running" for job in wanting):
+            self._contests()
+        elif any(report.row_ms is None for report in held):
+            self._take_report(held)
         self._resume_urgent()
-        while (self.free > 0 or self.contest) and (turn := next_turn(self.model, self.slug, passed)):
+        while (self.free > 0 or self._contests()) and (turn := next_turn(self.model, self.slug, passed)):
             group, tenant, is_batch = turn
             giver = self.contest.giver(tenant, group, is_batch=is_batch) if self.free <= 0 and self.contest else None
             action, job = self._look_at(tenant, giver, is_batch=is_batch) if self.free > 0 or giver else ("pass", None)
@@ -137,7 +159,7 @@ class Claiming:
             if job is not None and action in {"start", "resume"}:
                 pass_turn(self.model, tenant, self.slug, group)
                 self._take(action, job, group, giver)
-        if self.contest:
+        if self._contests() and self.contest:
             self.told.ask_in_ms = self.contest.next_ms()
 
     def _resume_urgent(self) -> None:

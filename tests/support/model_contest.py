@@ -90,9 +90,9 @@ class Contest:
         for one in self._both(tenant, group):
             one.rows, one.young = one.rows + rows, one.young + young_mwt / one.weight
 
-    def note_new_row(self, job: ModelJob, group: str) -> None:
-        """Note that a job gets a slot now."""
-        self.note_slot(job.tenant, group, 1, 0)
+    def note_new_row(self, job: ModelJob, group: str, *, rows: int = 1) -> None:
+        """Note that a job gets a slot now; `rows` is 0 if its slot is counted already."""
+        self.note_slot(job.tenant, group, rows, 0)
         self.entries.append(Entry(job, 0, 0.0))
 
     def giver(self, tenant: str, group: str, *, is_batch: bool) -> Entry | None:

@@ -26,14 +26,14 @@ local MAX_PASSED_BY, MIN_SPARE_US = 4, 1000000
 local function read_view(slug, worker, own, worker_cells, trusts_last, is_apart)
   local degrades = settings.read_setting('degradation') == 'on'
   local stored = read_fields(k_books .. slug, { 'prefill_tps', 'tpot_ms', 'rates_ms', 'tier', 'tier_look_ms',
-    'waiting_mwt', 'batch_mwt', 'policy_local' })
+    'waiting_mwt', 'batch_mwt', 'policy_local', 'waiting', 'paused' })
   local pool = { prefill_tps = number(stored.prefill_tps, 0), tpot_ms = number(stored.tpot_ms, 0) }
   local has_rates = settings.read_setting('admission') == 'full'
     and now_ms - number(stored.rates_ms, 0) <= pool_record.RATES_MS and pool.prefill_tps > 0
   local fastest = has_rates and fastest_worker.read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, trusts_last = trusts_last, worker = worker,
     is_apart = is_apart, worker_cells = worker_cells, is_local = stored.policy_local == '1',
-    degrades = degrades,
+    degrades = degrades, queued_jobs = number(stored.waiting, math.huge, 0), paused_jobs = number(stored.paused, 0),
     tier = degrades and has_rates and tier.tier_in_force(stored.tier, stored.tier_look_ms,
       priority.counted_work(false, number(stored.waiting_mwt, 0), number(stored.batch_mwt, 0))) or 0,
     faster = fastest_worker.if_much_faster(fastest, own), best = fastest_worker.if_much_faster(fastest, pool) or pool,

@@ -41,6 +41,11 @@ local function owners_with_jobs(slug, group)
   return redis.call('ZCARD', k_active .. slug .. group) + redis.call('ZCARD', k_batch .. slug .. group)
 end
 
+-- Whether any owner wants slots of a pool.
+local function is_pool_wanted(slug)
+  return redis.call('EXISTS', k_active .. slug, k_batch .. slug) > 0
+end
+
 -- Returns the part of some queued work that counts for an offered job: all of it for a batch job, which waits for all
 -- of it, and the part without batch work for other jobs.
 local function counted_work(is_batch, all, batch)

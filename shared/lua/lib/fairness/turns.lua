@@ -215,7 +215,7 @@ local function deactivate(owner, slug)
   end
   if group ~= '' then
     deactivate(group, slug)
-  elseif redis.call('EXISTS', k_active .. slug, k_batch .. slug) == 0 then
+  elseif not priority.is_pool_wanted(slug) then
     redis.call('HSET', k_books .. slug, 'waiting', 0, 'waiting_mwt', 0, 'weight_milli', 0)
     redis.call('HDEL', k_books .. slug, 'batch_mwt', 'batch_weight_milli')
   end
