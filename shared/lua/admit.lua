@@ -63,11 +63,13 @@
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job_record waiting rq stats reservation facts checks hint doorbell drop index tenant_bytes
 -- USES offers generated_weight assess routes spending budget webhook eta
--- RARELY enlist index_job change_set cancel_job move_tier end_unchecked_tier predict shorten restore_service
--- RARELY unrecorded_service hint_for book_less depends_on_load shared_hints
--- RARELY look_at_group look_at_room check_room note_room find_reservation end_reservation reserve with_offer
--- RARELY relax_wait_factor read_job leave_out key_in_use
--- RARELY choose_pool keep_route hold_amount ring webhook_bytes fits_after_queued
+-- LATER book_taken check_backlog check_bytes check_deadline check_lists check_room check_share credit_mwt_of
+-- LATER end_reservation enlist find_reservation fits_after_queued group_in hold_amount index_job is_contested iso
+-- LATER keep_offered keep_weight look_at_slots main_rows_of needs_ring paused_ms_of predict prompt_ms_of
+-- LATER relax_wait_factor reserve_tokens ring slot_wait_ms tokens_before wanted_until work_before
+-- RARELY cancel_job change_set choose_pool end_unchecked_tier join keep_route kept_places key_in_use leave_out
+-- RARELY look_at_group look_at_other_pools most_of move_tier owners_with_jobs period_ends_ms read_job restore_service
+-- RARELY shorten spend webhook_bytes with_offer
 
 local queue = tenant .. '.' .. slug
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil

@@ -19,10 +19,12 @@
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker preempt
 -- USES worker_report company migrate giveback evict_paused service pausing prefixes doorbell
--- RARELY find_leaver may_get_room find_displaced give_back end_job forget_job strike note_wait restore_service
--- RARELY unrecorded_service leaves_to wake_worker open_exchange
--- RARELY pass_on with_newest note_holder best_held
--- RARELY late_ending end_deferral company_on find_victim pause resume entry_service cut_answer
+-- LATER best_held note_holder pass_on with_newest
+-- RARELY add_computing cancel_job change_set company_on counted_work cut_answer drop_earlier_attempts end_job
+-- RARELY find_displaced find_leaver find_victim first_behind forget_job give_back give_slot has_victims is_paused
+-- RARELY late_ending learn_factor leaves_to may_get_room next_contest_ms note_earlier_pauses note_wait open_exchange
+-- RARELY owners_with_jobs parts_of_score pause read_factor read_held read_ids restore_service resume seal_of strike
+-- RARELY take_slot tier_for tier_in_force unrecorded_service urgent_ones wait_for_room waits_for_head wake_worker
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
@@ -299,7 +301,7 @@ end
 if view.held_prefixes ~= '' and (number(worker_fields.free_slots) ~= free
   or view.held_prefixes ~= worker_fields.prefixes) then
   redis.call('HSET', worker_key, 'free_slots', free, 'prefixes', view.held_prefixes)
-  if free <= 0 and #leased_ids > 0 then
+  if free <= 0 and #leased > 0 then
     doorbell.pass_on(slug)
   end
 end

@@ -17,7 +17,7 @@
 --            number of requests that the model's pool has refused because of its load
 -- KEEPS 1 8 9 12
 -- USES clock settings oom_write mark schema job_record reap_pause fleet fastest_worker stats progress pausing rq
--- RARELY charge_progress follow_service
+-- RARELY charge count discount note_crash off_since_ms
 
 local reported = cjson.decode(facts)
 local set = settings.read_settings({ 'lease_ms', 'fairness', 'preemption' })

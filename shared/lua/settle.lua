@@ -22,7 +22,8 @@
 -- KEEPS 1 2 4 8
 -- USES clock settings oom_write mark job_record stats running pool_record learning predictions finish
 -- USES generated_weight spending counted_claims service
--- RARELY delist rq_exc restore_service tell_end end_pause
+-- RARELY amount_of count_claim_once delist end_pause keep_request restore_service rq_exc spend tell_end
+-- RARELY unrecorded_service
 
 -- A success is still accepted if it is settled at most this long after the deadline. The door also waits this long.
 local GRACE_MS = 1000

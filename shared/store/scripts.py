@@ -1,11 +1,11 @@
 """Loads the scripts shared/lua/*.lua, and checks each call and each answer against the header of its script.
 
-The header is the script's signature. Its sections (shared/lua/README.md) are KEYS (names from
-shared/store/keys.py), ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words),
-KEEPS (invariants of docs/states.md), USES (library files) and RARELY (functions that are created only when called). The
-loader puts a prelude before the body of the script, which defines a local for each argument. After the prelude comes
-the library code that the body uses (shared/store/lua_bundle.py). Code names what another file defines with the file's
-name, as `stats.count`; the loader removes the file's name. A call of `read_fields` with a list of names becomes a table
+The header is the script's signature. Its sections (shared/lua/README.md) are KEYS (names from shared/store/keys.py),
+ARGV (name, type and meaning of each argument), ANSWERS (the closed set of first words), KEEPS (invariants of
+docs/states.md), USES (library files), LATER and RARELY (functions that are created only when called). The loader puts a
+prelude before the body of the script, which defines a local for each argument. After the prelude comes the library code
+that the body uses (shared/store/lua_bundle.py). Code names what another file defines with the file's name, as
+`stats.count`; the loader removes the file's name. A call of `read_fields` with a list of names becomes a table
 constructor. Each `k_<name>` in the code is replaced by the key or its prefix as a literal, because Lua allows only 200
 locals. For a key with a suffix, it is a function of the prelude.
 """
@@ -36,7 +36,8 @@ _GUARD, _MEND = "guard", "mend"
 #: Lua's numbers are doubles, which cannot represent every integer beyond this one.
 _MAX_INT = 2**53
 
-_SECTION = re.compile(r"-- (KEYS|ARGV|ANSWERS|KEEPS|USES|RARELY)\b ?(.*)\Z")
+_SECTIONS = ("KEYS", "ARGV", "ANSWERS", "KEEPS", "USES", "LATER", "RARELY")
+_SECTION = re.compile(rf"-- ({'|'.join(_SECTIONS)})\b ?(.*)\Z")
 #: The name of a key in the code.
 _KEY = re.compile(r"\bk_(\w+)\b")
 _ARG = re.compile(r"(\w+) (\w+) · (.+)\Z")
@@ -61,6 +62,7 @@ class Header:
     answers: frozenset[str]
     keeps: tuple[int, ...]
     uses: tuple[str, ...]
+    later: tuple[str, ...]
     rarely: tuple[str, ...]
 
     @cached_property
@@ -150,15 +152,18 @@ def load(name: str) -> Script:
     libs = _libraries((_GUARD, *header.uses))
     statements = [statement for _, text in libs for statement in lua_bundle.split_statements(text)]
     try:
-        library_code = lua_bundle.bundle(statements, body, (*header.rarely, _MEND))
+        taken = {arg.name for arg in header.args} & {name for each in statements for name in each.defines}
+        if taken:
+            raise ScriptError(f"{name}: the name {min(taken)!r} is defined twice")
+        code = lua_bundle.bundle(statements, body, later=header.later, rarely=(*header.rarely, _MEND))
     except ValueError as error:
         raise ScriptError(f"{name}: {error}") from None
-    used = set(_KEY.findall(library_code + body))
+    used = set(_KEY.findall(code))
     lines = [_key_function(name) for name in sorted(used) if keys.TABLE[name].suffix]
     for index, arg in enumerate(header.args, 1):
         slot = {"text": f"ARGV[{index}]", "int": f"tonumber(ARGV[{index}])", "rest": str(index)}[arg.type]
         lines.append(f"local {arg.name} = {slot}")
-    source = _KEY.sub(_key_literal, "\n".join([*lines, library_code, body]))
+    source = _KEY.sub(_key_literal, "\n".join([*lines, code]))
     _check_answers(header, body)
     _check_locals(header, source)
     source = lua_bundle.inline_constants(source)
@@ -197,7 +202,15 @@ def read(path: str) -> tuple[Header, str]:
 
 def parse(name: str, text: str) -> Header:
     """Parse the header of a Lua file. Raises ScriptError, whose message quotes the invalid part."""
-    found: dict[str, list[str]] = {"KEYS": [], "ARGV": [], "ANSWERS": [], "KEEPS": [], "USES": [], "RARELY": []}
+    found: dict[str, list[str]] = {
+        "KEYS": [],
+        "ARGV": [],
+        "ANSWERS": [],
+        "KEEPS": [],
+        "USES": [],
+        "LATER": [],
+        "RARELY": [],
+    }
     lines = _leading_comment(text)
     if not lines or not lines[0].startswith(f"-- {name.rsplit('/', 1)[-1]}: "):
         raise ScriptError(f"{name}: the first line must be '-- {name}: what it does'")
@@ -223,6 +236,7 @@ def parse(name: str, text: str) -> Header:
         answers=frozenset(" ".join(found["ANSWERS"][:1]).split()),
         keeps=tuple(int(number) for number in " ".join(found["KEEPS"]).split()),
         uses=tuple(" ".join(found["USES"]).split()),
+        later=tuple(" ".join(found["LATER"]).split()),
         rarely=tuple(" ".join(found["RARELY"]).split()),
     )
 

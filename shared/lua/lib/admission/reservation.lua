@@ -93,7 +93,7 @@ local function end_reservation(asked, seen, decision)
   redis.call('ZREM', k_reservations .. asked.slug, found.member)
   if not found.is_judged then
     local result = seen.is_early and 'early' or seen.is_due and decision or 'late'
-    count('hint_returns|' .. stats.label_of(asked.tenant) .. '|' .. result)
+    stats.count('hint_returns|' .. stats.label_of(asked.tenant) .. '|' .. result)
   end
 end
 
@@ -110,16 +110,16 @@ end
 -- has passed. Returns false if the tenant or the pool has as many as it may have.
 local function has_room_for_reservation(asked, seen, key)
   local most = math.min(MAX_RESERVED, seen.max_waiting)
-  local count = redis.call('ZLEXCOUNT', key, '[' .. asked.tenant .. '|', '(' .. asked.tenant .. '}')
-  if count >= most then
+  local held = redis.call('ZLEXCOUNT', key, '[' .. asked.tenant .. '|', '(' .. asked.tenant .. '}')
+  if held >= most then
     for _, member in ipairs(reservations_of(asked, PASSED_AT_ONCE)) do
       local found = read_reservation(member)
-      if not found or count >= most and found.end_ms < now_ms then
-        count = count - redis.call('ZREM', key, member)
+      if not found or held >= most and found.end_ms < now_ms then
+        held = held - redis.call('ZREM', key, member)
       end
     end
   end
-  return count < most and redis.call('ZCARD', key) < MAX_IN_POOL
+  return held < most and redis.call('ZCARD', key) < MAX_IN_POOL
 end
 
 -- Keeps that the client of a refused request was told to send it again after `hint_ms`. Returns the end of the hint and

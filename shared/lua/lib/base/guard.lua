@@ -4,7 +4,7 @@
 -- `penstock:spoiled:<key>`, and a hash field that must be a number and is not is deleted. The command is then
 -- repeated. One spoiled key therefore costs only its contents, and never stops a script that serves everybody. The
 -- duties (sweep, reconcile, recount) rebuild lost contents from the jobs' records.
-local raw_call, raw_pcall = redis.call, redis.pcall
+local raw_call, raw_pcall, raw_sha1hex = redis.call, redis.pcall, redis.sha1hex
 -- How long a renamed value is kept, and how long a repeated mend of the same key is not announced again.
 local SPOILED_TTL_S, QUIET_S = 7 * 86400, 3600
 -- The most mends that wait to be logged.
@@ -64,7 +64,7 @@ local function guarded_call(...)
   end
   return answer
 end
-local redis = { call = guarded_call, pcall = raw_pcall, sha1hex = redis.sha1hex }
+local redis = { call = guarded_call, pcall = raw_pcall, sha1hex = raw_sha1hex }
 
 -- Returns the values of these fields of a hash by name; missing ones are false. Where the names are written out, the
 -- loader puts a table constructor in place of the call (shared/store/lua_bundle.py).

@@ -18,8 +18,8 @@ local function date_of(ms)
   local month_index = math.floor((5 * day_of_year + 2) / 153)
   local day = day_of_year - math.floor((153 * month_index + 2) / 5) + 1
   local month = month_index < 10 and month_index + 3 or month_index - 9
-  last_day, last_date = shifted, string.format('%04d-%02d-%02d', year_of_era + era * 400 + (month <= 2 and 1 or 0),
-    month, day)
+  last_day = shifted
+  last_date = string.format('%04d-%02d-%02d', year_of_era + era * 400 + (month <= 2 and 1 or 0), month, day)
   return last_date
 end
 

@@ -19,9 +19,9 @@ end
 -- Whether a paused job may make room for a tenant: one that has no job that runs in the pool. Its batch jobs do not
 -- count. `own` are the rates of the worker.
 local function may_get_room(seen, tenant, is_batch, own, fingerprint)
-  local rows_of = is_batch and slots_in_use.rows_of or slots_in_use.main_rows_of
+  local count_rows_of = is_batch and slots_in_use.rows_of or slots_in_use.main_rows_of
   return not seen.counts_turns and fingerprint ~= '' and own.prefill_tps > 0
-    and rows_of(seen.slug, 'c', tenant) == 0 and rows_of(seen.slug, 'p', tenant) == 0
+    and count_rows_of(seen.slug, 'c', tenant) == 0 and count_rows_of(seen.slug, 'p', tenant) == 0
 end
 
 -- Returns the paused job that makes room for a tenant in its turn in a group ('' for none), or nil. A job that has been

@@ -7,8 +7,8 @@
 
 -- Returns a stored number, or 0 if another program has written something else.
 local function kept_number(text)
-  local number = tonumber(text or 0) or 0
-  return number >= 0 and number < 1e15 and math.floor(number) or 0
+  local bytes = tonumber(text or 0) or 0
+  return bytes >= 0 and bytes < 1e15 and math.floor(bytes) or 0
 end
 
 -- Returns the end, in s, of the period in which an item expires that is kept for `ttl_s` from now.
