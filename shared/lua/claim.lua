@@ -18,7 +18,7 @@
 --   job, or -1 if nobody else wants the slots
 -- KEEPS 1 2 3 5 7 8
 -- USES clock settings oom_write mark schema job_record turns priority heads lease running tier fastest_worker preempt
--- USES worker_report company migrate giveback evict_paused service pausing prefixes doorbell
+-- USES worker_report company migrate giveback evict_paused service pausing prefixes doorbell stats
 -- LATER best_held note_holder pass_on with_newest
 -- RARELY add_computing cancel_job change_set company_on counted_work cut_answer drop_earlier_attempts end_job
 -- RARELY find_displaced find_leaver find_victim first_behind forget_job give_back give_slot has_victims is_paused
@@ -78,6 +78,7 @@ if schema.is_outdated(set.schema_oldest) then
   return tell(answer)
 end
 
+stats.hold_counts()
 local own = { prefill_tps = number(worker_fields.prefill_tps, 0), tpot_ms = number(worker_fields.tpot_ms, 0) }
 local view = heads.read_view(slug, worker, own, number(worker_fields.cells, 0), trusts_last == 1,
   worker_fields.apart == '1')
@@ -311,4 +312,5 @@ end
 if worker_pauses then
   worker_report.note_next_claim(worker_key, worker_fields.asks_by_ms, seen, decided, answer.ask_in_ms)
 end
+stats.write_counts()
 return tell(answer)

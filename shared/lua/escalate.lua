@@ -68,7 +68,7 @@ if counted_claims.count_claim_once(id, token) then
   stats.count('wasted|' .. stats.label_of(job.tenant) .. '|escalated',
     prompt_tokens - cached_tokens + completion_tokens)
 end
-local cost_mwt = generated_weight.cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
+local cost_mwt = generated_weight.cost_of(job, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
 if settings.read_setting('fairness') ~= 'turns' then
   service.charge(job, cost_mwt)
 end

@@ -61,6 +61,7 @@ if job.state ~= 'running' then
   return { 'already', job.state }
 end
 
+stats.hold_counts()
 local ending = { outcome = outcome, code = code, stage = stage, finish_reason = finish_reason, result = result,
   rq_return = rq_return, prompt = prompt_tokens, cached = cached_tokens, completion = completion_tokens }
 if job.cancel ~= '' then
@@ -70,10 +71,10 @@ elseif outcome == 'succeeded' and now_ms > job.deadline_ms + GRACE_MS then
 end
 
 -- The tenant pays only for tokens that were computed, not for those that were reused.
-local cost_mwt = generated_weight.cost_of(id, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
+local cost_mwt = generated_weight.cost_of(job, prompt_tokens - cached_tokens + cpu_tokens, completion_tokens)
 -- Replace the estimate charged at the claim with the true cost. In turns mode every job costs the same, so nothing
 -- needs to be replaced.
-if settings.read_setting('fairness') ~= 'turns' then
+if settings.read_settings({ 'fairness', 'result_ttl_s' }).fairness ~= 'turns' then
   service.charge(job, cost_mwt)
 end
 
@@ -85,7 +86,7 @@ end
 local first_token_ms, own_tokens = job.kept_tokens == 0 and ttft_ms or -1, completion_tokens - job.kept_tokens
 if first_token_ms >= 0 then
   local size = prompt_tokens < 256 and 's' or prompt_tokens < 2048 and 'm' or 'l'
-  local claimed_ms = number(redis.call('HGET', k_rq_job .. id, 'penstock_started_ms'), nil, job.admitted_ms, now_ms)
+  local claimed_ms = number(job_record.facts_of(job).penstock_started_ms, nil, job.admitted_ms, now_ms)
   stats.observe('time_to_first_token|' .. label_and_model .. '|' .. size,
     first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0), id)
 end
@@ -107,4 +108,5 @@ if redis.call('EXISTS', k_rq_worker .. worker) == 1 then
   redis.call('HINCRBY', k_rq_worker .. worker,
     ending.outcome == 'succeeded' and 'successful_job_count' or 'failed_job_count', 1)
 end
+stats.write_counts()
 return { 'settled', ending.outcome }

@@ -188,8 +188,11 @@ local function read_factor(slug, field)
 end
 
 -- Moves a learned factor, whose value is `before`, by thousandths of its logarithm.
+local function moved_factor(before, by)
+  return math.max(-MAX_LEARNED, math.min(MAX_LEARNED, math.floor(before + by + 0.5)))
+end
 local function learn_factor(slug, field, before, by)
-  local after = math.max(-MAX_LEARNED, math.min(MAX_LEARNED, math.floor(before + by + 0.5)))
+  local after = moved_factor(before, by)
   if after ~= before then
     redis.call('HSET', k_books .. slug, field, after)
   end
@@ -218,10 +221,15 @@ end
 local function learn_end(slug, prediction, ended_in_ms)
   local early, late = 'early|' .. prediction.class, 'late|' .. prediction.class
   local learned = read_fields(k_books .. slug, { early, late })
-  learn_factor(slug, early, number(learned[early], 0, -MAX_LEARNED, MAX_LEARNED),
-    ended_in_ms < prediction.early_ms and -0.9 * BOUND_STEP or 0.1 * BOUND_STEP)
-  learn_factor(slug, late, number(learned[late], 0, -MAX_LEARNED, MAX_LEARNED),
-    ended_in_ms > prediction.late_ms and 0.9 * BOUND_STEP or -0.1 * BOUND_STEP)
+  local early_before, late_before = number(learned[early], 0, -MAX_LEARNED, MAX_LEARNED),
+    number(learned[late], 0, -MAX_LEARNED, MAX_LEARNED)
+  local early_after = moved_factor(early_before, ended_in_ms < prediction.early_ms and -0.9 * BOUND_STEP
+    or 0.1 * BOUND_STEP)
+  local late_after = moved_factor(late_before, ended_in_ms > prediction.late_ms and 0.9 * BOUND_STEP
+    or -0.1 * BOUND_STEP)
+  if early_after ~= early_before or late_after ~= late_before then
+    redis.call('HSET', k_books .. slug, early, early_after, late, late_after)
+  end
 end
 
 -- If the full answer would be late but a short answer would not, predicts the end of the longest answer that still

@@ -1,6 +1,6 @@
 -- predictions: counts kept and broken promises, and measures how far predicted starts and ends were from the real ones.
--- KEYS rq_job
--- USES clock stats eta
+-- KEYS
+-- USES clock stats eta job_record
 
 -- The codes of failures that the request itself caused. They say nothing about the queue's promise.
 local FAULTS_OF_REQUESTS = { context_length_exceeded = true, invalid_value = true, unsupported_parameter = true }
@@ -28,7 +28,7 @@ end
 -- Compares admission's prediction for a job with its first token, `ttft_ms` after its claim (-1 without one), and with
 -- its end, if it succeeded. The end of a job that was stopped says only that its answer would have come later.
 local function judge_predictions(job, outcome, ttft_ms, now_ms)
-  local fields = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_eta_ms' })
+  local fields = job_record.facts_of(job)
   local started_ms, eta_ms = number(fields.penstock_started_ms, nil, job.admitted_ms, now_ms),
     number(fields.penstock_eta_ms)
   local prediction = eta.prediction_of(job)

@@ -33,7 +33,8 @@ local function read_view(slug, worker, own, worker_cells, trusts_last, is_apart)
   local fastest = has_rates and fastest_worker.read_fastest(slug) or nil
   return { slug = slug, own = own, pool = pool, has_rates = has_rates, trusts_last = trusts_last, worker = worker,
     is_apart = is_apart, worker_cells = worker_cells, is_local = stored.policy_local == '1',
-    degrades = degrades, queued_jobs = number(stored.waiting, math.huge, 0), paused_jobs = number(stored.paused, 0),
+    degrades = degrades,
+    queued_jobs = number(stored.waiting or '0', math.huge, 0), paused_jobs = number(stored.paused, 0),
     tier = degrades and has_rates and tier.tier_in_force(stored.tier, stored.tier_look_ms,
       priority.counted_work(false, number(stored.waiting_mwt, 0), number(stored.batch_mwt, 0))) or 0,
     faster = fastest_worker.if_much_faster(fastest, own), best = fastest_worker.if_much_faster(fastest, pool) or pool,

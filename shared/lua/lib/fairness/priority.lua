@@ -60,7 +60,7 @@ local function has_only_batch(owner, slug)
     if score and parts_of_score(number(score, 0)) >= 0 then
       return false
     end
-    local paused, paused_batch = slots_in_use.rows_of(slug, 'p', owner), slots_in_use.rows_of(slug, 'pb', owner)
+    local paused, paused_batch = slots_in_use.rows_with_batch(slug, 'p', owner)
     return paused <= paused_batch and ((score or paused_batch > 0) and true or nil)
   elseif redis.call('EXISTS', k_active .. slug .. owner) == 1 then
     return false

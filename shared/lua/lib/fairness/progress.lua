@@ -7,7 +7,7 @@
 -- only the part above the estimate that was charged at the claim. A charge that turns out too high is refunded only
 -- when the job ends.
 local function charge_progress(job, generated_tokens, cpu_tokens, charges_all)
-  local cost_mwt = generated_weight.cost_of(job.id, job.prompt_tokens + cpu_tokens, generated_tokens)
+  local cost_mwt = generated_weight.cost_of(job, job.prompt_tokens + cpu_tokens, generated_tokens)
   if not charges_all and cost_mwt <= job.cost_mwt or service.by_weight(job.tenant, cost_mwt) <= job.charged_mwt then
     return
   end

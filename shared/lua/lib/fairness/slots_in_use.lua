@@ -7,8 +7,15 @@ local function rows_of(slug, kind, owner)
   return number(redis.call('HGET', k_rows .. slug, kind .. '|' .. owner), 0, 0)
 end
 
+-- Returns the number of all jobs of a kind, and of the batch jobs among them.
+local function rows_with_batch(slug, kind, owner)
+  local stored = redis.call('HMGET', k_rows .. slug, kind .. '|' .. owner, kind .. 'b|' .. owner)
+  return number(stored[1], 0, 0), number(stored[2], 0, 0)
+end
+
 local function main_rows_of(slug, kind, owner)
-  return math.max(0, rows_of(slug, kind, owner) - rows_of(slug, kind .. 'b', owner))
+  local all, batch = rows_with_batch(slug, kind, owner)
+  return math.max(0, all - batch)
 end
 
 local function count_row(slug, kind, owner, by)

@@ -200,7 +200,7 @@ local function deactivate(owner, slug)
     return
   end
   local own = read_fields(key, { 'n|' .. slug, 't|' .. slug, 'b|' .. slug, 'bn|' .. slug, 'bb|' .. slug, 'w|' .. slug,
-    'g|' .. slug })
+    'g|' .. slug, 'waiting', 'waiting_tokens', 'waiting_mwt' })
   local group = service.set_of(owner, own['g|' .. slug])
   local was_batch = redis.call('ZREM', k_active .. slug .. group, owner) == 0
     and redis.call('ZREM', k_batch .. slug .. group, owner) == 1
@@ -219,7 +219,8 @@ local function deactivate(owner, slug)
     redis.call('HSET', k_books .. slug, 'waiting', 0, 'waiting_mwt', 0, 'weight_milli', 0)
     redis.call('HDEL', k_books .. slug, 'batch_mwt', 'batch_weight_milli')
   end
-  if redis.call('EXISTS', k_lists .. owner) == 0 and redis.call('EXISTS', key) == 1 then
+  local has_rest = own.waiting ~= '0' or own.waiting_tokens ~= '0' or own.waiting_mwt ~= '0'
+  if has_rest and redis.call('EXISTS', k_lists .. owner) == 0 and redis.call('EXISTS', key) == 1 then
     redis.call('HSET', key, 'waiting', 0, 'waiting_tokens', 0, 'waiting_mwt', 0)
   end
 end

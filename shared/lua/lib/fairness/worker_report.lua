@@ -9,7 +9,7 @@ local MAX_SLOTS = 4096
 -- Returns how long the rest of a job's answer is expected to take: the estimated length or, for a longer answer, half
 -- of the remaining max_tokens.
 local function left_ms_of(job, generated_tokens, tpot_ms)
-  local weight_milli = generated_weight.cost_of(job.id, 0, 1)
+  local weight_milli = generated_weight.cost_of(job, 0, 1)
   local limit = job.cut_tokens > 0 and job.cut_tokens or job.max_tokens
   local expected = math.min(limit, (job.cost_mwt - 1000 * job.prompt_tokens) / weight_milli)
   local left_tokens = expected > generated_tokens and expected - generated_tokens or (limit - generated_tokens) / 2

@@ -29,7 +29,7 @@ local function count_tokens(job, prompt, cached, completion, again)
     stats.count('tokens' .. of_job .. '|cached', cached)
   end
   stats.count('tokens' .. of_job .. '|completion', completion)
-  local cost_mwt = generated_weight.cost_of(job.id, prompt - cached, completion)
+  local cost_mwt = generated_weight.cost_of(job, prompt - cached, completion)
   stats.count('served' .. of_job, math.floor(cost_mwt / 1000 + 0.5))
   if again > 0 then
     stats.count('wasted|' .. label .. '|retried', again)

@@ -3,6 +3,7 @@
 --      rq_canceled rq_results
 -- KEEPS 1 2 4 6 8 9 13
 -- USES clock settings waiting rq stats stream running index tenant_bytes predictions spending usage budget webhook
+-- USES job_record
 
 -- RQ has no status `expired` and allows no new statuses, so an expired job gets RQ's status `failed`.
 local RQ_STATUS = { succeeded = 'finished', failed = 'failed', expired = 'failed', canceled = 'canceled' }
@@ -21,6 +22,7 @@ end
 -- JSON), if there are any; and, if clients are told tokens, their numbers: prompt, cached and completion.
 local function end_job(job, ending, now_ms)
   local id, result, ttl_s = job.id, ending.result or '', settings.read_setting('result_ttl_s')
+  local asked = job_record.facts_of(job)
   if job.state == 'running' then
     redis.call('ZREM', k_leases, id)
     rq.rq_stop(job.queue, id, job.claim)
@@ -31,7 +33,6 @@ local function end_job(job, ending, now_ms)
   redis.call('ZREM', k_inflight, id)
   redis.call('ZREM', k_polls, id)
   redis.call('DEL', k_partial .. id)
-  local asked = read_fields(k_rq_job .. id, { 'penstock_callback_url', 'penstock_keeps_request' })
   local request_bytes = 0
   if asked.penstock_keeps_request == '1' and ending.outcome == 'succeeded' then
     request_bytes = keep_request(id, ttl_s)
@@ -43,7 +44,7 @@ local function end_job(job, ending, now_ms)
   local entries = redis.pcall('XLEN', k_events .. id)
   entries = type(entries) == 'number' and entries or 0
   -- A stream with more than one entry also contains the text of the result.
-  local bytes, kept_s = tenant_bytes.keep_ended(job.tenant, id, #result + request_bytes, entries > 1
+  local bytes, kept_s = tenant_bytes.keep_ended(job, #result + request_bytes, entries > 1
     and #result or 0, entries, ttl_s, EVENTS_TTL_S)
   redis.call('HSET', k_rq_job .. id, 'penstock_state', ending.outcome, 'penstock_code', ending.code,
     'penstock_stage', ending.stage, 'penstock_finish_reason', ending.finish_reason, 'penstock_ended_ms', now_ms,

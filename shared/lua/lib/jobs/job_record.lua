@@ -1,6 +1,6 @@
 -- job_record: reads Penstock's fields from RQ's job hash.
 -- KEYS order rq_job
--- USES priority
+-- USES priority generated_weight
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
 
 local MAX_CANDIDATES = 16
@@ -33,7 +33,7 @@ local function read_job(id)
     'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens',
     'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms',
     'penstock_refusals', 'penstock_pardons', 'penstock_company', 'penstock_predicted', 'penstock_traceparent',
-    'penstock_key_label', 'penstock_followed', 'penstock_prefix' })
+    'penstock_key_label', 'penstock_followed', 'penstock_prefix', 'penstock_generated_weight_milli' })
   if not JOB_STATES[fields.penstock_state] or not fields.penstock_tenant or not fields.penstock_slug then
     return nil
   end
@@ -65,6 +65,7 @@ local function read_job(id)
     is_private = fields.penstock_private == '1', priority = priority.priority_in(fields.penstock_priority),
     budget = fields.penstock_budget or '', wait_until_ms = integer('penstock_wait_until_ms'),
     followed = fields.penstock_followed or '',
+    weight_milli = generated_weight.weight_of_pool(nil, fields.penstock_generated_weight_milli),
     refusals = integer('penstock_refusals'), wanted_ms = wanted_until(integer('penstock_deadline_ms'),
     integer('penstock_admitted_ms'), integer('penstock_start_within_ms')) }
 end
@@ -82,6 +83,16 @@ local function tokens_before(queue, rank)
     before_tokens = before_tokens + number(tokens.penstock_prompt_tokens, 0) + number(tokens.penstock_max_tokens, 0)
   end
   return before_tokens
+end
+
+-- Returns fields of a job that its end reads, by name. They are read once, before the end changes any of them.
+local function facts_of(job)
+  if not job.facts then
+    job.facts = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_paused_ms',
+      'penstock_paused_before_ms', 'penstock_eta_ms', 'penstock_callback_url', 'penstock_keeps_request',
+      'penstock_bytes', 'penstock_fixed_bytes' })
+  end
+  return job.facts
 end
 
 local function read_held(id, token, worker)

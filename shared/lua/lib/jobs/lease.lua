@@ -19,7 +19,7 @@ local function first_charge_of(job, worker_pauses)
   if settings.read_setting('fairness') == 'turns' then
     return 1000
   end
-  return worker_pauses and generated_weight.cost_of(job.id, job.prompt_tokens, job.kept_tokens) or job.cost_mwt
+  return worker_pauses and generated_weight.cost_of(job, job.prompt_tokens, job.kept_tokens) or job.cost_mwt
 end
 
 -- Leases a job to the worker under the claim, and charges its tenant, and the group in which the tenant has its turn

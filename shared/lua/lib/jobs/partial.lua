@@ -31,7 +31,7 @@ local function keep_ids(job)
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_kept_tokens', 'penstock_kept_claim')
     return 0
   end
-  local token_mwt = generated_weight.cost_of(job.id, 0, 1)
+  local token_mwt = generated_weight.cost_of(job, 0, 1)
   local left_mwt = math.max(token_mwt, job.cost_mwt - 1000 * job.prompt_tokens - token_mwt * kept)
   job.cost_mwt = 1000 * (job.prompt_tokens + kept) + left_mwt
   redis.call('HSET', k_rq_job .. job.id, 'penstock_kept_tokens', kept, 'penstock_kept_claim', job.claim,
@@ -56,7 +56,7 @@ local function take_up(job, group, claim, fingerprint)
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_kept_tokens', 'penstock_kept_claim')
   end
   if job.kept_tokens > 0 then
-    job.cost_mwt = job.cost_mwt + generated_weight.cost_of(job.id, 0, job.kept_tokens) - 1000 * job.kept_tokens
+    job.cost_mwt = job.cost_mwt + generated_weight.cost_of(job, 0, job.kept_tokens) - 1000 * job.kept_tokens
     redis.call('HSET', k_rq_job .. job.id, 'penstock_cost_mwt', whole(job.cost_mwt))
     -- A group that the tenant has joined since pays for the whole job.
     job.group_charged_mwt = group == job.group and job.group_charged_mwt or 0

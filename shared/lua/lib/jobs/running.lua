@@ -1,7 +1,7 @@
 -- running: counts a job as running, as paused, as computing again, and as no longer running; no other code does.
 -- KEYS tenant rq_job
 -- KEEPS 1 3 7
--- USES clock pool_record slots_in_use turns
+-- USES clock pool_record slots_in_use turns job_record
 -- A tenant with a paused job wants a slot as much as one with a queued job, so it is in its active set.
 
 -- Adds to the slots in use of a job's tenant and of the group in which it was claimed, and to the KV cells of the
@@ -83,8 +83,7 @@ end
 
 -- Returns for how long the present attempt of a job that computes has had a slot, in ms, at least 1.
 local function run_ms_of(job)
-  local times = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_paused_ms',
-    'penstock_paused_before_ms' })
+  local times = job_record.facts_of(job)
   local started_ms = number(times.penstock_started_ms, now_ms, job.admitted_ms, now_ms)
   local paused_ms = number(times.penstock_paused_ms, 0, 0) - number(times.penstock_paused_before_ms, 0, 0)
   return math.max(1, now_ms - started_ms - math.max(0, paused_ms))

@@ -1,6 +1,6 @@
 -- tenant_bytes: counts the bytes of a tenant's jobs in the store's memory, inflight and until their results expire.
 -- KEYS kept rq_job lists tenant
--- USES clock index
+-- USES clock index job_record
 
 -- The hash `kept` has a field for each period in which results expire, named by the end of the period in s. The time
 -- that results are kept has 32 periods, so the hash has few fields whatever the number of jobs.
@@ -92,8 +92,9 @@ end
 -- Counts an ended job in the period in which its result expires, and its event stream in an earlier one. `result_bytes`
 -- is the length of its result, `texts_bytes` that of the texts in the stream, which has `entries` entries. Returns the
 -- number of bytes counted for longer than the stream, and the end of their period in s.
-local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result_ttl_s, events_ttl_s)
-  local key, stored = k_kept .. tenant, read_fields(k_rq_job .. id, { 'penstock_bytes', 'penstock_fixed_bytes' })
+local function keep_ended(job, result_bytes, texts_bytes, entries, result_ttl_s, events_ttl_s)
+  local tenant, stored = job.tenant, job_record.facts_of(job)
+  local key = k_kept .. tenant
   local result_s, events_s = period_end_s(result_ttl_s, result_ttl_s), period_end_s(events_ttl_s, result_ttl_s)
   -- An entry of a stream takes 90 bytes besides its text.
   local bytes, events_bytes = kept_number(stored.penstock_fixed_bytes) + result_bytes, 90 * entries + texts_bytes
@@ -102,12 +103,12 @@ local function keep_ended(tenant, id, result_bytes, texts_bytes, entries, result
   local first_s, for_result = math.min(events_s, result_s, kept.next_s > 0 and kept.next_s or events_s), bytes
   if result_field == events_field then
     for_result = for_result + events_bytes
-  else
-    redis.call('HSET', key, events_field, whole(kept[events_field] + events_bytes))
   end
   local live = has_no_inflight_jobs(tenant) and 0 or math.max(0, kept.live - kept_number(stored.penstock_bytes))
+  -- The later of two equal fields is the one that is stored.
   redis.call('HSET', key, 'live', whole(live), 'ended', whole(kept.ended + bytes + events_bytes),
-    'next_s', whole(first_s), result_field, whole(kept[result_field] + for_result))
+    'next_s', whole(first_s), events_field, whole(kept[events_field] + events_bytes),
+    result_field, whole(kept[result_field] + for_result))
   index.keep_key(key, 1000 * result_s - now_ms)
   return bytes, result_s
 end

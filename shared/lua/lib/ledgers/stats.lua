@@ -8,8 +8,44 @@ local MAX_LABELS = 50
 local BUCKETS_MS = { 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 20000, 40000, 80000, 160000, 320000,
   640000 }
 
+-- What a script counts after `hold_counts`, and `write_counts` writes: numbers to add, by field, and the fields and
+-- values of exemplars.
+local unwritten = { counts = false, exemplars = false }
+
+local function hold_counts()
+  unwritten.counts, unwritten.exemplars = {}, {}
+end
+
 local function count(field, by)
-  redis.call('HINCRBY', k_stats, field, by or 1)
+  if unwritten.counts then
+    unwritten.counts[field] = (unwritten.counts[field] or 0) + (by or 1)
+  else
+    redis.call('HINCRBY', k_stats, field, by or 1)
+  end
+end
+
+-- Writes the held counts. One that another program has spoiled begins anew.
+local function write_counts()
+  local fields, written = {}, {}
+  for field in pairs(unwritten.counts) do
+    fields[#fields + 1] = field
+  end
+  if fields[1] then
+    local stored = redis.call('HMGET', k_stats, unpack(fields))
+    for i = 1, #fields do
+      local value = number(stored[i])
+      if stored[i] and not (value and value % 1 == 0) then
+        note_mend('number', k_stats .. ' ' .. fields[i])
+        value = 0
+      end
+      written[2 * i - 1], written[2 * i] = fields[i], whole((value or 0) + unwritten.counts[fields[i]])
+    end
+    redis.call('HSET', k_stats, unpack(written))
+  end
+  if unwritten.exemplars[1] then
+    redis.call('HSET', k_exemplars, unpack(unwritten.exemplars))
+  end
+  unwritten.counts, unwritten.exemplars = false, false
 end
 
 -- Returns the tenant's metric label. A new tenant gets a label of its own if fewer than MAX_LABELS are in use.
@@ -40,9 +76,12 @@ local function observe(what, ms, id)
     end
   end
   count('h|' .. what .. '|' .. upper)
-  if id then
-    redis.call('HSET', k_exemplars, what .. '|' .. upper, id .. ' ' .. whole(math.max(0, ms * 1000)) .. ' '
-      .. whole(now_ms))
+  local us = whole(math.max(0, ms * 1000))
+  if id and unwritten.exemplars then
+    unwritten.exemplars[#unwritten.exemplars + 1] = what .. '|' .. upper
+    unwritten.exemplars[#unwritten.exemplars + 1] = id .. ' ' .. us .. ' ' .. whole(now_ms)
+  elseif id then
+    redis.call('HSET', k_exemplars, what .. '|' .. upper, id .. ' ' .. us .. ' ' .. whole(now_ms))
   end
-  count('h|' .. what .. '|sum_us', whole(math.max(0, ms * 1000)))
+  count('h|' .. what .. '|sum_us', us)
 end

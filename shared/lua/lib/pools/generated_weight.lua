@@ -1,5 +1,5 @@
 -- generated_weight: keeps the cost of a generated token in each pool, in prompt tokens; it follows the workers' fits.
--- KEYS books rq_job
+-- KEYS books
 -- USES clock settings
 -- All weights are in thousandths. If PENSTOCK_GENERATED_WEIGHT is a number, it is the weight in all pools. If it is
 -- `auto`, the pool record holds the weight as `generated_weight_milli`, and heartbeats change it. A job keeps the
@@ -35,9 +35,8 @@ end
 
 -- Returns the cost of a job so far, in thousandths of a weighted token. `prompt_tokens` are those that were computed;
 -- CPU time counts as prompt tokens.
-local function cost_of(id, prompt_tokens, generated_tokens)
-  local stored = redis.call('HGET', k_rq_job .. id, 'penstock_generated_weight_milli')
-  return 1000 * prompt_tokens + weight_of_pool(nil, stored) * generated_tokens
+local function cost_of(job, prompt_tokens, generated_tokens)
+  return 1000 * prompt_tokens + job.weight_milli * generated_tokens
 end
 
 -- Returns the rate of a pool per second, in thousandths of a weighted token, with the pool's weight. `mu_milli` is the
