@@ -8,7 +8,7 @@
 --   cells_free int · number of free KV cells; those of paused jobs are free
 --   aside text · tenants whose queued jobs are not claimed, separated by spaces
 --   trusts_last int · 1 if several jobs on their last attempt may run at once
---   held rest · for each job that the worker holds: id, claim token, tokens, CPU tokens, ms in its slot (-1: paused)
+--   held text · a line for each job of the worker: id, claim token, tokens, CPU tokens, ms in its slot (-1: paused)
 -- ANSWERS claimed
 --   claimed: a list with one list for each leased job: id, payload or '', attempt number, ms to the deadline, ms to the
 --   start deadline or -1, tenant, model, prompt tokens, max tokens, cancel code or '', traceparent, packed ids of the
@@ -64,9 +64,9 @@ if worker_fields.claim_id == claim_id then
   end
   answer.resume = still_running(worker_fields.claim_resume, false)
   answer.pause = still_running(worker_fields.claim_pause, true)
-  for i = held, #ARGV, 5 do
-    if not job_record.read_held(ARGV[i], ARGV[i + 1], worker) then
-      answer.lost[#answer.lost + 1] = ARGV[i]
+  for id, token in string.gmatch(held, worker_report.HELD_LINE) do
+    if not job_record.read_held(id, token, worker) then
+      answer.lost[#answer.lost + 1] = id
     end
   end
   -- The worker is not woken until this time, so it must claim by then as the first answer said.
@@ -95,7 +95,7 @@ local has_report, leased, min_wait_ms = false, {}, nil
 -- Reads the worker's jobs, unless it has none and pauses none. Those that this call has leased have just got their
 -- slots.
 local function read_report()
-  if not has_report and (ARGV[held] or worker_pauses) then
+  if not has_report and (held ~= '' or worker_pauses) then
     has_report = true
     report, seen, decided = worker_report.open_exchange(worker, slug, held, room, worker_fields)
     answer.lost = report.lost
@@ -106,12 +106,7 @@ local function read_report()
 end
 
 local function is_any_paused()
-  for i = held + 4, #ARGV, 5 do
-    if number(ARGV[i], -1) < 0 then
-      return true
-    end
-  end
-  return view.paused_jobs > 0
+  return view.paused_jobs > 0 or string.find(held, ' -1\n', 1, true)
 end
 
 -- Without a paused job, and with a slot for each queued job of the pool, no job of the worker has to give its slot.

@@ -119,10 +119,10 @@ class HeldProgress(NamedTuple):
     slot_ms: int | None
 
     @property
-    def arguments(self) -> tuple[str | int, ...]:
-        """The arguments of the script claim for this job."""
+    def line(self) -> str:
+        """The job's line in the report that the script claim gets."""
         slot_ms = -1 if self.slot_ms is None else self.slot_ms
-        return (self.held.id, self.held.token, self.generated, self.cpu_tokens, slot_ms)
+        return f"{self.held.id} {self.held.token} {self.generated} {self.cpu_tokens} {slot_ms}\n"
 
 
 @dataclass(frozen=True)

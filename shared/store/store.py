@@ -132,8 +132,8 @@ class Store(StoreReads):
         call with the same `claim_id` returns the same answer, without jobs that no longer run on this worker. No queued
         job of the tenants in `aside` is claimed. If `trusts_last_attempts`, several jobs on their last attempt may run.
         """
-        flat = [part for job in held for part in job.arguments]
-        call: Call = {"worker": worker, "claim_id": claim_id, "slug": model_slug(model), "held": flat}
+        report = "".join(job.line for job in held)
+        call: Call = {"worker": worker, "claim_id": claim_id, "slug": model_slug(model), "held": report}
         call |= {"aside": " ".join(aside), "trusts_last": int(trusts_last_attempts)}
         return decode.exchange(self._call("claim", room=room, cells_free=cells_free, **call)[1], claim_id)
 

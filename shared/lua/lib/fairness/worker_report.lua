@@ -24,24 +24,27 @@ local function sort_by(entries, time)
   end)
 end
 
--- Reads the report, which begins at `first` in ARGV and has five values for each job: id, claim token, tokens, CPU
--- tokens, and ms since the job got its slot or -1 if it is paused. `fields` are those of the worker's record. Returns
--- the ids of the jobs that the worker has `lost`; the `jobs` that compute, and of these the ones that are not canceled
--- as entries (`computing`), the longest time of one in its slot and whether one is a batch job; the entries of the
--- `paused` jobs of each tenant, longest pause first, and their number; and the worker's `slots`. A job that is claimed
--- for a slot which becomes free soon counts beside the one that still has the slot. The report of a worker wins over
--- the record: a worker resumes jobs without being told if the store is away.
-local function take_report(worker, first, room, fields, charges_all, charges_tokens)
+-- A line of a worker's report has five values of a job: id, claim token, tokens, CPU tokens, and ms since the job got
+-- its slot, or -1 if it is paused. One text costs the store much less than hundreds of arguments.
+local HELD_LINE = '(%S+) (%S+) (%d+) (%d+) (%-?%d+)\n'
+
+-- Reads the report `held`. `fields` are those of the worker's record. Returns the ids of the jobs that the worker has
+-- `lost`; the `jobs` that compute, and of these the ones that are not canceled as entries (`computing`), the longest
+-- time of one in its slot and whether one is a batch job; the entries of the `paused` jobs of each tenant, the longest
+-- pause first, and their number; and the worker's `slots`. A job that is claimed for a slot which becomes free soon
+-- counts beside the one that still has the slot. The report of a worker wins over the record: a worker resumes jobs
+-- without being told if the store is away.
+local function take_report(worker, held, room, fields, charges_all, charges_tokens)
   local report = { lost = {}, jobs = {}, computing = {}, longest_ms = 0, has_batch = false, paused = {},
     paused_jobs = 0, slots = 0 }
-  for i = first, #ARGV, 5 do
-    local job, in_slot_ms = job_record.read_held(ARGV[i], ARGV[i + 1], worker), number(ARGV[i + 4], -1)
+  for id, token, tokens, cpu_tokens, slot_ms in string.gmatch(held, HELD_LINE) do
+    local job, in_slot_ms = job_record.read_held(id, token, worker), number(slot_ms, -1)
     if not job then
-      report.lost[#report.lost + 1] = ARGV[i]
+      report.lost[#report.lost + 1] = id
     else
-      local generated_tokens = number(ARGV[i + 2], 0)
+      local generated_tokens = number(tokens, 0)
       if charges_tokens then
-        progress.charge_progress(job, generated_tokens, number(ARGV[i + 3], 0), charges_all)
+        progress.charge_progress(job, generated_tokens, number(cpu_tokens, 0), charges_all)
       end
       if in_slot_ms < 0 and job.paused_since_ms == 0 then
         running.pause(job)
@@ -76,10 +79,10 @@ end
 -- Returns `report`, `seen` and `decided` (lib/fairness/preempt.lua) of a worker; `seen` is nil without preemption.
 -- `fields` are those of the worker's record: its slots, ms per token, weighted tokens per second and generated tokens
 -- per second.
-local function open_exchange(worker, slug, first, room, fields)
+local function open_exchange(worker, slug, held, room, fields)
   local counts_turns, quantum_ms = settings.read_setting('fairness') == 'turns', settings.read_setting('quantum_ms')
   local preempts, seen = pausing.is_preemptive(), nil
-  local report = take_report(worker, first, room, fields, preempts, not counts_turns)
+  local report = take_report(worker, held, room, fields, preempts, not counts_turns)
   if preempts then
     progress.follow_service(slug, report.jobs)
     local pool_slots = preempt.slots_of_pool(slug)
