@@ -81,11 +81,18 @@ class Side:
 
     def run(self, load: Load) -> dict[str, float]:
         """Load the stack, and return its jobs a second and the CPU time a job of each kind of process, in ms."""
-        body = {"model": self.model(), "max_tokens": TOKENS, "messages": [{"role": "user", "content": "Hello"}]}
         before, began_s = self._cpu_s(), time.perf_counter()
-        jobs = (_load_with_wrk if shutil.which("wrk") else _load_with_threads)(self.port, json.dumps(body), load)
+        jobs = (_load_with_wrk if shutil.which("wrk") else _load_with_threads)(self.port, self._body(), load)
         took_s, after = time.perf_counter() - began_s, self._cpu_s()
         return {"jobs_s": jobs / took_s} | {f"{kind}_ms": 1000 * (after[kind] - before[kind]) / jobs for kind in KINDS}
+
+    def warm_up(self, load: Load) -> None:
+        """Let each client have a few answers: the first jobs fill caches."""
+        _load_with_threads(self.port, self._body(), load)
+
+    def _body(self) -> str:
+        messages = [{"role": "user", "content": "Hello"}]
+        return json.dumps({"model": self.model(), "max_tokens": TOKENS, "messages": messages})
 
     def _cpu_s(self) -> dict[str, float]:
         spent = dict.fromkeys(KINDS, 0.0)
@@ -200,7 +207,7 @@ def _describe(folder: Path) -> str:
 def compare(sides: tuple[Side, Side], load: Load, pairs: int) -> list[tuple[dict[str, float], dict[str, float]]]:
     """Load both sides in turns, in alternating order, and return the figures of each pair."""
     for side in sides:
-        side.run(Load(load.connections, load.tenants, 2))  # not counted: the first jobs fill caches
+        side.warm_up(Load(load.connections, load.tenants, 2))
     rows = []
     for number in range(pairs):
         first, second = sides if number % 2 == 0 else sides[::-1]
