@@ -19,13 +19,21 @@ from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage, new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import load
 from shared.store import keys
-from shared.store.replies import Admitted, HeartbeatReport
+from shared.store.replies import Admitted, HeartbeatReport, HeldProgress
 from shared.store.store import Store
 
 MODEL = "nothing"
 WORKER = "w1"
 #: The rates of a pool so fast that no offer is refused because of its predicted end. Its slots are never full.
 RATES = {"mu_wtps": "1e9", "prefill_tps": "1e9", "tpot_ms": "0.001"}
+#: Bounds that refuse no job.
+HIGH_BOUNDS = {
+    "PENSTOCK_MAX_INFLIGHT": "1000000",
+    "PENSTOCK_MAX_QUEUE_SIZE": "1000000",
+    "PENSTOCK_MAX_QUEUE_TOKENS": "1000000000",
+}
+#: The sizes of the claims that look at many owners or at many jobs.
+GROUPS, SLOTS = 1_000, 128
 #: Calls between two heartbeats. Without heartbeats the store would forget the rates.
 _CHUNK = 100
 #: Aims in µs per call, on one core of the machine for which they were set.
@@ -153,7 +161,44 @@ def costs(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
     rows["claim, 8 a call"] = _cost(client, calls // 8, lambda i: claim(i, 8), beat)
     client.hset("penstock:config", "max_inflight", "1")
     rows["refuse: inflight_full"] = _cost(client, calls, lambda i: store.admit(a_job(i * 7 % load_of.tenants)), beat)
+    return rows | _crowded(client)
+
+
+def _crowded(client: redis.Redis) -> dict[str, dict[str, float]]:
+    """Return the rows of two claims that look at many owners or at many jobs."""
+    rows = {}
+    store = _crowded_store(client, groups=GROUPS)
+    rows[f"claim, {GROUPS:,} groups"] = _cost(
+        client,
+        100,
+        lambda i: store.contend(WORKER, f"c{i}", MODEL, room=1, cells_free=10**9),
+        lambda: _beat(store),
+    )
+    store = _crowded_store(client, groups=0)
+    running = store.contend(WORKER, "first", MODEL, room=SLOTS, cells_free=10**9).started
+    for tenant in range(100, 150):
+        store.admit(a_job(tenant))
+    held = [HeldProgress(job.held, 100, 0, 60_000) for job in running]
+    rows[f"claim, {SLOTS} jobs of 100 tenants run, 50 wait"] = _cost(
+        client, 1, lambda i: store.contend(WORKER, f"x{i}", MODEL, room=0, cells_free=10**9, held=held), lambda: None
+    )
     return rows
+
+
+def _crowded_store(client: redis.Redis, *, groups: int) -> Store:
+    """Return a store of a pool whose jobs may be paused: a queued job of each group, or 200 jobs of 100 tenants."""
+    client.flushall()
+    store = Store(client)
+    store.configure(load(HIGH_BOUNDS, None))
+    for number in range(groups or 200):
+        if number % 50 == 0:
+            store.renew(HeartbeatReport(WORKER, MODEL, SLOTS, 0, 10**9, 10**9, facts={**RATES, "can_pause": 1}), [])
+        tenant = number if groups else number % 100
+        if groups:
+            client.hset(keys.tenant(f"tenant{tenant}"), mapping={"policy": "1", "policy_group": f"group{number}"})
+        answer = store.admit(a_job(tenant))
+        assert isinstance(answer, Admitted), answer
+    return store
 
 
 def report(client: redis.Redis, load_of: Load) -> dict[str, dict[str, float]]:
