@@ -179,12 +179,12 @@ class _Table:
         if twice:
             raise ValueError(f"the name {twice[0]!r} is defined twice")
         self._body = body
-        #: Locals, fields of the table, and what is executed after the table is made: statements that are executed for
-        #: their effects, and the values of variables that may depend on these or on fields.
+        #: Locals, fields of the table, and statements to execute after the table is made: those that have effects, and
+        #: the values of variables that may depend on these or on fields.
         self._locals: list[str] = []
         self._constructor: list[str] = []
         self._later: list[str] = []
-        #: What is executed when the first function is called that is not in the table, and then.
+        #: Two groups of statements. Each is executed when a function is called that is not in the table, in this order.
         self._groups: tuple[list[str], list[str]] = ([], [])
         #: Variables that have no value yet when the table is made.
         self._unset: set[str] = set()

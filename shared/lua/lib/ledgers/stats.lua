@@ -8,8 +8,8 @@ local MAX_LABELS = 50
 local BUCKETS_MS = { 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 20000, 40000, 80000, 160000, 320000,
   640000 }
 
--- What a script counts after `hold_counts`, and `write_counts` writes: numbers to add, by field, and the fields and
--- values of exemplars.
+-- The counts since `hold_counts`, which `write_counts` writes: numbers to add, by field, and the fields and values of
+-- exemplars.
 local unwritten = { counts = false, exemplars = false }
 
 local function hold_counts()
