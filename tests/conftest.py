@@ -1,5 +1,6 @@
 """The fixtures of all tests: one private store a session, emptied before each test and audited after it."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ ROOT = Path(__file__).parents[1]
 hypothesis.settings.register_profile("penstock", deadline=None)
 hypothesis.settings.load_profile("penstock")
 
+# Until all tests are imported, nothing is garbage.
+gc.disable()
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import only files with such tests if those with the marker `rq` are wanted: all imports take half a minute."""
@@ -35,6 +39,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the files with the marker `minutes` first, so that no process works on one alone after all others."""
     items.sort(key=lambda item: item.get_closest_marker("minutes") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that has been imported out of garbage collections, which would visit a million objects each time."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -90,10 +90,32 @@ app.command(
 )(redis.run_redis)
 
 
+def _print_version(requested: bool) -> None:
+    if requested:
+        from shared.version import version_text
+
+        output.write_data(version_text())
+        raise typer.Exit
+
+
+@app.callback()
+def _penstock(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show version and commit, and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+_command = typer.main.get_command(app)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. An expected error is written to stderr as one sentence."""
     try:
-        code = app(arguments, prog_name="penstock", standalone_mode=False)
+        code = _command(arguments, prog_name="penstock", standalone_mode=False)
     except typer.TyperException as error:
         return _report_usage_error(error)
     except PenstockError as error:
@@ -127,22 +149,3 @@ def _report_usage_error(error: typer.TyperException) -> int:
         help_hint = f" (see `{context.command_path} --help`)" if context is not None else ""
         output.write_note(f"penstock: {sentence}{help_hint}")
     return USAGE
-
-
-def _print_version(requested: bool) -> None:
-    if requested:
-        from shared.version import version_text
-
-        output.write_data(version_text())
-        raise typer.Exit
-
-
-@app.callback()
-def _penstock(
-    *,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show version and commit, and exit."),
-    ] = False,
-) -> None:
-    pass

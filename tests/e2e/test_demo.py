@@ -96,11 +96,11 @@ def a_demo(folder: Path, *arguments: str, **environ: str) -> Iterator[Demo]:
 def test_the_demo_plays_a_flood_and_leaves_nothing(tmp_path: Path) -> None:
     # None of the user's settings is used: neither this store, which does not exist, nor the bound.
     theirs = {"REDIS_URL": "redis://127.0.0.1:1", "PENSTOCK_MAX_INFLIGHT": "1", "PENSTOCK_AUTH": "open"}
-    with a_demo(tmp_path, "--seconds", "24", "--json", **theirs) as demo:
+    with a_demo(tmp_path, "--seconds", "15", "--json", **theirs) as demo:
         assert demo.exit_code() == 0, demo.err
         demo.leaves_nothing()
         result = json.loads(demo.out)
-        assert (result["interrupted"], result["faults"], result["seconds"]) == (False, 0, 24)
+        assert (result["interrupted"], result["faults"], result["seconds"]) == (False, 0, 15)
         for phase in ("before_flood", "flood"):
             rows = result[phase]
             assert [row["tenant"] for row in rows] == ["red", "green", "blue"]
@@ -115,8 +115,10 @@ def test_the_demo_plays_a_flood_and_leaves_nothing(tmp_path: Path) -> None:
         assert 50 <= red["retry_hint_ms"]["min"] <= red["retry_hint_ms"]["max"] <= 60_000
 
 
-def test_the_console_of_the_demo_opens_with_the_password_that_it_prints(tmp_path: Path) -> None:
-    with a_demo(tmp_path, "--seconds", "600") as demo:
+def test_the_console_opens_with_the_printed_password_and_ctrl_c_shows_what_was_seen_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    with a_demo(tmp_path, "--seconds", "600", "--json") as demo:
         demo.wait_until_sending()
         (url,), (password,) = (re.findall(pattern, demo.err) for pattern in (r"user name: (\S+)", r"password: (\S+)"))
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -127,10 +129,6 @@ def test_the_console_of_the_demo_opens_with_the_password_that_it_prints(tmp_path
         with urllib.request.urlopen(urllib.request.Request(url, headers=login), timeout=20) as page:
             assert b"red" in page.read()
 
-
-def test_ctrl_c_in_the_middle_shows_what_was_seen_and_leaves_nothing(tmp_path: Path) -> None:
-    with a_demo(tmp_path, "--seconds", "600", "--json") as demo:
-        demo.wait_until_sending()
         demo.process.send_signal(signal.SIGINT)
         assert demo.exit_code() == 130
         demo.leaves_nothing()

@@ -23,6 +23,7 @@ from shared.store.embedded import EmbeddedStore
 from shared.store.replies import Admitted, WorkerView
 from shared.store.store import Store
 from tests.support.builders import new_job
+from tests.support.preloaded import Forked, fork
 
 T = TypeVar("T")
 
@@ -71,9 +72,9 @@ class Process:
 
     def __init__(self, arguments: list[str], environ: dict[str, str], log: Path) -> None:
         self.log = log
-        with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                arguments, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        with log.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+            self._popen = fork(arguments, environ, nothing, output, output) or subprocess.Popen(
+                arguments, env=environ, stdin=nothing, stdout=output, stderr=output
             )
         self.pid = self._popen.pid
 
@@ -92,7 +93,10 @@ class Process:
     def pause(self) -> None:
         """Stop the process; return when its last thread has stopped, which can take a while on a busy machine."""
         self._signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if isinstance(self._popen, Forked):
+            wait_for(self._popen.is_stopped, f"process {self.pid} to stop")
+        else:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)

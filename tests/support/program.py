@@ -4,14 +4,13 @@ import os
 import pty
 import select
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The installed script if there is one beside this Python, else the module that it calls.
-_SCRIPT = Path(sys.executable).with_name("penstock")
-COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-m", "shared.cli"]
+from tests.support.preloaded import PENSTOCK, run
+
+COMMAND = PENSTOCK
 ROOT = Path(__file__).parents[2]
 #: How long a program on a terminal may write nothing. It is long, because a stack starts slowly on a busy machine.
 _MAX_SILENCE_S = 100.0
@@ -35,7 +34,7 @@ class Program:
         self, *arguments: str, stdin: str | None = None, timeout_s: float = 60
     ) -> subprocess.CompletedProcess[str]:
         """Run the program to its end."""
-        return subprocess.run(
+        return run(self.command(*arguments), self.environ, stdin, timeout_s) or subprocess.run(
             self.command(*arguments),
             env=self.environ,
             input=stdin,
