@@ -7,8 +7,8 @@
 --   tokens int · the sum of the tokens of the requests, of their prompts and at most of their answers
 --   hints rest · the retry hint of each request, in ms
 -- ANSWERS counted
--- KEEPS
--- USES clock mark stats
+-- KEEPS 6 9
+-- USES clock oom_write mark stats
 
 local refused = #ARGV - hints + 1
 stats.count('offered_tokens', tokens)
