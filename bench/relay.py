@@ -123,6 +123,8 @@ async def _probe(way: Way) -> list[float]:
     while len(times) < _PROBES and time.monotonic() < until_s:
         probe = await way.target.open(2)
         await probe.has_closed
+        if not probe.arrivals:
+            raise RuntimeError(f"a short answer beside the streams was refused with {probe.status}: {probe.end!r}")
         times.append(probe.first_s)
         await asyncio.sleep(_PROBE_S)
     return times
@@ -169,6 +171,8 @@ def run(rates: Sequence[int], rounds: int, seconds: float, beside: Path | None) 
                 order = draw.sample(sorted(ways), len(ways))
                 turns = {name: asyncio.run(take_turn(ways[name], upstream_port, rate, seconds)) for name in order}
                 found[str(rate)].append(turns)
+                cpu = {name: {kind: round(turns[name].get(f"{kind}_us", 0), 1) for kind in _KINDS} for name in turns}
+                print(f"# {rate} tokens/s, round {len(found[str(rate)])}, CPU in µs a token: {cpu}", flush=True)
             print_rate(rate, found[str(rate)])
     return found
 

@@ -42,12 +42,17 @@ class Follower(asyncio.Protocol):
             self.arrivals.append((now_s, tokens))
             if not self.has_begun.done():
                 self.has_begun.set_result(None)
-        self._tail = (self._tail + data)[-64:]
+        self._tail = (self._tail + data)[-400:]
 
     def connection_lost(self, _error: Exception | None) -> None:
         for future in (self.has_begun, self.has_closed):
             if not future.done():
                 future.set_result(None)
+
+    @property
+    def end(self) -> bytes:
+        """The last bytes of the answer."""
+        return self._tail
 
     @property
     def is_complete(self) -> bool:
