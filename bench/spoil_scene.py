@@ -124,6 +124,7 @@ class Scene:
             key_id="abc",
             key_bounds=_KEY,
             routing=routing,
+            prefix=f"0123456789ab {tenant:x<12}",
             request=JobRequest(priority=priority, idem_digest=f"i{job_id}", body_digest="d", callback_url=callback_url),
         )
         return isinstance(self._try("admit", lambda: self.store.admit(job, attempt=attempt)), Admitted)

@@ -41,12 +41,12 @@ class _CurrentLogger:
         return getattr(self.bound or structlog.get_logger(), name)
 
 
-_CURRENT = _CurrentLogger()
+CURRENT = _CurrentLogger()
 
 
 def get_logger() -> Any:
     """Return the logger, which may be kept: `configure` changes what it does."""
-    return _CURRENT
+    return CURRENT
 
 
 #: Fields that may hold a prompt or an answer. In the log, only the length of such a value is written.
@@ -84,7 +84,7 @@ def configure(level: str = "info", fmt: str = "auto", **bound: str | int) -> Non
         logger_factory=_StderrLogger,
         cache_logger_on_first_use=False,
     )
-    _CURRENT.bound = structlog.get_logger().bind()
+    CURRENT.bound = structlog.get_logger().bind()
     handler = logging.StreamHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

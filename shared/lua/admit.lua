@@ -182,7 +182,9 @@ if refusal then
   stats.count('refused|' .. label .. '|' .. refusal.reason)
   stats.observe('retry_hint', hint_ms)
   local from_ms, to_ms = 0, 0
-  if attempt == 0 and not routing and not seen.reservation and retry_ms == 0 then
+  -- A client that has no reservation because of its own deadline is no model for others.
+  if attempt == 0 and not routing and not seen.reservation and retry_ms == 0
+    and (is_capped or hint.is_in_time(asked, verdict, hint_ms)) then
     from_ms, to_ms = hint.shared_hints(seen, verdict, refusal, is_capped)
   end
   return { 'refused', refusal.reason, refusal.limit, refusal.value, refusal.max, seen.inflight, seen.max_inflight,

@@ -1,5 +1,5 @@
 -- claim: leases the next jobs of a pool to one worker, and says which running jobs give their slots to other tenants.
--- KEYS worker
+-- KEYS worker books
 -- ARGV
 --   worker text · the worker that claims
 --   claim_id text · claim token of all jobs that this call leases; a repeated call returns those that still run
@@ -293,12 +293,17 @@ if #leased + #answer.resume + #answer.pause > 0 then
     'claim_resume', table.concat(answer.resume, ' '), 'claim_pause', table.concat(answer.pause, ' '))
   redis.call('PEXPIRE', worker_key, 60000)
 end
--- An idle worker is woken for jobs whose prompts it has begun.
-if view.held_prefixes ~= '' and (number(worker_fields.free_slots) ~= free
-  or view.held_prefixes ~= worker_fields.prefixes) then
-  redis.call('HSET', worker_key, 'free_slots', free, 'prefixes', view.held_prefixes)
-  if free <= 0 and #leased > 0 then
-    doorbell.pass_on(slug)
+-- An idle worker is woken for jobs whose prompts it has begun. One that leaves jobs although it has a free slot (it has
+-- too few cells, or sets their tenants aside) counts as full until it finds none that it leaves.
+if view.held_prefixes ~= '' then
+  local leaves_jobs = free > 0 and view.queued_jobs > #leased
+    and number(redis.call('HGET', k_books .. slug, 'waiting'), 0) > 0
+  local woken_for = leaves_jobs and 0 or free
+  if number(worker_fields.free_slots) ~= woken_for or view.held_prefixes ~= worker_fields.prefixes then
+    redis.call('HSET', worker_key, 'free_slots', woken_for, 'prefixes', view.held_prefixes)
+    if woken_for <= 0 and (#leased > 0 or leaves_jobs) then
+      doorbell.pass_on(slug)
+    end
   end
 end
 if seen then

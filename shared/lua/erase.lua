@@ -22,6 +22,7 @@ if job.state == 'queued' or job.state == 'running' then
   return { 'erased', 0 }
 end
 redis.call('DEL', k_events .. id)
+redis.call('HDEL', k_rq_job .. id, 'penstock_prefix')
 -- A webhook that is not told yet has a copy.
 redis.call('HDEL', k_webhook .. id, 'result')
 if form ~= '' then

@@ -103,7 +103,7 @@ def claimed(entry: list[Any], token: str) -> ClaimedJob:
         answer=answer_ids.unpack(entry[11]),
         key_label=text(entry[12]),
         waited_ms=int(entry[13]),
-        is_followed={"1": True, "0": False}.get(text(entry[14])),
+        is_followed=text(entry[14]) != "0" if entry[14] else None,
     )
 
 

@@ -280,8 +280,19 @@ def test_a_removed_key_stops_working_on_an_open_connection(closed: Served, store
     assert closed.client.ask(submit_frame(1) | {"tenant_key": key})["status"] == "accepted"
     ApiKeys(store.client).rm("laptop")
     again = (submit_frame(ref) | {"tenant_key": key} for ref in itertools.count(3))
-    wait_for(lambda: closed.client.ask(next(again))["status"] == "error", "the gate to notice the removal", timeout_s=1)
-    closed.client.fault(submit_frame(2) | {"tenant_key": key}, "invalid_api_key")
+
+    def is_refused() -> bool:
+        """Submit another job; it may also meet the end of a connection whose last key has ended."""
+        try:
+            closed.client.send(next(again))
+            answer = closed.client.read_or_end()
+        except ConnectionError:
+            return True
+        assert answer is None or answer["status"] in {"accepted", "yield"} or answer["code"] == "invalid_api_key"
+        return answer is None or answer["status"] == "error"
+
+    wait_for(is_refused, "the gate to notice the removal", timeout_s=1)
+    assert is_refused()
 
 
 def test_a_disabled_tenant_gets_the_error_tenant_disabled(gate: Served, store: Store) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from shared.errors import StoreUnavailable
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
@@ -67,11 +68,11 @@ def test_a_reader_of_a_running_job_is_announced_to_its_worker(client, store):
     assert b'"text":"some words"' in b"".join(stream)
 
 
-def tokens(client: FlaskClient, job_id: str, last: str | None = None) -> list[tuple[str, bool]]:
-    """Return the texts of the job's stream, and whether they have ids. Its last event is the end."""
+def tokens(client: FlaskClient, job_id: str, last: str | None = None) -> list[str]:
+    """Return the texts of the job's stream after the event `last`. Its last event is the end."""
     *events, ended = read_all(client, job_id, last)
     assert ended.kind == "ended"
-    return [(event.data["text"], bool(event.id)) for event in events if event.kind == "token"]
+    return [event.data["text"] for event in events if event.kind == "token"]
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -81,16 +82,35 @@ def test_a_stream_ends_with_the_text_of_the_result_that_its_events_lack(client, 
     held = run_next(store)
     store.append([(held, "some ", 1)])
     settle(store, held)
-    assert tokens(client, job["id"]) == [("some ", True), ("words", False)]
-    started, text, ended = (event.id for event in read_all(client, job["id"]) if event.id)
-    assert tokens(client, job["id"], started) == [("some ", True), ("words", False)]
-    assert tokens(client, job["id"], text) == [("words", False)]
-    assert tokens(client, job["id"], ended) == []
+    assert tokens(client, job["id"]) == ["some ", "words"]
+    started, text, rest, ended = (event.id for event in read_all(client, job["id"]) if event.id)
+    assert tokens(client, job["id"], started) == ["some ", "words"]
+    assert tokens(client, job["id"], text) == ["words"]
+    assert tokens(client, job["id"], rest) == tokens(client, job["id"], ended) == []
 
 
 def test_a_job_without_any_event_of_text_streams_its_result(client, store):
     job = admitted_job(submit(client))
     settle(store, run_next(store))
-    assert tokens(client, job["id"]) == [("some words", False)]
-    (started, _) = (event.id for event in read_all(client, job["id"]) if event.id)
-    assert tokens(client, job["id"], started) == [("some words", False)]
+    assert tokens(client, job["id"]) == ["some words"]
+    started, rest, _ = (event.id for event in read_all(client, job["id"]) if event.id)
+    assert tokens(client, job["id"], started) == ["some words"]
+    assert tokens(client, job["id"], rest) == []
+
+
+def test_a_stream_waits_for_the_store_before_it_shows_the_rest_of_a_text(client, store, monkeypatch):
+    job = admitted_job(submit(client))
+    held = run_next(store)
+    store.append([(held, "some ", 1)])
+    settle(store, held)
+    _, text, *_ = (event.id for event in read_all(client, job["id"]) if event.id)
+    read, away = Store.read_events, iter([True] * 3)
+
+    def read_or_fail(self, after, *, block_ms):
+        if after == {job["id"]: "0"} and next(away, False):
+            raise StoreUnavailable("the line is cut")
+        return read(self, after, block_ms=block_ms)
+
+    monkeypatch.setattr(Store, "read_events", read_or_fail)
+    assert tokens(client, job["id"], text) == ["words"]
+    assert next(away, None) is None

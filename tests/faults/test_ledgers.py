@@ -105,7 +105,7 @@ def test_the_tokens_of_jobs_with_every_kind_of_end_are_counted_exactly(stage, wo
         stage.admit("late", deadline_ms=1_500, payload={"prompt": "word " * 600}, prompt_tokens=600),
         stage.admit("late", deadline_ms=5_000, max_tokens=1_000),
         stage.admit("rash", supersede_digest="draft", max_tokens=1_000),
-        stage.admit("gone", poll_grace_ms=400, max_tokens=1_000),
+        stage.admit("gone", poll_grace_ms=3_000, max_tokens=1_000),
         stage.admit("sorry", max_tokens=1_000),
     ]
     successful = [stage.admit(max_tokens=5) for _ in range(6)]

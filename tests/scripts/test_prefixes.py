@@ -101,6 +101,30 @@ def test_a_head_that_has_to_start_soon_is_not_passed(pool):
     assert [job.id for job in claim(pool, "w1", room=2)] == [cold, begun]
 
 
+RATES = {"prefill_tps": 1_000, "tpot_ms": 100}
+
+
+def test_a_job_passes_no_head_that_would_then_be_late(store):
+    """Whether a worker holds a prompt or not, both jobs succeed in its only slot."""
+    heartbeat(store, "w1", slots=1, facts=RATES)
+    ran(store, "w1", SHORT)
+    head = offer(store, OTHER, max_tokens=50, deadline_ms=20_000, cost_mwt=None)
+    offer(store, SHORT, max_tokens=300, deadline_ms=300_000, cost_mwt=None)
+    assert [job.id for job in claim(store, "w1", room=1)] == [head]
+
+
+@pytest.mark.parametrize("late", ["head", "job behind it"])
+def test_a_job_passes_none_that_would_then_miss_its_start_deadline(store, late):
+    heartbeat(store, "w1", slots=1, facts=RATES)
+    ran(store, "w1", SHORT)
+    named = {"start_within_ms": 30_000, "start_named": True}
+    head = offer(store, OTHER, **(named if late == "head" else {}))
+    if late != "head":
+        offer(store, OTHER, **named)
+    offer(store, SHORT, max_tokens=400)
+    assert [job.id for job in claim(store, "w1", room=1)] == [head]
+
+
 def test_a_job_passes_no_job_of_a_higher_priority_and_none_of_another_tenant(pool):
     ran(pool, "w1", SHORT)
     urgent = offer(pool, OTHER, priority=1)
@@ -126,6 +150,34 @@ def test_a_worker_whose_slots_are_full_wakes_another_for_the_jobs_that_are_left(
     assert rings(pool, "w1") == Rings(pool=True)
 
 
+@pytest.mark.parametrize("reason", ["too few cells", "sets the tenant aside"])
+def test_a_worker_that_leaves_a_job_although_a_slot_is_free_wakes_another_one(pool, reason):
+    ran(pool, "w2", SHORT)
+    offer(pool, SHORT)
+    cells, aside = (5, ()) if reason == "too few cells" else (4_096, ("blue",))
+    for number in range(2):
+        given = {"room": 1, "cells_free": cells, "held": [], "aside": aside}
+        assert pool.contend("w2", f"claim{number}", MODEL, **given).started == []
+    assert rings(pool, "w1") == Rings(pool=True)
+    pool.client.delete(keys.bell("w2"))
+    offer(pool, SHORT)
+    assert rings(pool, "w1") == Rings(pool=True)
+
+
+def test_the_beginnings_of_a_pool_are_forgotten_after_ten_minutes_although_it_is_in_use(pool):
+    ran(pool, "w1", SHORT)
+    pool.client.expire(keys.prefixes(MODEL), 5)
+    ran(pool, "w2", OTHER)
+    assert pool.client.ttl(keys.prefixes(MODEL)) <= 5
+
+
+def test_a_job_whose_text_was_erased_has_no_digest(pool):
+    ran(pool, "w1", SHORT)
+    (job_id,) = (raw.decode() for raw in pool.client.zrange(keys.jobs("blue"), 0, -1))
+    assert pool.erase(job_id)
+    assert pool.client.hget(keys.rq_job(job_id), "penstock_prefix") is None
+
+
 def test_few_workers_and_prompts_are_remembered(pool):
     for number in range(6):
         heartbeat(pool, f"w{number}", slots=3)
@@ -149,3 +201,23 @@ def test_a_pool_with_one_worker_keeps_no_list_of_workers(store):
     heartbeat(store, "w1")
     ran(store, "w1", SHORT)
     assert not store.client.exists(keys.prefixes(MODEL))
+
+
+@pytest.mark.parametrize("damage", ["wrong type", "names", "worker's prefixes", "worker's slots", "job's prefix"])
+def test_spoiled_beginnings_stop_no_job(pool, damage):
+    ran(pool, "w2", f"{SHORT} {LONG}")
+    first = offer(pool, SHORT)
+    if damage == "wrong type":
+        pool.client.set(keys.prefixes(MODEL), "abc")
+    elif damage == "names":
+        pool.client.hset(keys.prefixes(MODEL), SHORT, "x " * 100_000)
+    elif damage == "worker's prefixes":
+        pool.client.hset(keys.worker("w2"), "prefixes", ",%s ,," * 10_000)
+    elif damage == "worker's slots":
+        pool.client.hset(keys.worker("w2"), mapping={"free_slots": "nan", "slots": "1e300"})
+    else:
+        pool.client.hset(keys.rq_job(first), "penstock_prefix", "abcdefabcdef " * 10_000)
+    second = offer(pool, SHORT)
+    assert {job.id for job in claim(pool, "w2", room=2)} == {first, second}
+    assert len(pool.client.hget(keys.worker("w2"), "prefixes")) < 40_000
+    assert pool.client.hlen(keys.prefixes(MODEL)) <= 5

@@ -64,3 +64,10 @@ def test_repeated_refusals_are_counted_as_the_store_s_own(full):
     assert {name: after[name] - middle.get(name, 0) for name in after} == {
         name: middle.get(name, 0) - before.get(name, 0) for name in after
     }
+
+
+def test_a_refusal_without_a_reservation_because_of_the_requests_own_deadline_is_not_shared(full):
+    short = refused(full, a_job(body_digest="0123456789abcdef", deadline_ms=100, deadline_source="body"))
+    long = refused(full, a_job(body_digest="1123456789abcdef", deadline_ms=60_000, deadline_source="body"))
+    assert (short.retry_ms, bool(long.retry_ms)) == (0, True)
+    assert short.shared_hints_ms is long.shared_hints_ms is None

@@ -77,7 +77,15 @@ class GateClient:
 
     def read(self) -> Frame:
         """Return the next frame; there must be one."""
+        frame = self.read_or_end()
+        assert frame is not None
+        return frame
+
+    def read_or_end(self) -> Frame | None:
+        """Return the next frame, or None if the gate has ended the connection."""
         line = self._lines.readline()
+        if not line:
+            return None
         assert line.endswith(b"\n"), line
         frame: Frame = json.loads(line)
         return frame

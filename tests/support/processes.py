@@ -253,7 +253,8 @@ class Stage:
             self.wait_for_text(job_id)
 
     def wait_for_text(self, job_id: str, *, timeout_s: float = 20.0) -> None:
-        """Wait until the job has its first text in the event stream."""
+        """Follow the job, and wait until it has its first text in the event stream."""
+        self.store.follow(job_id)
         wait_for(lambda: "token" in self.event_types(job_id), f"the first text of {job_id}", timeout_s=timeout_s)
 
     def event_types(self, job_id: str) -> list[str]:

@@ -7,7 +7,7 @@ text and the end are read from the job's stored result.
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import redis
 
@@ -55,8 +55,8 @@ class JobRequeued:
 class TextDelta:
     """New text, and the number of tokens generated so far.
 
-    `event_id` is "" if the text was read from the stored result. If the job has several candidates, the text belongs to
-    the one with the index `candidate`, which is complete if there is a `finish_reason`.
+    `event_id` is "" if the text was read from the stored result and the job has no events. If the job has several
+    candidates, the text belongs to the one with the index `candidate`, which is complete if there is a `finish_reason`.
     """
 
     event_id: str
@@ -93,6 +93,9 @@ StreamItem = JobStarted | TextDelta | JobRequeued | JobEnded | NothingNew
 REFRESH_INTERVAL_S = 5.0
 #: The minimum time to wait for an event, in seconds, even if a read of the job's record is already due.
 _MIN_WAIT_S = 0.005
+#: The last number in the id of the first text that no event had. It is greater than the numbers of the parts of an
+#: event, which has one for each candidate's text in it at most.
+_FIRST_OF_REST = 1_000_000
 
 
 def follow_job(
@@ -111,12 +114,11 @@ def follow_job(
     While the store does not answer, this function waits for the store instead of raising StoreUnavailable. Raises
     ApiError if the store no longer has the job.
     """
-    if n_candidates(view) == 1:
-        first_id = "-".join(after.split("-")[:2])
-        return _follow(context, view, first_id, stop, check_interval_s, shows_text=shows_text)
+    has_one = n_candidates(view) == 1
     # Which candidate a text belongs to is known only from the texts before it.
-    items = _follow(context, view, "0", stop, check_interval_s, shows_text=shows_text)
-    return _after(after, _by_candidate(items))
+    first_id = _id_in_stream(after) if has_one else "0"
+    items = _follow(context, view, first_id, stop, check_interval_s, shows_text=shows_text)
+    return _after(after, _with_ids_of_rest(first_id, items if has_one else _by_candidate(items)))
 
 
 def _follow(
@@ -198,24 +200,31 @@ def _rest_of_candidates(view: JobView, texts: list[str]) -> Iterator[TextDelta]:
             yield TextDelta("", each.text[len(shown) :], tokens, each.index, each.reason)
 
 
-def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
-    """Yield the items that come after the stream id `after`.
+def _id_in_stream(event_id: str) -> str:
+    """Return the id of the entry of the job's stream from which an item with this id was made."""
+    return "-".join(event_id.split("-")[:2])
 
-    Text without an id is what the events lack, up to the last one. If there are no events, the client may have had it.
+
+def _with_ids_of_rest(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
+    """Give each text that no event had an id behind the one of the last event before it, if there is any.
+
+    So a client whose connection breaks after it gets it no second time. `after` is where `items` begin.
     """
-    if after == "0":
-        yield from items
-        return
-    has_events, rest = False, []
+    last_id, rest = after, 0
     for item in items:
-        event_id = "" if isinstance(item, NothingNew) else item.event_id
-        has_events |= bool(event_id)
-        if isinstance(item, TextDelta) and not event_id:
-            rest.append(item)
-        elif isinstance(item, JobEnded):
-            yield from rest if has_events and (not event_id or later(event_id, after)) else ()
-            yield item
-        elif isinstance(item, NothingNew) or (event_id and later(event_id, after)):
+        if isinstance(item, TextDelta) and not item.event_id and last_id != "0":
+            yield replace(item, event_id=f"{last_id}-{_FIRST_OF_REST + rest}")
+            rest += 1
+            continue
+        if not isinstance(item, NothingNew) and item.event_id:
+            last_id = _id_in_stream(item.event_id)
+        yield item
+
+
+def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
+    """Yield the items that come after the id `after`. Text of a job without events has no id: it may be known."""
+    for item in items:
+        if after == "0" or isinstance(item, NothingNew | JobEnded) or (item.event_id and later(item.event_id, after)):
             yield item
 
 
@@ -310,15 +319,23 @@ class _ItemSource:
         """
         if self._after == "0":
             return ""
-        before, events = _AttemptText(), []
-        with suppress(StoreUnavailable, redis.ResponseError):
-            events = self._context.store.read_events({self._view.id: "0"}, block_ms=0).get(self._view.id, [])
+        before, events = _AttemptText(), self._all_events()
         kinds = set()
         for event_id, fields in events:
             if not later(event_id, self._after):
                 before.add(fields)
                 kinds.add(fields.get("type"))
         return "".join(before.texts) if events and "ended" not in kinds else None
+
+    def _all_events(self) -> list[Event]:
+        """Return the events of the job's stream, as soon as the store answers; none if the key has another type."""
+        while True:
+            try:
+                return self._context.store.read_events({self._view.id: "0"}, block_ms=0).get(self._view.id, [])
+            except redis.ResponseError:
+                return []
+            except StoreUnavailable:
+                self._pause.wait(CHECK_INTERVAL_S)
 
     def _read_ended(self) -> JobView:
         """Return the job after its `ended` event, as soon as the store answers.

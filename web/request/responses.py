@@ -1,11 +1,12 @@
 """Build Flask responses from jobs, refusals, errors and frames."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from flask import Response, g, request
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from shared.clock import Clock
 from shared.jobs.job import JobView
@@ -28,7 +29,11 @@ _INVALID_IS_400 = frozenset({"batches", "files", "openai", "responses", ANTHROPI
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a response whose body is compact JSON in UTF-8 and a newline, with a header that forbids caching."""
-    data = to_json(body) + b"\n"
+    try:
+        data = to_json(body) + b"\n"
+    except PydanticSerializationError:
+        # It is nested more deeply than that: an upstream may have sent it, and a job that succeeded must be readable.
+        data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     chunks = [data[start : start + _CHUNK_BYTES] for start in range(0, len(data), _CHUNK_BYTES)]
     fields = {"Cache-Control": "no-store", **(headers or {})}
     return Response(chunks, status=status, headers=list(fields.items()), content_type="application/json")

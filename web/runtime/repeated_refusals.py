@@ -91,7 +91,7 @@ class RepeatedRefusals:
         """Return the refusal that is repeated to a new request, else what `ask` returns. Raises what `ask` raises."""
         request = job.request
         is_alone = request.is_new and request.idem_digest is None and request.line is None
-        if not is_alone or job.routing is not None or job.supersede_digest is not None:
+        if not is_alone or job.routing is not None or job.supersede_digest is not None or job.key_bounds is not None:
             return ask()
         kind = _Class(job.tenant, job.model, job.private, job.request.priority < 0)
         began_s = self._clock.monotonic()
@@ -113,6 +113,9 @@ class RepeatedRefusals:
         """Return the newest refusal with a hint of its own for this job, or None if the store must be asked."""
         refused, age_s = flood.refused, now_s - flood.asked_s
         if refused is None or refused.shared_hints_ms is None or age_s > _MAX_AGE_S or not flood.is_on:
+            return None
+        if refused.answer_ms is not None and job.deadline_source != "default":
+            # Whether a retry can be in time depends on how long this request's own answer takes.
             return None
         if age_s > _RENEW_S and not flood.renews:
             flood.renews = True
@@ -136,7 +139,8 @@ class RepeatedRefusals:
         flood = self._floods.setdefault(kind, _Flood())
         if len(self._floods) > _MOST:
             del self._floods[next(iter(self._floods))]
-        flood.add(self._clock.monotonic())
+        if answer.shared_hints_ms is not None:
+            flood.add(self._clock.monotonic())
         if asked_s >= flood.asked_s:
             flood.refused = answer if answer.shared_hints_ms is not None else None
             flood.asked_s = asked_s

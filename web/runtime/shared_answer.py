@@ -32,9 +32,15 @@ class SharedAnswer(Generic[T]):
     an outage do not all wait for the store.
     """
 
-    def __init__(self, compute: Callable[[], T], clock: Clock, *, keeps_errors: bool = True) -> None:
-        """`compute` is the function. Without `keeps_errors`, an error is raised only for callers that waited for it."""
+    def __init__(
+        self, compute: Callable[[], T], clock: Clock, *, keeps_errors: bool = True, ages_at_once: bool = False
+    ) -> None:
+        """`compute` is the function. Without `keeps_errors`, an error is raised only for callers that waited for it.
+
+        With `ages_at_once`, ages are counted from the beginning of the computation.
+        """
         self._compute, self._clock, self._keeps_errors = compute, clock, keeps_errors
+        self._ages_at_once = ages_at_once
         self._lock = threading.Lock()
         #: The newest computation, which may still run, and when it ended; both are guarded by the lock.
         self._newest: Future[T] | None = None
@@ -72,23 +78,24 @@ class SharedAnswer(Generic[T]):
             self._newest = self._kept = None
 
     def _run(self, answer: "Future[T]") -> None:
+        began_s = self._clock.monotonic() if self._ages_at_once else 0.0
         try:
             computed = self._compute()
         except BaseException as error:
             # Also when this greenlet is killed: otherwise, the callers that wait for the answer would wait forever.
-            self._note_end(answer, None)
+            self._note_end(answer, None, began_s)
             answer.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            self._note_end(answer, (computed,))
+            self._note_end(answer, (computed,), began_s)
             answer.set_result(computed)
 
-    def _note_end(self, answer: "Future[T]", computed: tuple[T] | None) -> None:
+    def _note_end(self, answer: "Future[T]", computed: tuple[T] | None, began_s: float) -> None:
         with self._lock:
             # A computation that was forgotten may end after a newer one, whose age must not begin again.
             if answer is self._newest:
-                self._ended_s = self._clock.monotonic()
+                self._ended_s = began_s if self._ages_at_once else self._clock.monotonic()
                 self._kept = None if computed is None else (computed[0], self._ended_s)
 
 
@@ -107,7 +114,7 @@ class SharedAnswers(Generic[T]):
         with self._lock:
             answer = self._by_name.pop(name, None)
             if answer is None:
-                answer = SharedAnswer(partial(self._compute, name), self._clock, keeps_errors=False)
+                answer = SharedAnswer(partial(self._compute, name), self._clock, keeps_errors=False, ages_at_once=True)
             self._by_name[name] = answer
             if len(self._by_name) > self._most:
                 del self._by_name[next(iter(self._by_name))]

@@ -208,10 +208,10 @@ class TextPacing:
             return now_s
         if not self._pending and not holds_jobs:
             return None
-        if self.interval_s and self._has_followed:
-            return self._next_tick_s(now_s)
-        since_s = [pending.since_s for pending in self._pending.values() if not pending.is_empty]
-        return min(now_s + _LOOK_S, max(now_s, self._unfollowed_due_s(since_s))) if since_s else now_s + _LOOK_S
+        tick_s = self._next_tick_s(now_s) if self.interval_s and self._has_followed else math.inf
+        since_s = [p.since_s for p in self._pending.values() if not p.is_empty and not p.is_followed]
+        look_s = max(now_s, self._unfollowed_due_s(since_s)) if since_s else math.inf
+        return min(now_s + _LOOK_S, tick_s, look_s)
 
     def _unfollowed_due_s(self, since_s: Iterable[float]) -> float:
         return max(self._next_unfollowed_s, min(since_s) + _UNFOLLOWED_AGE_S)

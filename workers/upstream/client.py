@@ -222,23 +222,37 @@ class _EventStream:
         self._content, self._reader, self._answer = content, reader, answer
         self._on_received, self._rest = on_received, rest
         self._decoder = EventDecoder()
+        #: Whether the stream said that it is done.
+        self._is_done = False
 
     def take(self, received: bytes) -> None:
         """Add the events that end in these bytes. Raises _StreamDone if nothing more belongs to the answer."""
+        if self._is_done:
+            raise _StreamDone
         self._add(self._decoder.feed(received))
         if self._answer.finish_reason and self._rest.when() is None:
             self._rest.reschedule(asyncio.get_running_loop().time() + _REST_S)
 
     def take_at_once(self, received: bytes) -> None:
         """Do the same in a callback of the event loop. The task that waits for the content raises the exception."""
-        if self._content.exception() is None:
-            try:
-                self.take(received)
-            except Exception as error:  # noqa: BLE001 - raised by the task
-                self._content.set_exception(error)
+        if self._is_done or self._content.exception() is not None:
+            return
+        try:
+            self.take(received)
+        except _StreamDone:
+            # The end of the body may have arrived too. With that, and without an exception, the connection is kept.
+            self._is_done = True
+            asyncio.get_running_loop().call_soon(self._end_content)
+        except Exception as error:  # noqa: BLE001 - raised by the task
+            self._content.set_exception(error)
+
+    def _end_content(self) -> None:
+        if not self._content.is_eof() and self._content.exception() is None:
+            self._content.set_exception(_StreamDone())
 
     def finish(self) -> None:
-        self._add(self._decoder.finish())
+        if not self._is_done:
+            self._add(self._decoder.finish())
 
     def _add(self, events: list[bytes]) -> None:
         for event in events:
@@ -286,6 +300,8 @@ async def _error_body(response: aiohttp.ClientResponse) -> bytes:
 
 async def _read_at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """Read a body. It is cut at the limit, so that a longer answer is not valid JSON."""
+    if response.connection is not None and isinstance(response.connection.protocol, DirectHandler):
+        response.connection.protocol.read_whole()
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)

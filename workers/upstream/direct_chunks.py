@@ -77,6 +77,10 @@ class DirectHandler(ResponseHandler):
         if self._is_direct:
             self._take_chunks()
 
+    def read_whole(self) -> None:
+        """Let aiohttp parse the body, because nobody takes its chunks."""
+        self._hand_over()
+
     def _take_chunks(self) -> None:
         """Take all that has arrived; keep only the beginning of a line."""
         raw, self._waiting, at = self._waiting, b"", 0

@@ -41,6 +41,7 @@ class EventDecoder:
                 self._held += len(text)
             elif text.startswith(b"error:") and text[6:].strip().startswith(b"{"):
                 self._data.append(b'{"error":' + text[6:] + b"}")
+                self._held += len(text)
         if self._held + len(self._rest) > _MAX_EVENT_BYTES:
             raise EventTooLong(f"an event of the stream is longer than {_MAX_EVENT_BYTES} bytes")
         return events

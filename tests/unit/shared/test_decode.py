@@ -38,6 +38,7 @@ def entry(**overrides):
         "ids": b"",
         "key_label": b"",
         "waited_ms": 40,
+        "followed": b"",
     }
     return list((fields | overrides).values())
 
@@ -76,6 +77,7 @@ def test_every_field_of_a_claimed_job_is_decoded():
     assert (job.start_in_ms, job.cancel_requested, job.traceparent) == (700, True, "00")
     assert (job.answer, job.key_label, job.waited_ms) == ((1, 65_535), "ci", 40)
     assert decode.claimed(entry(), "t").start_in_ms is None
+    assert [decode.claimed(entry(followed=each), "t").is_followed for each in (b"1", b"0", b"")] == [True, False, None]
 
 
 def test_a_job_is_decoded_from_its_record_and_its_result():

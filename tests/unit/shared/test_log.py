@@ -22,6 +22,7 @@ def _restore_logging() -> Iterator[None]:
     yield
     root.handlers[:], root.level = handlers, level
     structlog.reset_defaults()
+    log.CURRENT.bound = None
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import pytest
 from shared.clock import ManualClock
 from shared.errors import StoreUnavailable
 from shared.jobs.job import NewJob
+from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.outcomes import Refusal, Refused
 from shared.jobs.request import BatchLine, JobRequest
 from shared.store.replies import Admitted
@@ -168,3 +169,27 @@ def test_what_the_store_could_not_count_is_counted_later(refusals, store):
     assert refusals.count_now()
     ((*_, tokens, hints),) = store.counted
     assert (tokens, sorted(hints)) == (2 * 22, sorted([first, second]))
+
+
+def test_a_request_of_a_key_with_bounds_asks_the_store(refusals, store):
+    flood(refusals, store)
+    assert asks(refusals, store, replace(JOB, key_id="k", key_bounds=KeyBounds(rpm=1)))
+
+
+def test_a_request_that_names_its_deadline_asks_the_store_once_rates_are_known(refusals, store):
+    named = replace(JOB, deadline_source="body")
+    flood(refusals, store)
+    assert not asks(refusals, store, named)
+    store.answer = replace(FULL, answer_ms=100)
+    for _ in range(2):
+        flood(refusals, store, replace(JOB, tenant="red"))
+    assert asks(refusals, store, replace(named, tenant="red"))
+    assert not asks(refusals, store, replace(JOB, tenant="red"))
+
+
+def test_refusals_for_reasons_of_a_request_make_no_flood(refusals, store):
+    store.answer = replace(FULL, reason=Refusal.RATE_LIMITED, shared_hints_ms=None)
+    flood(refusals, store)
+    store.answer = FULL
+    assert asks(refusals, store)
+    assert asks(refusals, store)

@@ -9,7 +9,7 @@ import pytest
 from shared.clock import ManualClock
 from shared.errors import StoreUnavailable
 from tests.support.processes import wait_for
-from web.runtime.shared_answer import MAX_AGE_S, SharedAnswer
+from web.runtime.shared_answer import MAX_AGE_S, SharedAnswer, SharedAnswers
 
 
 class Counted:
@@ -170,3 +170,18 @@ def test_a_forgotten_computation_that_ends_late_does_not_make_the_newer_answer_s
         assert old.result(20) == 0
     clock.advance(0.001)
     assert shared.get() == 2
+
+
+def test_the_age_of_a_named_answer_is_counted_from_the_beginning_of_its_reading():
+    """The answer may take as long as the store's timeout, and what it says may have changed meanwhile."""
+    clock, said = ManualClock(), ["valid"]
+
+    def read(_: str) -> str:
+        answer = said[0]
+        clock.advance(0.9)
+        return answer
+
+    answers = SharedAnswers(read, clock, max_age_s=0.49, most=10)
+    answers.get("key")
+    said[0] = "revoked"
+    assert answers.get("key") == "revoked"

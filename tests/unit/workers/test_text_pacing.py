@@ -255,3 +255,13 @@ def test_no_text_is_lost_repeated_or_reordered_at_any_timing(additions, is_follo
     for chunk in due(pace, now_s + 2):
         received[chunk.claim.id] += chunk.text
     assert received == expected
+
+
+def test_a_long_interval_does_not_delay_text_that_nobody_follows():
+    pacing = TextPacing("f", 32, 1.0)
+    for number in range(70):
+        pacing.add(Text(ClaimRef(f"j{number}", "t"), "x", 1), 10.0)
+    send(pacing, 10.0)
+    add_unfollowed(pacing, "b", 1, 10.05)
+    send(pacing, 10.06)
+    assert pacing.next_due_s(10.06, holds_jobs=True) <= 11.05

@@ -16,7 +16,7 @@ local MAX_PASSED, MAX_LOOKED_PAST = 16, 64
 -- The most jobs that one call ends because their deadline can no longer be met.
 local MAX_INFEASIBLE_HEADS = 32
 -- The most jobs of its own tenant that pass a head because the worker has computed the beginning of their prompts. A
--- head that has to start within this time is not passed.
+-- job that has to start within this time is not passed, nor one that would start too late after the passing job.
 local MAX_PASSED_BY, MIN_SPARE_US = 4, 1000000
 
 -- Returns the view of a claim. The pool's rates are used only if PENSTOCK_ADMISSION is `full`. In a mixed fleet, the
@@ -192,20 +192,29 @@ local function may_pass(view, job, head, group, cells)
 end
 
 -- Returns the job to lease of a queue whose head can be leased: the one of the first few with the longest beginning
--- that the worker has computed. The tenant's turn costs the same, and the head is passed a few times at most.
+-- that the worker has computed. The tenant's turn costs the same, and the head is passed a few times at most. The job
+-- may take the only slot, so the jobs that it passes must be in time after its whole answer.
 local function best_held(view, queue, head, group, cells)
   local depth = prefixes.held_depth(view.held_prefixes, head.prefix)
-  if head.latest_us - now_us < MIN_SPARE_US
+  local until_us, has_rates = math.min(head.latest_us, 1000 * head.wanted_ms), view.own.prefill_tps > 0
+  if until_us - now_us < MIN_SPARE_US
     or number(redis.call('HGET', k_rq_job .. head.id, 'penstock_passed_by'), 0, 0) >= MAX_PASSED_BY then
     return head
   end
   local best = head
   for _, id in ipairs(redis.call('ZRANGE', k_order .. queue, 1, MAX_PASSED_BY)) do
-    local prefix = peek_fields(k_rq_job .. id, { 'penstock_prefix' }).penstock_prefix or ''
-    local its_depth = prefixes.held_depth(view.held_prefixes, prefix)
+    local fields = peek_fields(k_rq_job .. id, { 'penstock_prefix', 'penstock_admitted_ms',
+      'penstock_start_within_ms' })
+    local its_depth = prefixes.held_depth(view.held_prefixes, fields.penstock_prefix or '')
     local job = its_depth > depth and job_record.read_job(id)
-    if job and may_pass(view, job, head, group, cells) then
+    if job and until_us - now_us >= (has_rates and 1000 * fastest_worker.time_on(view.own, job, job.max_tokens) or 0)
+      and may_pass(view, job, head, group, cells) then
       best, depth = job, its_depth
+    end
+    -- The queue is ordered by latest start, but not by start deadline.
+    local start_within_ms = number(fields.penstock_start_within_ms, 0, 0)
+    if start_within_ms > 0 then
+      until_us = math.min(until_us, 1000 * (number(fields.penstock_admitted_ms, now_ms, 0, now_ms) + start_within_ms))
     end
   end
   if best ~= head then

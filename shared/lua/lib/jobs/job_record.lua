@@ -56,7 +56,7 @@ local function read_job(id)
     requeued_at_ms = integer('penstock_requeued_at_ms'), degrade = number(fields.penstock_degrade, -1),
     cut_tokens = integer('penstock_cut_tokens'), start_within_ms = integer('penstock_start_within_ms'),
     key_id = fields.penstock_key_id or '', key_label = fields.penstock_key_label or '',
-    prefix = fields.penstock_prefix or '',
+    prefix = string.match(fields.penstock_prefix or '', '^[%x ]+$') and string.sub(fields.penstock_prefix, 1, 64) or '',
     traceparent = fields.penstock_traceparent or '', predicted = fields.penstock_predicted or '',
     group = string.match(fields.penstock_group or '', '^@[%w_-]+$') or '',
     group_charged_mwt = integer('penstock_group_charged_mwt'), paused_since_ms = integer('penstock_paused_since_ms'),

@@ -11,7 +11,7 @@ local MAX_HELD = 64
 -- The most workers that are known for one beginning, and the most beginnings that are known in a pool. If there are
 -- more, all are forgotten: prompts that come often are known again soon.
 local MAX_HOLDERS, MAX_KNOWN = 4, 4096
--- How long the beginnings of a pool are known after its last claim.
+-- How long the beginnings of a pool are known. Then all are forgotten, so that no digest stays for longer.
 local KNOWN_S = 600
 
 -- Returns the workers in a stored list of names, newest first.
@@ -64,8 +64,10 @@ local function note_holder(slug, prefix, name)
     return
   end
   local key = k_prefixes .. slug
-  if redis.call('HLEN', key) > MAX_KNOWN then
+  local known = redis.call('HLEN', key)
+  if known > MAX_KNOWN then
     redis.call('DEL', key)
+    known = 0
   end
   for digest in string.gmatch(prefix, '%S+') do
     local names = { name }
@@ -76,15 +78,18 @@ local function note_holder(slug, prefix, name)
     end
     redis.call('HSET', key, digest, table.concat(names, ' '))
   end
-  redis.call('EXPIRE', key, KNOWN_S)
+  if known == 0 then
+    redis.call('EXPIRE', key, KNOWN_S)
+  end
 end
 
--- Whether a worker still holds the beginning with this digest, and has a free slot for which it was not woken yet.
+-- Whether a worker still holds the beginning with this digest, and has a free slot and no ring that it has not read.
+-- One that was killed a moment ago reads none, and may get one ring at most.
 local function can_take(name, digest)
   local fields = read_fields(k_worker .. name, { 'prefixes', 'free_slots', 'draining', 'beat_ms' })
   return fields.draining ~= '1' and now_ms - number(fields.beat_ms, 0, 0, now_ms) <= LIVE_MS
     and string.find(fields.prefixes or '', digest, 1, true)
-    and number(fields.free_slots, 0) > redis.call('LLEN', k_bell .. name)
+    and number(fields.free_slots, 0) > 0 and redis.call('LLEN', k_bell .. name) == 0
 end
 
 -- Returns a worker with a free slot that holds the longest beginning of a prompt, of at most 16 workers; or nil.

@@ -171,9 +171,7 @@ def test_counts_stay_if_a_later_chunk_has_none() -> None:
         assert (answer.counts.prompt, answer.counts.cached, answer.counts.completion) == (9, 5, 1)
 
 
-def test_an_event_that_never_ends_is_refused() -> None:
-    decoder = EventDecoder()
-    for _ in range(17):
-        decoder.feed(b"x" * 60_000)
+@pytest.mark.parametrize("part", [b"x" * 60_000, b"data:x\n" * 10_000, b"error:{\n" * 10_000])
+def test_an_event_that_never_ends_is_refused(part: bytes) -> None:
     with pytest.raises(EventTooLong):
-        decoder.feed(b"x" * 60_000)
+        [*map(EventDecoder().feed, [part] * 18)]
