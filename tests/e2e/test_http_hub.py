@@ -141,3 +141,16 @@ def test_stream_ids_are_ordered_as_numbers() -> None:
     assert later("10-10", "10-9")
     assert later("1-0", "0")
     assert not later("10-9", "10-9")
+
+
+def test_a_stream_that_the_garbage_collector_drops_while_another_one_begins_is_left(store: Store) -> None:
+    """The collector may run wherever memory is allocated, also where the hub shows how many jobs are followed."""
+    dropped: list[Follower] = []
+    hub = EventHub(store, on_followed=lambda _: dropped.pop().close() if dropped else None)
+    heartbeat(store)
+    one, _ = a_running_job(store)
+    dropped.append(hub.follow(one))
+    ended = threading.Event()
+    threading.Thread(target=lambda: (hub.follow(one).close(), ended.set()), daemon=True).start()
+    assert ended.wait(20), "the hub waits for itself"
+    wait_for(lambda: hub.followed == 0, "nobody to follow the job")

@@ -7,7 +7,9 @@ that id, the follower reads the events in between from the store itself (`Follow
 import queue
 import secrets
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 import redis
@@ -93,7 +95,7 @@ class EventHub:
     """Reads the event streams for all followers in one thread, which starts with the first follower and never ends."""
 
     def __init__(self, store: Store, on_followed: Callable[[int], None] = lambda _: None) -> None:
-        """`on_followed` is called with the number of followed jobs whenever that may have changed."""
+        """`on_followed` is called with the number of followed jobs when that may have grown, and before each read."""
         self.store = store
         self._on_followed = on_followed
         self._lock = threading.Lock()
@@ -103,6 +105,8 @@ class EventHub:
         #: Guarded by the lock: the jobs whose streams had no event yet. Their stream id in `_read_to` is the one that a
         #: follower asked for, which no read has confirmed.
         self._unverified: set[str] = set()
+        #: Followers that have left, and that are still among those above. Any thread may append to it at any time.
+        self._left: deque[Follower] = deque()
         self._thread: threading.Thread | None = None
         self._has_followers = threading.Event()
         #: The hub's own stream. Every read includes this stream, so that adding an entry to it ends a blocking read.
@@ -118,7 +122,7 @@ class EventHub:
         If the follower's `behind` is true, the caller must read all events of `read_missed` before it calls `next`.
         """
         follower = Follower(self, job_id, after)
-        with self._lock:
+        with self._locked():
             self._followers.setdefault(job_id, []).append(follower)
             read_to = self._read_to.get(job_id)
             if read_to is not None and job_id in self._unverified and later(read_to, after):
@@ -142,16 +146,39 @@ class EventHub:
         return follower
 
     def leave(self, follower: Follower) -> None:
-        """Remove a follower. Removing it a second time has no effect."""
-        with self._lock:
-            others = self._followers.get(follower.job_id, [])
-            if follower in others:
-                others.remove(follower)
-            if not others:
-                self._followers.pop(follower.job_id, None)
-                self._read_to.pop(follower.job_id, None)
-                self._unverified.discard(follower.job_id)
-            self._on_followed(len(self._followers))
+        """Remove a follower. Removing it a second time has no effect.
+
+        This may be called anywhere, also by the garbage collector while this thread holds the lock, or one of the
+        metrics: when it drops a stream that nobody has closed. It therefore waits for nothing.
+        """
+        self._left.append(follower)
+        self._drop_left()
+
+    def _drop_left(self) -> None:
+        """Remove the followers that have left, unless the lock is held: whoever holds it does this afterwards."""
+        while self._left and self._lock.acquire(blocking=False):
+            try:
+                while self._left:
+                    self._drop(self._left.popleft())
+            finally:
+                self._lock.release()
+
+    def _drop(self, follower: Follower) -> None:
+        others = self._followers.get(follower.job_id, [])
+        if follower in others:
+            others.remove(follower)
+        if not others:
+            self._followers.pop(follower.job_id, None)
+            self._read_to.pop(follower.job_id, None)
+            self._unverified.discard(follower.job_id)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._drop_left()
 
     @property
     def followed(self) -> int:
@@ -189,8 +216,9 @@ class EventHub:
 
         Raises StoreUnavailable.
         """
-        with self._lock:
+        with self._locked():
             after = dict(self._read_to)
+            self._on_followed(len(self._followers))
             if not after:
                 self._has_followers.clear()
                 return
@@ -201,11 +229,11 @@ class EventHub:
             self._stop_reading_wrong_types(after)
             return
         finally:
-            with self._lock:
+            with self._locked():
                 self._blocked = False
         for event_id, _ in received.pop(self._wakeup_stream, []):
             self._wakeup_read_to = event_id
-        with self._lock:
+        with self._locked():
             for job_id, events in received.items():
                 # If `_read_to` of the job changed during this read, followers have left or joined meanwhile. These
                 # events are skipped, because the next read starts at the new id.
@@ -228,5 +256,5 @@ class EventHub:
                 self.store.read_events({job_id: last_id}, block_ms=0)
             except redis.ResponseError as error:
                 log.warning("hub.unreadable", job=job_id, error=str(error))
-                with self._lock:
+                with self._locked():
                     self._read_to.pop(job_id, None)
