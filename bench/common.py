@@ -98,9 +98,14 @@ def timed(calls: int, call: Callable[[int], Any]) -> dict[str, float]:
 
 def ratio_with_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     """Return the median over pairs of the second figure divided by the first, and its 95 % interval by bootstrap."""
-    ratios, draw = [after / before for before, after in pairs], random.Random(0)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(4_000))
-    return statistics.median(ratios), medians[100], medians[3_899]
+    return median_with_interval([after / before for before, after in pairs])
+
+
+def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median and its 95 % interval by bootstrap."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(4_000))
+    return statistics.median(values), medians[100], medians[3_899]
 
 
 def print_rows(rows: dict[str, dict[str, float]]) -> None:

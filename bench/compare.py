@@ -171,10 +171,9 @@ def running(commit: str, slots: int) -> Iterator[Side]:
     with checkout(commit) as folder, tempfile.TemporaryDirectory() as state:
         port = free_port()
         options = ["--engine", "sim", "--workers", "1", "--port", str(port), "--state-dir", f"{state}/state"]
-        # The checkout comes before the installed package, which is that of another commit.
-        environ = SETTINGS | {"PYTHONPATH": str(folder), "PENSTOCK_MAX_BATCH_SIZE": str(slots)}
+        environ = SETTINGS | {"PENSTOCK_MAX_BATCH_SIZE": str(slots)}
         _check_origin(folder)
-        with served_process(["shared.cli", "up", *options], environ, port, cwd=folder) as process:
+        with served_process(["shared.cli", "up", *options], environ, port, checkout=folder) as process:
             side = Side(_describe(folder), port, psutil.Process(process.pid))
             for child in side.process.children(recursive=True):
                 if re.search(f"{KINDS['doors']}|{KINDS['workers']}", " ".join(child.cmdline())) and (

@@ -11,7 +11,6 @@ and with the same requests.
 import argparse
 import http.client
 import json
-import os
 import random
 import threading
 import time
@@ -95,25 +94,19 @@ def one_run(tree: Path, given: argparse.Namespace) -> Run:
         "PENSTOCK_MAX_BATCH_SIZE": str(given.slots),
         "PENSTOCK_N_CTX": "1024",
         "PENSTOCK_ADMISSION": "bounds",
-        "PYTHONPATH": str(tree),
     }
-    port, threads, here = free_port(), [], Path.cwd()
-    os.chdir(tree)
-    try:
-        with penstock_up(environ, port, "llama", given.workers):
-            os.chdir(here)
-            for _ in range(given.requests):
-                time.sleep(rng.expovariate(given.rate))
-                messages = [
-                    {"role": "system", "content": rng.choice(prompts)},
-                    {"role": "user", "content": text(rng, 12)},
-                ]
-                threads.append(threading.Thread(target=ask, args=(port, messages, given.tokens, run)))
-                threads[-1].start()
-            for thread in threads:
-                thread.join()
-    finally:
-        os.chdir(here)
+    port, threads = free_port(), []
+    with penstock_up(environ, port, "llama", given.workers, tree):
+        for _ in range(given.requests):
+            time.sleep(rng.expovariate(given.rate))
+            messages = [
+                {"role": "system", "content": rng.choice(prompts)},
+                {"role": "user", "content": text(rng, 12)},
+            ]
+            threads.append(threading.Thread(target=ask, args=(port, messages, given.tokens, run)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
     return run
 
 

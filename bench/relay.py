@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from bench.common import environment, print_environment, write_results
+from bench.common import environment, median_with_interval, print_environment, write_results
 from bench.engine_stack import free_port
 from bench.live.stack import served_process
 from bench.relay_clients import Follower, Target, get, percentile, post
@@ -137,9 +137,7 @@ def running_stack(folder: Path, upstream_port: int) -> Iterator[Way]:
     with tempfile.TemporaryDirectory() as state:
         upstream = f"http://127.0.0.1:{upstream_port}/v1"
         options = ["up", "--upstream", upstream, "--workers", "1", "--port", str(port), "--state-dir", f"{state}/state"]
-        # The checkout comes before the installed package.
-        environ = _SETTINGS | {"PYTHONPATH": str(folder)}
-        with served_process(["shared.cli", *options], environ, port, cwd=folder) as process:
+        with served_process(["shared.cli", *options], _SETTINGS, port, checkout=folder) as process:
             children = psutil.Process(process.pid).children(recursive=True)
             lines = [(child, " ".join(child.cmdline())) for child in children]
             found = {
@@ -212,13 +210,6 @@ def differences(turns: Sequence[dict[str, Figures]]) -> dict[str, tuple[float, f
             other = way.replace("penstock", "beside")
             found |= {f"{kind}_us, {way} by {other}": ratio(f"{kind}_us", way, other) for kind in _KINDS}
     return found
-
-
-def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median and its 95 % interval by bootstrap."""
-    draw = random.Random(SEED)
-    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(4_000))
-    return statistics.median(values), medians[100], medians[3_899]
 
 
 def main() -> None:

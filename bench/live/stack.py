@@ -60,23 +60,34 @@ def running(name: str, scale: Scale) -> Iterator[int]:
 
 
 @contextmanager
-def penstock_up(environ: dict[str, str], port: int, engine: str = "llama", workers: int = 1) -> Iterator[str]:
+def penstock_up(
+    environ: dict[str, str], port: int, engine: str = "llama", workers: int = 1, checkout: Path | None = None
+) -> Iterator[str]:
     """Run `penstock up` on this port for the length of a block, which begins when the system is ready.
 
     `environ` holds the settings. Those of this process's own environment are not used. Yields the state folder.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = ["--engine", engine, "--workers", str(workers), "--port", str(port), "--state-dir", f"{folder}/state"]
-        with served_process(["shared.cli", "up", *options], environ, port):
+        with served_process(["shared.cli", "up", *options], environ, port, checkout=checkout):
             yield f"{folder}/state"
 
 
 @contextmanager
 def served_process(
-    arguments: list[str], environ: dict[str, str], port: int, ready: str = "/health/ready", cwd: Path | None = None
+    arguments: list[str],
+    environ: dict[str, str],
+    port: int,
+    ready: str = "/health/ready",
+    checkout: Path | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a Python module with its arguments for the length of a block, which begins when `ready` answers."""
+    """Run a Python module with its arguments for the length of a block, which begins when `ready` answers.
+
+    The module is that of the folder `checkout`, if one is given, and otherwise the installed one.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    # The checkout comes before the installed package, which is that of another commit.
+    inherited |= {"PYTHONPATH": str(checkout)} if checkout else {}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
@@ -86,7 +97,7 @@ def served_process(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                cwd=cwd,
+                cwd=checkout,
             )
         try:
             _wait(port, ready, process, log)
