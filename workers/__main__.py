@@ -23,6 +23,7 @@ from shared.jobs.model_name import served_names
 from shared.log import get_logger
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
+from shared.store import scripts
 from shared.store.connection import open_client
 from shared.store.keys import model_slug
 from shared.store.preflight import check_fitness, require_answer
@@ -115,6 +116,7 @@ def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
     if settings.worker_listen:
         Exporter(*settings.worker_host_port, status.state, status.metrics).start()
     traces = make_traces("penstock-worker", on=settings.traces == "on")
+    scripts.load_all()
     store = _open_store(settings, worker)
     names, path = served_names(settings), model_file(settings)
     with loading_bar(names[0], alone=place.workers == 1) as report_progress:

@@ -32,7 +32,7 @@ local function make_agree(job)
     if name ~= status then
       redis.call('ZREM', key, job.id)
     elseif not redis.call('ZSCORE', key, job.id) then
-      redis.call('ZADD', key, math.floor(now_ms / 1000) + ttl_s, job.id)
+      redis.call('ZADD', key, math.ceil(now_ms / 1000) + ttl_s, job.id)
       redis.call('EXPIRE', key, ttl_s)
       repair.note_repairs(1)
     end

@@ -1,5 +1,9 @@
 """Tests that the engine's figures can be drawn, also those of loads with default sampling."""
 
+import pytest
+
+pytest.importorskip("matplotlib", reason="needs the packages of the group bench")
+
 from bench.engine_models import Load
 from bench.engine_picture import draw
 

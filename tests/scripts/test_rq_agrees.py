@@ -212,6 +212,21 @@ def test_old_entries_of_a_registry_are_trimmed_when_new_ones_are_added(store, se
     assert sorted(members(store, queue_name("blue", MODEL))["canceled"]) == sorted(later)
 
 
+def test_a_job_stays_in_its_registry_for_as_long_as_it_can_be_read(store, settings):
+    reconfigure(store, settings, result_ttl_s=100)
+    second_ms = store.snapshot().now_ms // 1_000 * 1_000
+    store.client.set("penstock:clock", f"={second_ms + 700}")
+    heartbeat(store)
+    first = admitted(store, a_job())
+    store.cancel(first)
+    # The record has 700 ms left. One job end in eight trims the registry.
+    store.client.set("penstock:clock", f"={second_ms + 100_000}")
+    for _ in range(200):
+        heartbeat(store)
+        store.cancel(admitted(store, a_job()))
+    assert first in members(store, queue_name("blue", MODEL))["canceled"]
+
+
 @pytest.mark.parametrize(
     "moment",
     ["1970-01-01T00:00:00", "2000-02-29T23:59:59", "2024-02-29T12:00:00", "2026-12-31T23:59:59", "2100-03-01T00:00:00"],

@@ -299,7 +299,8 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "model"))
     @invariant()
     def every_invariant_holds(self):
-        assert find_breaches(self.client) == []
+        breaches = find_breaches(self.client)
+        assert breaches == [], breaches
 
     def teardown(self):
         with suppress(AttributeError):

@@ -1,4 +1,4 @@
-"""Starts doors, gates, workers and `penstock` by forking a process that has already loaded their modules.
+"""Starts doors, gates, workers and `penstock` by forking a process that has already loaded their modules and scripts.
 
 Most of the CPU time of a new process goes into loading modules. The forked process does all the rest by itself: it has
 its own environment, folder, input and output, and runs its module or script from the beginning. The processes that
@@ -178,6 +178,8 @@ def _load(kind: str) -> None:
         module = importlib.import_module(name)
         if name == "web.server.gevent_patches":
             module.apply()
+    if kind != "penstock":
+        importlib.import_module("shared.store.scripts").load_all()
     # A module that runs as __main__ must not be there by its own name too.
     sys.modules.pop("workers.__main__", None)
     # A garbage collection in a forked process would otherwise write to all pages, which would then be copied.

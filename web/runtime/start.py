@@ -21,6 +21,7 @@ from shared.settings.door import DoorSettings
 from shared.settings.setting import expand_path
 from shared.settings.settings import Settings, load
 from shared.settings.store import StoreSettings
+from shared.store import scripts
 from shared.store.batches.folder import run_here
 from shared.store.batches.storage_location import claim_home, files_folder
 from shared.store.connection import DOOR, open_client
@@ -60,7 +61,12 @@ def read_settings() -> Settings:
 
 
 def open_store(settings: StoreSettings) -> Store:
-    """Return a store client with the timeouts of the door. The client connects when it sends its first command."""
+    """Load all scripts and return a store client with the timeouts of the door.
+
+    The client connects when it sends its first command. gunicorn's master calls this before its first fork, so the
+    processes share the memory of the scripts.
+    """
+    scripts.load_all()
     make_poll = monkey.get_original("select", "poll")
     name = f"penstock-web-{os.getpid()}"
     return Store(open_client(settings.store_url, name=name, timeouts=DOOR, make_poll=make_poll))

@@ -72,7 +72,9 @@ local function end_job(job, ending, now_ms)
   if now_us % 8 == 0 then
     redis.call('ZREMRANGEBYSCORE', registry, 0, now_s)
   end
-  redis.call('ZADD', registry, now_s + ttl_s, id)
+  -- RQ's scores are whole seconds, and its cleanup removes a score that equals the current second: rounded up, so that
+  -- the entry lasts as long as the record.
+  redis.call('ZADD', registry, math.ceil(now_ms / 1000) + ttl_s, id)
   redis.call('EXPIRE', registry, ttl_s)
 
   stream.add_entry(k_events .. id, '*', 'type', 'ended', 'outcome', ending.outcome)
