@@ -56,14 +56,14 @@ class Statement:
 
 
 @cache  # most libraries are used by many scripts
-def split_statements(library: str) -> list[Statement]:
+def split_statements(library: str) -> tuple[Statement, ...]:
     """Return the top-level statements of a library in order, without comments."""
     statements: list[list[str]] = []
     for line in _code(library):
         if not line.startswith(_CONTINUATION_PREFIXES):
             statements.append([])
         statements[-1].append(line)
-    return [_statement("\n".join(lines)) for lines in statements]
+    return tuple(_statement("\n".join(lines)) for lines in statements)
 
 
 @cache
@@ -175,7 +175,8 @@ class _Table:
         self.fields = frozenset(
             name for statement in every if _is_field(statement) for name in statement.defines - self._shadowed
         )
-        twice = sorted(name for statement in every for name in statement.defines & _outer_names(body))
+        outer = _outer_names(body)
+        twice = sorted(name for statement in every for name in statement.defines & outer)
         if twice:
             raise ValueError(f"the name {twice[0]!r} is defined twice")
         self._body = body
@@ -278,10 +279,13 @@ def _is_field(statement: Statement) -> bool:
     return len(statement.defines - {"redis"}) == 1 and bool(has_value) and not _is_constant(statement)
 
 
-def _inner_names(code: str) -> set[str]:
+@cache
+def _inner_names(code: str) -> frozenset[str]:
     """Return the names of all parameters, and of all locals that are not at the top level."""
-    lists = _INNER.findall(_STRING.sub("''", "\n".join(_code(code))))
-    return {name.strip() for names in lists for part in names for name in part.split(",") if name.strip()}
+    # Few lines have such names, and the pattern is slow.
+    lines = [line for line in _code(code) if "local " in line or "for " in line or "function" in line]
+    lists = _INNER.findall(_STRING.sub("''", "\n".join(lines)))
+    return frozenset(name.strip() for names in lists for part in names for name in part.split(",") if name.strip())
 
 
 def _outer_names(code: str) -> set[str]:
