@@ -25,7 +25,7 @@ def chaos(folder: Path, *arguments: str) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    assert run.returncode == 0, (run.stdout, run.stderr)
+    assert run.returncode == 0, f"{run.stdout[-9_000:]}\n{run.stderr[-3_000:]}"
     report: dict[str, Any] = json.loads(run.stdout[run.stdout.index("\n{") :])
     return report
 

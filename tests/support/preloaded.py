@@ -46,6 +46,7 @@ _LOADED = {
 }
 #: The variables that nothing reads while it is loaded.
 _READ_LATE = ("PENSTOCK_", "COVERAGE_", "PYTEST_", "REDIS_URL")
+_ROOT = Path(__file__).parents[2]
 _MAX_REQUEST = 1 << 17
 _CHECK_S = 0.005
 
@@ -139,10 +140,11 @@ class _Loader:
         self._lock = threading.Lock()
         self.environ = _read_early(os.environ)
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-P", "-m", "tests.support.preloaded", kind, str(theirs.fileno())]
+        command = [sys.executable, "-m", "tests.support.preloaded", kind, str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(
                 command,
+                cwd=_ROOT,
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -235,6 +237,8 @@ def _become(request: dict[str, object], streams: list[int]) -> list[str]:
 
 
 if __name__ == "__main__":
+    # Python put the repository there, where this module is. A process that is started otherwise has no such entry.
+    del sys.path[0]
     # Ctrl-C goes to the tests, which end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[2]))
