@@ -36,7 +36,7 @@ local MAX_LOOKED = 1000
 
 -- Notes whether all live workers of a pool drain: nobody would start a job that is admitted then.
 local function note_drain(slug, drains)
-  local live = drains and redis.call('ZRANGEBYSCORE', k_pool .. slug, '(' .. whole(now_ms - LIVE_MS), '+inf', 'LIMIT',
+  local live = drains and redis.call('ZRANGEBYSCORE', k_pool .. slug, '(' .. digits(now_ms - LIVE_MS), '+inf', 'LIMIT',
     0, MAX_LOOKED) or {}
   drains = drains and #live < MAX_LOOKED
   for i = 1, #live do

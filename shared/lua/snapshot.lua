@@ -30,7 +30,7 @@ local function oldest_ms(tenant)
       break
     end
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', k_order .. tenant .. '.' .. slug, '-inf', '('
-      .. whole(priority.PRIORITY_STEP), 'LIMIT', 0, MAX_EXAMINED - examined)) do
+      .. digits(priority.PRIORITY_STEP), 'LIMIT', 0, MAX_EXAMINED - examined)) do
       local admitted_ms = redis.pcall('HGET', k_rq_job .. id, 'penstock_admitted_ms')
       oldest_ms_seen = math.min(oldest_ms_seen, number(admitted_ms, oldest_ms_seen))
       examined = examined + 1

@@ -83,12 +83,12 @@ local function check_times()
     correct_scores(key, now_ms + LIVE_MS, '+inf')
   end
   -- The reaper makes the score of a tenant with a policy negative.
-  correct_scores(k_tenants, '-inf', '(-' .. whole(now_ms))
+  correct_scores(k_tenants, '-inf', '(-' .. digits(now_ms))
   for _, model in ipairs(redis.call('ZREVRANGE', k_models, 0, WINDOW - 1)) do
     -- Doors with format 1 write this key until they are stopped, and nothing else would delete it.
     redis.call('DEL', k_promises .. slug.slug_of(model))
     -- A live worker that is removed from its pool here is added again by its next heartbeat.
-    repair.note_repairs(redis.call('ZREMRANGEBYSCORE', k_pool .. slug.slug_of(model), '(' .. whole(now_ms + LIVE_MS),
+    repair.note_repairs(redis.call('ZREMRANGEBYSCORE', k_pool .. slug.slug_of(model), '(' .. digits(now_ms + LIVE_MS),
       '+inf'))
   end
 end
@@ -112,8 +112,8 @@ local function check_webhooks()
   redis.call('ZCARD', k_webhooks)
   redis.call('HLEN', k_webhook_secrets)
   correct_scores(k_webhook_turns, now_ms + webhook.LONGEST_WAIT_MS, '+inf')
-  correct_scores(k_webhooks, '(' .. whole(now_ms), '+inf')
-  correct_scores(k_webhooks, '-inf', '(' .. whole(now_ms - webhook.TOLD_FOR_MS - webhook.MARGIN_MS))
+  correct_scores(k_webhooks, '(' .. digits(now_ms), '+inf')
+  correct_scores(k_webhooks, '-inf', '(' .. digits(now_ms - webhook.TOLD_FOR_MS - webhook.MARGIN_MS))
   for _, id in ipairs(redis.call('ZRANDMEMBER', k_webhooks, WINDOW)) do
     local tenant = redis.call('HGET', k_webhook .. id, 'tenant')
     if not tenant or not string.find(tenant, '^[%w_-]+$') then

@@ -6,8 +6,10 @@ from typing import Any
 
 import redis
 
+from shared import store_clock
 from shared.jobs.job import JobView, NewJob
 from shared.jobs.routing import Routing
+from shared.jobs.states import TERMINAL_STATES
 from shared.store import decode, keys, scripts
 from shared.store.admit_call import quote_call
 from shared.store.connection import open_blocking_client
@@ -84,6 +86,26 @@ class StoreReads:
             return None
         now_ms, position, ahead_tokens, result, record = rest
         return decode.job_view(now_ms, position, result, decode.pairs(record), job_id, ahead_tokens)
+
+    def ended(self, job_id: str, *, tenant: str) -> JobView | None:
+        """Return the tenant's job if it has ended, otherwise None. The store spends a third of the time of `touch`.
+
+        No poll is recorded: a job that has ended needs none.
+        """
+        with store_faults(self.client), self.client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(keys.rq_job(job_id))
+            pipe.get(keys.result(job_id))
+            pipe.time()
+            pipe.mget(keys.of_time())
+            stored, result, time, marks = pipe.execute(raise_on_error=False)
+            if isinstance(stored, redis.ResponseError) or isinstance(time, Exception) or isinstance(marks, Exception):
+                # Another program has changed a key. The script `touch` knows what to do.
+                return None
+        record = {decode.text(name): decode.text(value) for name, value in stored.items()}
+        if record.get("penstock_state") not in TERMINAL_STATES or record.get("penstock_tenant") != tenant:
+            return None
+        text = result if isinstance(result, bytes) else b""
+        return decode.job_view(store_clock.parse(time, marks).now_ms, 0, text, record, job_id)
 
     def kept_request(self, job_id: str) -> dict[str, Any] | None:
         """Return the payload of an ended job of any tenant; None if the job is unknown or does not keep its payload."""

@@ -38,6 +38,43 @@ def test_a_job_can_be_read_in_every_state(store):
     assert view.ended_ms <= view.now_ms
 
 
+def test_a_job_that_has_ended_is_read_as_touch_reads_it(store):
+    heartbeat(store)
+    canceled = admitted(store, a_job())
+    store.cancel(canceled)
+    admitted(store, a_job(metadata={"a": "b"}))
+    succeeded = claim_one(store).held
+    store.settle(an_ending(succeeded), "w1")
+    for job_id in (canceled, succeeded.id):
+        assert store.ended(job_id, tenant="blue") == store.touch(job_id) is not None
+
+
+def test_a_job_that_has_not_ended_or_is_another_tenants_is_not_read_as_ended(store):
+    heartbeat(store)
+    queued, running = admitted(store, a_job()), admitted(store, a_job("green"))
+    assert store.ended(queued, tenant="blue") is None
+    store.cancel(queued)
+    claim_one(store)
+    assert store.ended(running, tenant="green") is None
+    assert store.ended(queued, tenant="green") is None
+    assert store.ended("never-was", tenant="blue") is None
+
+
+def test_a_record_or_result_that_another_program_replaced_is_not_read_as_ended(store):
+    heartbeat(store)
+    admitted(store, a_job())
+    held = claim_one(store).held
+    store.settle(an_ending(held), "w1")
+    store.client.delete(keys.result(held.id))
+    store.client.lpush(keys.result(held.id), "x")
+    assert store.ended(held.id, tenant="blue") == store.touch(held.id)
+    assert store.ended(held.id, tenant="blue").text is None
+    store.client.delete(keys.rq_job(held.id), keys.result(held.id))
+    store.client.lpush(keys.rq_job(held.id), "x")
+    assert store.ended(held.id, tenant="blue") is None
+    store.client.delete(keys.rq_job(held.id))
+
+
 def test_a_touch_of_an_unknown_job_returns_none(store):
     assert store.touch("never-was") is None
 

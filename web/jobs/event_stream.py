@@ -17,7 +17,7 @@ from shared.jobs.job import JobView
 from web.api.candidates import n_candidates
 from web.api.job_json import has_ended
 from web.http.disconnect import CHECK_INTERVAL_S
-from web.jobs.tenant_jobs import TOUCH_S, refresh_job
+from web.jobs.tenant_jobs import TOUCH_S, read_end, refresh_job
 from web.runtime.context import DoorContext
 from web.runtime.event_hub import Event, Follower, later
 
@@ -345,7 +345,7 @@ class _ItemSource:
         """
         while True:
             try:
-                return refresh_job(self._context, self._view)
+                return read_end(self._context, self._view)
             except StoreUnavailable:
                 self._pause.wait(CHECK_INTERVAL_S)
 

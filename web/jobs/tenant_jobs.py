@@ -84,21 +84,28 @@ def wait_until_ended(
     with context.event_hub.follow(view.id) as follower:
         if follower.behind:
             # Somebody else follows the job, and its end may have been read before. All others get every event.
-            view = _refresh_if_possible(context, view)
+            view = _refresh_if_possible(context, view, refresh_job)
         while not has_ended(view) and not stop():
             left_s = until_s - context.clock.monotonic()
             if left_s <= 0:
                 break
-            _wait_for_end_event(context, follower, min(left_s, TOUCH_S), stop)
-            view = _refresh_if_possible(context, view)
+            read = read_end if _has_seen_end(context, follower, min(left_s, TOUCH_S), stop) else refresh_job
+            view = _refresh_if_possible(context, view, read)
     return view
 
 
-def _refresh_if_possible(context: DoorContext, view: JobView) -> JobView:
+def _refresh_if_possible(
+    context: DoorContext, view: JobView, read: Callable[[DoorContext, JobView], JobView]
+) -> JobView:
     try:
-        return refresh_job(context, view)
+        return read(context, view)
     except StoreUnavailable:
         return view
+
+
+def read_end(context: DoorContext, view: JobView) -> JobView:
+    """Read a job again whose `ended` event was seen, and return it. Raises as `refresh_job` does."""
+    return context.store.ended(view.id, tenant=view.tenant) or refresh_job(context, view)
 
 
 def refresh_job(context: DoorContext, view: JobView) -> JobView:
@@ -106,13 +113,16 @@ def refresh_job(context: DoorContext, view: JobView) -> JobView:
     return read_job(context, view.id, view.tenant)
 
 
-def _wait_for_end_event(context: DoorContext, follower: Follower, wait_s: float, stop: Callable[[], bool]) -> None:
-    """Block until the `ended` event arrives, `stop` returns True or `wait_s` has passed."""
+def _has_seen_end(context: DoorContext, follower: Follower, wait_s: float, stop: Callable[[], bool]) -> bool:
+    """Block until the `ended` event arrives, `stop` returns True or `wait_s` has passed; return whether it arrived."""
     until_s = context.clock.monotonic() + wait_s
     while (left_s := until_s - context.clock.monotonic()) > 0:
         event = follower.next(min(left_s, CHECK_INTERVAL_S))
-        if (event is not None and event[1].get("type") == "ended") or stop():
-            return
+        if event is not None and event[1].get("type") == "ended":
+            return True
+        if stop():
+            break
+    return False
 
 
 #: How long a ticket stays valid after its job's deadline, in ms. The store keeps a job's event stream for the same time

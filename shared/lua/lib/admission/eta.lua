@@ -41,7 +41,7 @@ local function work_in_set(asked, seen, owner, group, mwt, jobs, other_mwt, weig
   local active_key, score, is_member = priority.set_key(asked.slug, group, asked.is_batch), turns.score_of(asked,
     owner, group)
   local least = number(redis.call('ZRANGE', active_key, 0, 0, 'WITHSCORES')[2], score)
-  local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. whole(score))
+  local ahead = redis.call('ZCOUNT', active_key, '-inf', '(' .. digits(score))
   local others = redis.call('ZCARD', active_key) - (is_member and 1 or 0)
   local mean_weight = (total_weight_milli - weight_milli) / 1000 / math.max(1, others)
   local lag = math.max((score - least) / 2 + mean_service / 2, mean_service)
@@ -140,7 +140,7 @@ local function predict(asked, seen, verdict)
   local own_jobs = (seen.member or seen).waiting_here
   local rank = own_jobs > 0 and math.min(own_jobs, redis.call('ZCOUNT',
     k_order .. asked.tenant .. '.' .. asked.slug, '-inf',
-    '(' .. whole(priority.order_score(asked.priority, now_us + 1000 * latest_in_ms)))) or 0
+    '(' .. digits(priority.order_score(asked.priority, now_us + 1000 * latest_in_ms)))) or 0
   local formula_ms, share_wait_ms, is_early = waits_of(asked, seen, verdict, rank, own_jobs)
   local most_ms = longest_wait_ms(seen)
   formula_ms, share_wait_ms = math.min(most_ms, formula_ms), math.min(most_ms, share_wait_ms)

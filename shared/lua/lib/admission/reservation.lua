@@ -42,8 +42,8 @@ end
 -- and `before_ms`, returns only those whose hints end between these times.
 local function reservations_of(asked, most, from_ms, before_ms)
   return redis.call('ZRANGEBYLEX', k_reservations .. asked.slug,
-    '[' .. asked.tenant .. '|' .. (from_ms and whole(from_ms) or ''),
-    '(' .. asked.tenant .. (before_ms and '|' .. whole(before_ms) or '}'), 'LIMIT', 0, most)
+    '[' .. asked.tenant .. '|' .. (from_ms and digits(from_ms) or ''),
+    '(' .. asked.tenant .. (before_ms and '|' .. digits(before_ms) or '}'), 'LIMIT', 0, most)
 end
 
 -- Finds the reservation of a request that its client sends again, and notes whether the client is due or early. A
@@ -144,9 +144,9 @@ local function reserve(asked, seen, id, hint_ms)
   local retry_ms, window_ms = now_ms + hint_ms, math.floor(math.max(WINDOW_MIN_MS, WINDOW_PART * hint_ms))
   for later_ms = 0, MAX_RESERVED do
     -- The reservation of an equal request that was refused in the same millisecond is another member.
-    if redis.call('ZADD', key, 0, table.concat({ asked.tenant, whole(retry_ms), id,
-      whole(retry_ms + window_ms + later_ms), whole(math.max(0, seen.cost_mwt)), whole(asked.prompt_tokens),
-      whole(asked.max_tokens), is_judged and 1 or 0 }, '|')) == 1 then
+    if redis.call('ZADD', key, 0, table.concat({ asked.tenant, digits(retry_ms), id,
+      digits(retry_ms + window_ms + later_ms), digits(math.max(0, seen.cost_mwt)), digits(asked.prompt_tokens),
+      digits(asked.max_tokens), is_judged and 1 or 0 }, '|')) == 1 then
       break
     end
   end

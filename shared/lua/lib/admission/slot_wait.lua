@@ -48,7 +48,7 @@ local function open_level(asked, owner, group, weight_milli, total_milli, holder
   local score, is_member = turns.score_of(asked, owner, group)
   local level = { weight_milli = weight_milli, sum_milli = total_milli, idlers = {}, lead = 0,
     owners = redis.call('ZCARD', set) + (is_member and 0 or 1),
-    ahead = redis.call('ZCOUNT', set, '-inf', '(' .. whole(score)) }
+    ahead = redis.call('ZCOUNT', set, '-inf', '(' .. digits(score)) }
   -- An exchange raises the virtual time to the least service in the set, the owner's included, before it chooses jobs.
   local least = number(redis.call('ZRANGE', set, 0, 0, 'WITHSCORES')[2], score, service.MIN_SERVICE_MWT)
   local virtual_time, most = math.max(service.virtual_time_of(slug, group), math.min(least, score)), nil

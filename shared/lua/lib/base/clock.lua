@@ -65,6 +65,12 @@ local now_ms = math.floor(now_us / 1000)
 local LIVE_MS = 5000
 
 -- Formats a number without an exponent. Lua's tostring keeps only 14 digits, so numbers above 1e14 need this function.
-local function whole(value)
+local function digits(value)
   return string.format('%.0f', value)
+end
+
+-- Returns the nearest integer as an argument of a store command. The store itself writes integers up to 2^53 without an
+-- exponent, with all digits, and much faster than string.format.
+local function whole(value)
+  return value % 1 == 0 and value or digits(value)
 end

@@ -7,7 +7,7 @@
 -- While there is an offset, the mark counts how much time was lost by running slower. The count begins again when no
 -- job is left that was inflight when it last began, so that each job loses at most 2 * MAX_LOST_US.
 if not last_mark.is_set and now_us - last_mark.us >= MARK_EVERY_US then
-  local record = whole(now_us)
+  local record = digits(now_us)
   if now_us > machine_us then
     local oldest_ms = redis.pcall('ZRANGE', k_inflight, 0, 0, 'WITHSCORES')[2]
     local passed_us = machine_us + last_mark.ahead_us - last_mark.us

@@ -23,7 +23,7 @@ end
 
 -- Adds bytes, which may be negative, to the period that ends at `end_s` of a hash that has nothing but periods.
 local function add_to_period(key, end_s, bytes)
-  local field = whole(end_s)
+  local field = digits(end_s)
   local total = number(redis.call('HGET', key, field), 0, 0) + bytes
   if total > 0 then
     redis.call('HSET', key, field, whole(total))

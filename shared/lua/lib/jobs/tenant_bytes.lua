@@ -98,7 +98,7 @@ local function keep_ended(job, result_bytes, texts_bytes, entries, result_ttl_s,
   local result_s, events_s = period_end_s(result_ttl_s, result_ttl_s), period_end_s(events_ttl_s, result_ttl_s)
   -- An entry of a stream takes 90 bytes besides its text.
   local bytes, events_bytes = kept_number(stored.penstock_fixed_bytes) + result_bytes, 90 * entries + texts_bytes
-  local result_field, events_field = whole(result_s), whole(events_s)
+  local result_field, events_field = digits(result_s), digits(events_s)
   local kept = open_kept(tenant, { 'live', 'ended', 'next_s', result_field, events_field })
   local first_s, for_result = math.min(events_s, result_s, kept.next_s > 0 and kept.next_s or events_s), bytes
   if result_field == events_field then
@@ -135,7 +135,7 @@ local function recount_ended(tenant)
   if not first_s then
     return repairs + redis.call('HDEL', key, 'ended', 'next_s')
   end
-  if held.ended ~= whole(ended) or held.next_s ~= whole(first_s) then
+  if held.ended ~= digits(ended) or held.next_s ~= digits(first_s) then
     redis.call('HSET', key, 'ended', whole(ended), 'next_s', whole(first_s))
     repairs = repairs + 1
   end
@@ -144,7 +144,7 @@ end
 
 -- Counts bytes of the store among those of a tenant's jobs, in the period that ends at `end_s`.
 local function count_bytes(tenant, end_s, bytes)
-  local field = whole(end_s)
+  local field = digits(end_s)
   local kept = open_kept(tenant, { 'ended', 'next_s', field })
   local first_s = math.min(kept.next_s > 0 and kept.next_s or end_s, end_s)
   redis.call('HSET', k_kept .. tenant, 'ended', whole(kept.ended + bytes), 'next_s', whole(first_s),
@@ -157,7 +157,7 @@ local function uncount_bytes(tenant, end_s, bytes)
   if end_s * 1000 <= now_ms then
     return
   end
-  local field = whole(end_s)
+  local field = digits(end_s)
   local kept = open_kept(tenant, { 'ended', field })
   local freed = math.min(bytes, kept.ended, kept[field])
   if freed > 0 then

@@ -78,8 +78,8 @@ local function add_to_budget(owner, tokens, reserved)
   local stored = redis.call('HGET', k_tenant .. owner, 'budget')
   if stored or reserved > 0 then
     local budget = read_budget(stored)
-    redis.call('HSET', k_tenant .. owner, 'budget', table.concat({ usage.today(), whole(budget.day + tokens),
-      whole(budget.month + tokens), whole(math.max(0, budget.reserved + reserved)) }, ' '))
+    redis.call('HSET', k_tenant .. owner, 'budget', table.concat({ usage.today(), digits(budget.day + tokens),
+      digits(budget.month + tokens), digits(math.max(0, budget.reserved + reserved)) }, ' '))
   end
 end
 
@@ -98,7 +98,7 @@ end
 local function keep_holds(id, holds)
   local parts = {}
   for i, hold in ipairs(holds) do
-    local numbers = { whole(hold.prompt_milli), whole(hold.answer_milli), whole(hold.reserved) }
+    local numbers = { digits(hold.prompt_milli), digits(hold.answer_milli), digits(hold.reserved) }
     parts[i] = hold.owner .. ' ' .. table.concat(numbers, ' ')
   end
   redis.call('HSET', k_rq_job .. id, 'penstock_budget', table.concat(parts, ' '))

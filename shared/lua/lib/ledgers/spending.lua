@@ -54,8 +54,8 @@ local function hold_amount(asked, seen, tenant, id)
   if seen.prompt_price > 0 or seen.answer_price > 0 then
     local most = most_of(asked, seen)
     spend(usage.today(), asked.slug, tenant, most)
-    redis.call('HSET', k_rq_job .. id, 'penstock_price', table.concat({ usage.today(), whole(most),
-      whole(seen.prompt_price), whole(seen.answer_price) }, ' '))
+    redis.call('HSET', k_rq_job .. id, 'penstock_price', table.concat({ usage.today(), digits(most),
+      digits(seen.prompt_price), digits(seen.answer_price) }, ' '))
   end
 end
 

@@ -76,12 +76,12 @@ local function observe(what, ms, id)
     end
   end
   count('h|' .. what .. '|' .. upper)
-  local us = whole(math.max(0, ms * 1000))
+  local us = digits(math.max(0, ms * 1000))
   if id and unwritten.exemplars then
     unwritten.exemplars[#unwritten.exemplars + 1] = what .. '|' .. upper
-    unwritten.exemplars[#unwritten.exemplars + 1] = id .. ' ' .. us .. ' ' .. whole(now_ms)
+    unwritten.exemplars[#unwritten.exemplars + 1] = id .. ' ' .. us .. ' ' .. digits(now_ms)
   elseif id then
-    redis.call('HSET', k_exemplars, what .. '|' .. upper, id .. ' ' .. us .. ' ' .. whole(now_ms))
+    redis.call('HSET', k_exemplars, what .. '|' .. upper, id .. ' ' .. us .. ' ' .. digits(now_ms))
   end
   count('h|' .. what .. '|sum_us', us)
 end

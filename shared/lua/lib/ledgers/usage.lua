@@ -24,10 +24,16 @@ end
 local function with_added(stored, added)
   local numbers = {}
   for word in string.gmatch(stored or '', '%S+') do
-    numbers[#numbers + 1] = whole(number(word, 0, 0, MAX_USAGE))
+    local name = AMOUNTS[#numbers + 1]
+    local by = name and added[name] or 0
+    -- Most amounts do not change, and a short text of digits needs no conversion.
+    if by ~= 0 or #word > 15 or string.find(word, '%D') then
+      word = digits(number(word, 0, 0, MAX_USAGE) + by)
+    end
+    numbers[#numbers + 1] = word
   end
-  for i = 1, #AMOUNTS do
-    numbers[i] = whole(number(numbers[i], 0) + (added[AMOUNTS[i]] or 0))
+  for i = #numbers + 1, #AMOUNTS do
+    numbers[i] = digits(added[AMOUNTS[i]] or 0)
   end
   return table.concat(numbers, ' ')
 end

@@ -22,7 +22,7 @@ local function note_crash(slug, name, ended_ms, why)
     redis.call('HDEL', key, oldest)
   end
   local since_ms = number(redis.call('HGET', k_worker .. name, 'since_ms'), nil, 0, ended_ms)
-  redis.call('HSET', key, name, whole(ended_ms) .. ' ' .. whole(since_ms and ended_ms - since_ms or -1) .. ' ' .. why)
+  redis.call('HSET', key, name, digits(ended_ms) .. ' ' .. digits(since_ms and ended_ms - since_ms or -1) .. ' ' .. why)
   redis.call('PEXPIRE', key, CRASHES_TTL_MS)
 end
 

@@ -73,7 +73,7 @@ end
 local function format_part(part)
   local words = { part.slug }
   for i, name in ipairs(STORED) do
-    words[i + 1] = whole(part[name])
+    words[i + 1] = digits(part[name])
   end
   return table.concat(words, ' ')
 end
@@ -149,7 +149,7 @@ end
 
 -- Subtracts the parts of workers whose last heartbeat is older than LIVE_MS.
 local function retire_silent(now_ms)
-  local silent = redis.pcall('ZRANGEBYSCORE', k_live, '-inf', '(' .. whole(now_ms - LIVE_MS), 'LIMIT', 0, MAX_RETIRED)
+  local silent = redis.pcall('ZRANGEBYSCORE', k_live, '-inf', '(' .. digits(now_ms - LIVE_MS), 'LIMIT', 0, MAX_RETIRED)
   if silent.err then
     redis.call('DEL', k_live)
     return
