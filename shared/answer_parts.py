@@ -84,6 +84,10 @@ class PartsReader:
         self._name = self._source = ""
         self._n_calls = 0
 
+    def is_content(self, text: str) -> bool:
+        """Return whether the next text is content as a whole; False also if that takes longer to find out."""
+        return not self._inside and text.isascii()
+
     def feed(self, text: str) -> list[Delta]:
         deltas = []
         for part in segments(text):

@@ -93,7 +93,7 @@ class Supervisor:
         self._duties = [
             self._leases,
             *(Duty(work(store), on_failure=None) for work in (Reaper, Reconciler, Sweeper)),
-            # The job loop starts before the doorbell, which wakes the job loop.
+            # The job loop starts before the doorbell, which wakes the job loop or runs its passes.
             Duty(job_loop, self._duty_failed, job_loop.wake),
             Duty(self._make_doorbell(), self._duty_failed),
             # These duties start last, because they observe the others.
@@ -122,7 +122,7 @@ class Supervisor:
             engine=self._engine,
             pool=self._job_loop.pool,
             has_free_slot=lambda: self._claimer.has_free_slot,
-            on_work=self._job_loop.look_for_work,
+            on_work=self._job_loop.claim_now,
             on_contest=self._job_loop.contest,
             on_follower=self._delivery.note_follower,
         )

@@ -90,8 +90,10 @@ def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
     if isinstance(pool, SentinelConnectionPool):
         del options["connection_pool"]  # this object belongs to the old pool; the new pool creates its own
         options |= {"connection_class": pool.connection_class, "is_master": True}
-        return redis.Redis.from_pool(SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **options))
-    return redis.Redis.from_pool(redis.ConnectionPool(connection_class=pool.connection_class, **options))
+        return QuickClient.from_pool(SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **options))
+    quick = QuickPool(connection_class=pool.connection_class, **options)
+    quick.make_poll = getattr(pool, "make_poll", select.poll)
+    return QuickClient.from_pool(quick)
 
 
 def _connection_options(name: str, timeouts: Timeouts) -> dict[str, object]:

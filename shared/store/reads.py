@@ -41,6 +41,8 @@ class StoreReads:
     def __init__(self, client: redis.Redis) -> None:
         self.client = client
         self._blocking = open_blocking_client(client, block_s=_MAX_BLOCK_S)
+        # The library makes a dict of bytes of each event, only to be decoded.
+        self._blocking.set_response_callback("XREAD", lambda reply, **_: reply)
 
     def _call(self, script: str, **given: scripts.Value | Sequence[scripts.Value]) -> tuple[str, list[Any]]:
         with store_faults(self.client):
@@ -193,10 +195,7 @@ class StoreReads:
             reply: Any = self._blocking.xread(streams, block=min(block_ms, int(_MAX_BLOCK_S * 1_000)) or None)
         prefix = len(keys.events(""))
         return {
-            decode.text(key)[prefix:]: [
-                (decode.text(event_id), {decode.text(name): decode.text(value) for name, value in fields.items()})
-                for event_id, fields in events
-            ]
+            decode.text(key)[prefix:]: [(decode.text(event_id), decode.pairs(fields)) for event_id, fields in events]
             for key, events in reply or []
         }
 

@@ -52,6 +52,17 @@ def test_whoever_polls_or_waits_does_not_follow_because_no_text_is_shown_before_
     assert not view_of(store, job["id"]).is_followed
 
 
+@pytest.mark.parametrize(("grace_ms", "reads_often"), [(0, False), (60_000, True)])
+def test_a_call_that_waits_reads_its_job_often_only_if_that_keeps_it_alive(
+    client, store, monkeypatch, grace_ms, reads_often
+):
+    monkeypatch.setattr("web.jobs.tenant_jobs.TOUCH_S", 0.02)
+    reads, touch = [], Store.touch
+    monkeypatch.setattr(Store, "touch", lambda *given, **named: reads.append(0) or touch(*given, **named))
+    admitted_job(submit(client, "/v1/jobs?wait_ms=500", poll_grace_ms=grace_ms))
+    assert (len(reads) > 3) == reads_often
+
+
 def test_a_reader_of_a_running_job_is_announced_to_its_worker(client, store):
     job = admitted_job(submit(client))
     held = run_next(store)

@@ -28,7 +28,7 @@ SUBMITS = {
 def _read_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls that wait read their job more often, so that the tests take less time."""
     monkeypatch.setattr("web.jobs.tenant_jobs.TOUCH_S", 0.1)
-    monkeypatch.setattr("web.jobs.event_stream.REFRESH_INTERVAL_S", 0.1)
+    monkeypatch.setattr("web.jobs.tenant_jobs.REFRESH_INTERVAL_S", 0.1)
 
 
 @pytest.fixture

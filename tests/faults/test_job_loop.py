@@ -27,6 +27,21 @@ def test_equal_jobs_of_three_tenants_take_exact_turns_in_one_slot(flaky):
     assert "".join(view.tenant for view in views) == "abcabcabc"
 
 
+def test_the_thread_that_hears_of_a_job_claims_it_unless_a_pass_runs(flaky):
+    worker = make_worker(flaky)
+    first = admit_job(flaky, max_tokens=2)
+    worker.job_loop.claim_now()
+    assert [held.id for held in worker.claimed_jobs.held()] == [first]
+    worker.run_until(worker.all_ended)
+    second = admit_job(flaky, max_tokens=2)
+    worker.job_loop.wake.clear()
+    with worker.job_loop._passing:
+        worker.job_loop.claim_now()
+    assert state_and_attempts(flaky, second) == (JobState.QUEUED, 0)
+    assert worker.job_loop.wake.is_set()
+    worker.run_until(worker.all_ended)
+
+
 def test_a_slot_takes_no_new_job_before_its_previous_job_is_settled(flaky):
     worker = make_worker(flaky)
     first, second = admit_job(flaky, max_tokens=2), admit_job(flaky, max_tokens=2)

@@ -36,9 +36,12 @@ def watch_disconnect(environ: Mapping[str, Any]) -> Callable[[], bool]:
     return client_has_closed
 
 
+#: gevent's poll does not support POLLRDHUP, so the original is used. With a timeout of 0, it does not block.
+_poll = monkey.get_original("select", "poll")
+
+
 def _closed(connection: socket.socket) -> bool:
-    # gevent's poll does not support POLLRDHUP, so the original is used. With a timeout of 0, it does not block.
-    poller = monkey.get_original("select", "poll")()
+    poller = _poll()
     poller.register(connection.fileno(), select.POLLIN | _HANGUP)
     events = [flags for _, flags in poller.poll(0)]
     if any(flags & _HANGUP for flags in events):

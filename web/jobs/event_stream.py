@@ -7,7 +7,8 @@ text and the end are read from the job's stored result.
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import redis
 
@@ -17,7 +18,7 @@ from shared.jobs.job import JobView
 from web.api.candidates import n_candidates
 from web.api.job_json import has_ended
 from web.http.disconnect import CHECK_INTERVAL_S
-from web.jobs.tenant_jobs import TOUCH_S, read_end, refresh_job
+from web.jobs.tenant_jobs import read_end, refresh_interval_s, refresh_job
 from web.runtime.context import DoorContext
 from web.runtime.event_hub import Event, Follower, later
 
@@ -51,8 +52,7 @@ class JobRequeued:
     event_id: str
 
 
-@dataclass(frozen=True)
-class TextDelta:
+class TextDelta(NamedTuple):
     """New text, and the number of tokens generated so far.
 
     `event_id` is "" if the text was read from the stored result and the job has no events. If the job has several
@@ -88,9 +88,6 @@ class NothingNew:
 
 StreamItem = JobStarted | TextDelta | JobRequeued | JobEnded | NothingNew
 
-#: How often the record of a job without a poll grace is read, in seconds. A job's end normally arrives as an event. The
-#: read detects an end whose event is missing because the stream has expired or another program has overwritten the key.
-REFRESH_INTERVAL_S = 5.0
 #: The minimum time to wait for an event, in seconds, even if a read of the job's record is already due.
 _MIN_WAIT_S = 0.005
 #: The last number in the id of the first text that no event had. It is greater than the numbers of the parts of an
@@ -118,7 +115,8 @@ def follow_job(
     # Which candidate a text belongs to is known only from the texts before it.
     first_id = _id_in_stream(after) if has_one else "0"
     items = _follow(context, view, first_id, stop, check_interval_s, shows_text=shows_text)
-    return _after(after, _with_ids_of_rest(first_id, items if has_one else _by_candidate(items)))
+    items = _with_ids_of_rest(first_id, items if has_one else _by_candidate(items))
+    return items if after == "0" else _after(after, items)
 
 
 def _follow(
@@ -136,9 +134,7 @@ def _follow(
             source.announce(view)
         refreshed_s = float("-inf") if has_ended(view) else context.clock.monotonic()
         caught_up = not follower.behind
-        # A job with a poll grace is canceled unless it is polled often, and each refresh is a poll. All other jobs are
-        # refreshed less often, so that hundreds of followers cost little.
-        refresh_interval_s = TOUCH_S if view.poll_grace_ms else REFRESH_INTERVAL_S
+        interval_s = refresh_interval_s(view)
         now_s, stop_due_s = context.clock.monotonic(), float("-inf")
         while source.ended is None:
             # A call of `stop` costs as much as an event, so it is not made for each of them.
@@ -148,9 +144,9 @@ def _follow(
                 stop_due_s = now_s + check_interval_s
             if not caught_up:
                 caught_up = yield from source.catch_up()
-            event = None
-            if not has_ended(view):
-                until_refresh_s = refreshed_s + refresh_interval_s - now_s
+            event, may_grow = None, not has_ended(view)
+            if may_grow:
+                until_refresh_s = refreshed_s + interval_s - now_s
                 event = follower.next(min(check_interval_s, max(_MIN_WAIT_S, until_refresh_s)))
             if event is not None:
                 yield from source.to_items([event])
@@ -160,7 +156,7 @@ def _follow(
             now_s = context.clock.monotonic()
             # Refresh on time even while events keep arriving, because the refresh is also the job's poll. When the job
             # has ended, refresh until JobEnded is yielded; `refresh` itself pauses while the store does not answer.
-            due = has_ended(view) or now_s - refreshed_s >= refresh_interval_s
+            due = not may_grow or now_s - refreshed_s >= interval_s
             if due and source.ended is None:
                 refreshed_s = now_s
                 view = yield from source.refresh()
@@ -213,18 +209,18 @@ def _with_ids_of_rest(after: str, items: Iterator[StreamItem]) -> Iterator[Strea
     last_id, rest = after, 0
     for item in items:
         if isinstance(item, TextDelta) and not item.event_id and last_id != "0":
-            yield replace(item, event_id=f"{last_id}-{_FIRST_OF_REST + rest}")
+            yield item._replace(event_id=f"{_id_in_stream(last_id)}-{_FIRST_OF_REST + rest}")
             rest += 1
             continue
         if not isinstance(item, NothingNew) and item.event_id:
-            last_id = _id_in_stream(item.event_id)
+            last_id = item.event_id
         yield item
 
 
 def _after(after: str, items: Iterator[StreamItem]) -> Iterator[StreamItem]:
     """Yield the items that come after the id `after`. Text of a job without events has no id: it may be known."""
     for item in items:
-        if after == "0" or isinstance(item, NothingNew | JobEnded) or (item.event_id and later(item.event_id, after)):
+        if isinstance(item, NothingNew | JobEnded) or (item.event_id and later(item.event_id, after)):
             yield item
 
 

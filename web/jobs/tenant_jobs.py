@@ -64,9 +64,11 @@ def list_jobs(context: DoorContext, tenant: str, *, status: str | None, limit: i
 #: The longest time for which `Prefer: wait` and `?wait_ms` block a call, in ms. Common proxies close a connection that
 #: is idle for longer than this.
 LONGEST_WAIT_MS = 60_000
-#: How often a blocked call polls its job, in seconds. This must be less than the shortest poll grace that
-#: web/jobs/admission.py sets, or the job would be abandoned.
-TOUCH_S = 1.0
+#: How often a call that waits for a job or follows it reads the job, in seconds: a job with a poll grace, which is
+#: canceled unless it is read more often than the shortest grace that web/jobs/new_job.py sets, and any other job. Ends
+#: normally arrive as events. The read finds one whose event is missing, because the stream has expired or another
+#: program has spoiled it.
+TOUCH_S, REFRESH_INTERVAL_S = 1.0, 5.0
 
 
 def wait_until_ended(
@@ -89,9 +91,14 @@ def wait_until_ended(
             left_s = until_s - context.clock.monotonic()
             if left_s <= 0:
                 break
-            read = read_end if _has_seen_end(context, follower, min(left_s, TOUCH_S), stop) else refresh_job
-            view = _refresh_if_possible(context, view, read)
+            sees_end = _has_seen_end(context, follower, min(left_s, refresh_interval_s(view)), stop)
+            view = _refresh_if_possible(context, view, read_end if sees_end else refresh_job)
     return view
+
+
+def refresh_interval_s(view: JobView) -> float:
+    """Return how often a call that waits for or follows the job has to read it, in seconds."""
+    return TOUCH_S if view.poll_grace_ms else REFRESH_INTERVAL_S
 
 
 def _refresh_if_possible(

@@ -153,6 +153,8 @@ class AnswerFormat:
 
     def text_parts(self, text: str, index: int = 0) -> list[dict[str, Any] | str]:
         """Return new text of a choice as the contents of chunks: one, or one for each part of it."""
+        if self.readers is not None and self.readers[index].is_content(text):
+            return [{"content": text}]
         if self.readers is not None:
             return [delta_fields(each, self._call_prefix(index)) for each in self.readers[index].feed(text)]
         return [{"content": text} if self.kind == "chat" else text]

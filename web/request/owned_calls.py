@@ -47,6 +47,33 @@ class CannotContinue(ApiError):
     """The job continues with other text than the client has received, so the stream must stop."""
 
 
+class _ChoiceText:
+    """The text of one choice that its client has received, and how much of it the current attempt has generated."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        #: The part of the sent text that the current attempt has not generated yet.
+        self._known = ""
+
+    def begin_again(self) -> None:
+        """Note that the next text is the beginning of the choice."""
+        self._known = "".join(self.sent)
+
+    def add(self, text: str) -> str | None:
+        """Add the next text. Return the part of it that the client lacks, or None if the client has other text."""
+        if not self._known:
+            unsent = text
+        elif text.startswith(self._known):
+            unsent, self._known = text[len(self._known) :], ""
+        elif self._known.startswith(text):
+            unsent, self._known = "", self._known[len(text) :]
+        else:
+            return None
+        if unsent:
+            self.sent.append(unsent)
+        return unsent
+
+
 class AnswerStream:
     """Divides the items of a job into the pieces of text that its client lacks, and lets a format write them.
 
@@ -55,8 +82,7 @@ class AnswerStream:
 
     def __init__(self, form: StreamFormat, job_id: str, is_forwarded: Callable[[], bool]) -> None:
         self._form, self._job_id, self._is_forwarded = form, job_id, is_forwarded
-        #: By choice: the text that the client has received.
-        self._sent = [""] * form.choices
+        self._texts = [_ChoiceText() for _ in range(form.choices)]
         #: Whether the job's end was among the items.
         self.ended = False
 
@@ -68,46 +94,43 @@ class AnswerStream:
         """
         form = self._form
         yield from form.begin()
-        # The text of the current attempt. If a worker and its tokens are lost, the next attempt generates the text
-        # again from its beginning.
-        running = [""] * form.choices
         for item in items:
             if isinstance(item, NothingNew):
                 yield ""
             elif isinstance(item, JobRequeued):
                 # At once, because the upstream may be away for long.
-                if any(self._sent) and self._is_forwarded():
+                if any(each.sent for each in self._texts) and self._is_forwarded():
                     message = f"the upstream server of job {self._job_id} failed in the middle of the answer"
                     raise CannotContinue("upstream_lost", message)
             elif isinstance(item, JobStarted):
-                running = running if item.resumed else [""] * form.choices
+                if not item.resumed:
+                    # The worker and its tokens were lost. This attempt generates the text again from its beginning.
+                    for each in self._texts:
+                        each.begin_again()
                 yield from form.started()
             elif isinstance(item, TextDelta):
-                index = item.candidate or 0
-                running[index] += item.text
-                yield from self._rest(running[index], index, item.tokens)
+                yield from self._add(item.text, item.candidate or 0, item.tokens)
             else:
                 self.ended = True
                 yield from self._end(item.view)
                 return
         raise EndNotSeen
 
-    def _rest(self, text: str, index: int, tokens: int) -> Iterator[str]:
-        """Send the part of a choice's text that the client lacks; `text` may be shorter than the part that it has."""
-        sent = self._sent[index]
-        if text.startswith(sent):
-            self._sent[index] = text
-            if unsent := text[len(sent) :]:
-                yield from self._form.add(NewText(unsent, index, tokens))
-        elif not sent.startswith(text):
+    def _add(self, text: str, index: int, tokens: int) -> Iterator[str]:
+        """Send the part of a choice's next text that the client lacks."""
+        unsent = self._texts[index].add(text)
+        if unsent is None:
             message = f"the worker of job {self._job_id} was lost, and the next attempt generated different text"
             raise CannotContinue("job_failed", message)
+        if unsent:
+            yield from self._form.add(NewText(unsent, index, tokens))
 
     def _end(self, view: JobView) -> Iterator[str]:
         if not self._form.shows_failures and (problem := job_end_error(view)):
             raise problem
         for index, choice in enumerate(choices_of(view)):
-            yield from self._rest(choice.view.text or "", index, view.usage.completion_tokens if view.usage else 0)
+            self._texts[index].begin_again()
+            yield from self._add(choice.view.text or "", index, view.usage.completion_tokens if view.usage else 0)
         yield from self._form.end(view)
 
 

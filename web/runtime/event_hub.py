@@ -4,12 +4,14 @@ A follower names a stream id and receives every later event exactly once, in ord
 that id, the follower reads the events in between from the store itself (`Follower.read_missed`).
 """
 
+import math
 import queue
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Self
 
 import redis
@@ -32,10 +34,16 @@ BLOCK_MS = 1_000
 _WAKEUP_STREAM_TTL_S = 60
 #: How long to wait before the next read after an error or while the store does not answer, in seconds.
 _AWAY_S = 0.25
+#: How often the hub ends the waits of followers that have waited long enough, in seconds. A timer for each wait would
+#: make a text a tenth more expensive. Shorter waits than the second value have a timer.
+_TICK_S, _TIMED_S = 0.05, 0.15
 
 
 def later(one: str, other: str) -> bool:
     """Return whether stream id `one` (`ms-number`, or `0`) is greater than `other`; both may have further numbers."""
+    if len(one) == len(other) and one.find("-") == one.rfind("-") == other.find("-") == other.rfind("-"):
+        # Numbers with as many digits are in the order of their texts.
+        return one > other
     return [*map(int, one.split("-"))] > [*map(int, other.split("-"))]
 
 
@@ -48,7 +56,10 @@ class Follower:
         self._last_id = after
         #: Whether the hub has already read past `after`. If so, only `read_missed` returns the events in between.
         self.behind = False
-        self._queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        #: An event, or None to end a wait.
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        #: When the wait for the next event ends, as monotonic time; infinity outside of a wait.
+        self._waits_until_s = math.inf
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +74,12 @@ class Follower:
     def put(self, event: Event) -> None:
         """Add an event to the follower's queue; only the hub calls this."""
         self._queue.put(event)
+
+    def end_wait(self, now_s: float) -> None:
+        """End the wait for an event if it is over; only the hub calls this."""
+        if now_s >= self._waits_until_s:
+            self._waits_until_s = math.inf
+            self._queue.put(None)
 
     def read_missed(self) -> Iterator[Event]:
         """Yield the events in the store that are later than the last one that this follower returned.
@@ -80,15 +97,27 @@ class Follower:
 
     def next(self, timeout_s: float) -> Event | None:
         """Return the next event, or None if none arrives within `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
         while True:
-            try:
-                event = self._queue.get(timeout=max(0.0, timeout_s))
-            except queue.Empty:
-                return None
-            if later(event[0], self._last_id):
+            event = self._get(until_s, timeout_s)
+            if event is not None and later(event[0], self._last_id):
                 self._last_id = event[0]
                 return event
-            timeout_s = 0.0
+            timeout_s = until_s - time.monotonic()
+            if event is None and timeout_s <= 0:
+                return None
+
+    def _get(self, until_s: float, timeout_s: float) -> Event | None:
+        """Return the next event, or None if none arrives until then. It may return None earlier."""
+        if timeout_s < _TIMED_S:
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=max(0.0, timeout_s))
+            return None
+        self._waits_until_s = until_s
+        try:
+            return self._queue.get()
+        finally:
+            self._waits_until_s = math.inf
 
 
 class EventHub:
@@ -108,6 +137,8 @@ class EventHub:
         #: Followers that have left, and that are still among those above. Any thread may append to it at any time.
         self._left: deque[Follower] = deque()
         self._thread: threading.Thread | None = None
+        #: Guarded by the lock: whether a thread runs that ends waits.
+        self._ends_waits = False
         self._has_followers = threading.Event()
         #: The hub's own stream. Every read includes this stream, so that adding an entry to it ends a blocking read.
         self._wakeup_stream = f"door-{secrets.token_hex(8)}"
@@ -139,6 +170,9 @@ class EventHub:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
                 self._thread.start()
+            if not self._ends_waits:
+                self._ends_waits = True
+                threading.Thread(target=self._end_waits, name="hub-waits", daemon=True).start()
             self._on_followed(len(self._followers))
         self._has_followers.set()
         if must_wake:
@@ -210,6 +244,21 @@ class EventHub:
                 # The loop must survive any error, because all followers depend on the next read.
                 log.exception("hub.failed")
                 threading.Event().wait(_AWAY_S)
+
+    def _end_waits(self) -> None:
+        """End the waits that are over, as long as there are followers."""
+        #: This event is never set. Waiting for it is a sleep.
+        pause = threading.Event()
+        while True:
+            pause.wait(_TICK_S)
+            now_s = time.monotonic()
+            with self._locked():
+                if not self._followers:
+                    self._ends_waits = False
+                    return
+                for followers in self._followers.values():
+                    for follower in followers:
+                        follower.end_wait(now_s)
 
     def _read_once(self) -> None:
         """Wait up to BLOCK_MS for new events of the followed jobs, and pass the events to the followers.

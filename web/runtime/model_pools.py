@@ -189,7 +189,7 @@ class ModelPools:
         self._routes = Routes(store.client)
         #: The default model according to the door's settings ("" if they name none), and the aliases of this model.
         self._default_model, *self._default_aliases = served_names(settings)
-        self._directory = SharedAnswer(self._read, clock, keeps_errors=False)
+        self._directory = SharedAnswer(self._read, clock, keeps_errors=False, computes_early=True)
         #: The models that were served by upstreams when they were last live. While an upstream is away, its model has
         #: no live worker, and the requests for it must be read as before.
         self._forwarding = {self._default_model} if settings.engine == "upstream" else set()

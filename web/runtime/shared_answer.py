@@ -20,6 +20,9 @@ from shared.errors import StoreUnavailable
 #: shared at all.
 MAX_AGE_S = 1.0
 
+#: From this part of its longest age on, an answer that is wanted is computed again while it is still given.
+_EARLY = 0.5
+
 T = TypeVar("T")
 
 
@@ -33,14 +36,21 @@ class SharedAnswer(Generic[T]):
     """
 
     def __init__(
-        self, compute: Callable[[], T], clock: Clock, *, keeps_errors: bool = True, ages_at_once: bool = False
+        self,
+        compute: Callable[[], T],
+        clock: Clock,
+        *,
+        keeps_errors: bool = True,
+        ages_at_once: bool = False,
+        computes_early: bool = False,
     ) -> None:
         """`compute` is the function. Without `keeps_errors`, an error is raised only for callers that waited for it.
 
-        With `ages_at_once`, ages are counted from the beginning of the computation.
+        With `ages_at_once`, ages are counted from the beginning of the computation. With `computes_early`, callers that
+        want the answer often wait for none but the first: another thread computes the next one in time.
         """
         self._compute, self._clock, self._keeps_errors = compute, clock, keeps_errors
-        self._ages_at_once = ages_at_once
+        self._ages_at_once, self._computes_early = ages_at_once, computes_early
         self._lock = threading.Lock()
         #: The newest computation, which may still run, and when it ended; both are guarded by the lock.
         self._newest: Future[T] | None = None
@@ -54,7 +64,9 @@ class SharedAnswer(Generic[T]):
         Raises what the function raises.
         """
         kept = self._kept
-        if kept is not None and self._clock.monotonic() - kept[1] <= max_age_s:
+        if kept is not None and (age_s := self._clock.monotonic() - kept[1]) <= max_age_s:
+            if self._computes_early and age_s > _EARLY * max_age_s:
+                self._compute_early(kept)
             return kept[0]
         with self._lock:
             answer, now_s = self._newest, self._clock.monotonic()
@@ -76,6 +88,14 @@ class SharedAnswer(Generic[T]):
         """Make the next call of `get` begin a computation, even if one is running, because its answer has changed."""
         with self._lock:
             self._newest = self._kept = None
+
+    def _compute_early(self, kept: tuple[T, float]) -> None:
+        """Compute the next answer on another thread, unless this is done already. Its errors are raised for nobody."""
+        with self._lock:
+            if self._kept is not kept or (self._newest is not None and not self._newest.done()):
+                return
+            answer = self._newest = Future()
+        threading.Thread(target=self._run, args=(answer,), name="shared-answer", daemon=True).start()
 
     def _run(self, answer: "Future[T]") -> None:
         began_s = self._clock.monotonic() if self._ages_at_once else 0.0
@@ -114,7 +134,8 @@ class SharedAnswers(Generic[T]):
         with self._lock:
             answer = self._by_name.pop(name, None)
             if answer is None:
-                answer = SharedAnswer(partial(self._compute, name), self._clock, keeps_errors=False, ages_at_once=True)
+                compute = partial(self._compute, name)
+                answer = SharedAnswer(compute, self._clock, keeps_errors=False, ages_at_once=True, computes_early=True)
             self._by_name[name] = answer
             if len(self._by_name) > self._most:
                 del self._by_name[next(iter(self._by_name))]

@@ -52,7 +52,7 @@ class Doorbell:
     engine: JobEngine
     pool: PoolSubscription
     has_free_slot: Callable[[], bool]
-    #: Called when a job may be waiting and this worker has a free slot.
+    #: Called when a job may be waiting and this worker has a free slot. It claims before it returns.
     on_work: Callable[[], None]
     #: Called when a job may be waiting for a slot that another tenant's job has.
     on_contest: Callable[[], None]

@@ -2,8 +2,12 @@
 
 Delivery comes first because the end of a job frees its slot and corrects its tenant's service, and the next claim must
 take both into account. While events cannot be written because the store is unavailable, no job is claimed.
+
+The thread that hears of a new job runs a pass itself, so that an idle worker claims the job without waking another
+thread. One pass runs at a time.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -36,8 +40,8 @@ class StartEngine(Protocol):
 class JobLoop:
     """The engine of one worker, and the delivery and the claimer that connect it to the store.
 
-    The engine's thread calls `emit` and `request_prefetch`. Everything else runs on the thread of the passes, unless
-    its docstring says otherwise.
+    The engine's thread calls `emit` and `request_prefetch`. Everything else runs inside a pass, unless its docstring
+    says otherwise.
     """
 
     name = "job_loop"
@@ -90,6 +94,10 @@ class JobLoop:
             preempts=preempts,
         )
         self._last_slots_freed = 0
+        #: Held during a pass.
+        self._passing = threading.Lock()
+        #: Clock time at which the duty's thread runs the next pass unless it is woken.
+        self._due_s = math.inf
 
     def emit(self, event: Event) -> None:
         """Accept an event from the engine. This method never blocks."""
@@ -110,6 +118,23 @@ class JobLoop:
         self.claimer.expect_work()
         self.wake.set()
 
+    def claim_now(self) -> None:
+        """Run a pass on this thread, because a job may be waiting in the pool. Raises StoreUnavailable.
+
+        If a pass runs already, the duty's thread runs another one after it.
+        """
+        self.claimer.expect_work()
+        if not self._passing.acquire(blocking=False):
+            self.wake.set()
+            return
+        due_s = -math.inf
+        try:
+            due_s = self._pass()
+        finally:
+            self._passing.release()
+            if due_s < self._due_s:
+                self.wake.set()
+
     def contest(self) -> None:
         """Start a pass that claims even without a free slot, as somebody may wait. May be called from any thread."""
         self.claimer.expect_contest()
@@ -120,6 +145,12 @@ class JobLoop:
 
         Return the delay until the next pass in seconds, or None to wait for a wake.
         """
+        with self._passing:
+            self._due_s = due_s = self._pass()
+        return None if due_s == math.inf else max(0.0, due_s - self._clock.monotonic())
+
+    def _pass(self) -> float:
+        """Return the clock time of the next pass, or infinity to wait for a wake."""
         self.claimer.starts.submit_prepared()
         try:
             return self._deliver_and_claim()
@@ -128,14 +159,12 @@ class JobLoop:
             self.claimer.keep_slots_busy()
             raise
 
-    def _deliver_and_claim(self) -> float | None:
+    def _deliver_and_claim(self) -> float:
         next_text_s = self.delivery.one_pass()
         slot_freed = self.delivery.slots_freed != self._last_slots_freed
         self._last_slots_freed = self.delivery.slots_freed
         delay_s = self.claimer.one_pass(slot_freed=slot_freed)
         if self.claimer.has_free_slot:
             self.pool.resume()
-        if next_text_s is None:
-            return delay_s
-        until_text_s = max(0.0, next_text_s - self._clock.monotonic())
-        return until_text_s if delay_s is None else min(delay_s, until_text_s)
+        next_claim_s = math.inf if delay_s is None else self._clock.monotonic() + delay_s
+        return next_claim_s if next_text_s is None else min(next_claim_s, next_text_s)

@@ -162,22 +162,25 @@ class TextPacing:
         if self.is_repeat:
             return list(self._unconfirmed)
         self.has_unfollowed = False
-        followed, unfollowed = 0, []
+        followed, begun, due, unfollowed = 0, [], [], []
         for claim, pending in self._pending.items():
-            followed += pending.is_followed or self.sends_all
+            is_followed = pending.is_followed or self.sends_all
+            followed += is_followed
             if pending.is_empty:
                 continue
-            if pending.is_followed or self.sends_all or (claim in leaving and pending.ids is not None):
+            if pending.parts and not pending.first_sent and (is_followed or pending.begins_at_once):
+                begun.append((claim, pending))
+            elif is_followed or (claim in leaving and pending.ids is not None):
                 is_text_due = pending.parts and (now_s >= pending.earliest_s or claim in ending or claim in leaving)
                 if is_text_due or (pending.ids is not None and len(pending.tokens) >= self.most_unsent):
-                    self._unconfirmed.append(pending.take(claim))
-            elif pending.begins_at_once and pending.parts and not pending.first_sent:
-                self._unconfirmed.append(pending.take(claim))
+                    due.append((claim, pending))
             elif claim not in ending:
                 unfollowed.append((claim, pending))
+        # First texts do not wait for a call with the next texts of all other jobs.
+        self._unconfirmed += [pending.take(claim) for claim, pending in begun or due]
         self._ticks_s = self.interval_s * (2 if followed > _MANY else 1)
         self._has_followed = followed > 0
-        if unfollowed and now_s >= self._unfollowed_due_s(pending.since_s for _, pending in unfollowed):
+        if unfollowed and not begun and now_s >= self._unfollowed_due_s(pending.since_s for _, pending in unfollowed):
             self._next_unfollowed_s, self.has_unfollowed = now_s + UNFOLLOWED_S, True
             for claim, pending in unfollowed:
                 is_kept = pending.ids is not None

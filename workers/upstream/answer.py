@@ -118,12 +118,13 @@ class Answer:
 
         Counts of several choices may come in ways that `_of_all` takes for others; they are at least the chunks.
         """
-        counted, chunks = self.counts.completion or 0, self.chunks
+        counted = self.counts.completion or 0
+        if len(self._choices) == 1:
+            chunks = self._choices[0].chunks
+            return counted if chunks == self._counted_chunks else max(counted, chunks)
         if self._counts_each:
             counted += sum(each.chunks for at, each in enumerate(self._choices) if at not in self._counted)
-        if len(self._choices) > 1:
-            return max(counted, chunks)
-        return counted if chunks == self._counted_chunks else max(counted, chunks)
+        return max(counted, self.chunks)
 
     @property
     def has_begun(self) -> bool:
@@ -159,7 +160,7 @@ class Answer:
         Return and raise the same as `add_chunk`.
         """
         choice = self._choices[index]
-        has_ended, is_full = bool(choice.finish_reason), self._tokens_of(choice) > self._max_tokens
+        has_ended, is_full = choice.finish_reason != "", self._tokens_of(choice) > self._max_tokens
         new = choice.add_text(field, text, is_full=is_full)
         if len(self._choices) > 1:
             new = self._marked(index, new, is_end=bool(choice.finish_reason) and not has_ended)
@@ -169,7 +170,9 @@ class Answer:
     def _note_added(self, new: str | None) -> str | None:
         """Note that a chunk was added whose new text is given, and return it."""
         number, tokens = len(self._choices), self.completion_tokens
-        if self.finish_reason:
+        if number == 1 and not self._choices[0].finish_reason:
+            self.is_too_long |= tokens > self._max_tokens + 1
+        elif self.finish_reason:
             self.is_too_long |= any(each.runs_on for each in self._choices)
         else:
             self.is_too_long |= tokens > number * (self._max_tokens + 1)
@@ -297,7 +300,8 @@ class Answer:
         self._check_size()
 
     def _check_size(self) -> None:
-        if self._size + sum(each.size for each in self._choices) > MAX_ANSWER_BYTES:
+        sizes = self._choices[0].size if len(self._choices) == 1 else sum(each.size for each in self._choices)
+        if self._size + sizes > MAX_ANSWER_BYTES:
             raise AnswerInvalid(f"the upstream's answer is longer than {MAX_ANSWER_BYTES} bytes")
 
 

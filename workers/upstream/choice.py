@@ -8,7 +8,7 @@ from typing import Any
 from shared.answer_parts import without_marks
 from shared.jobs.outcomes import FinishReason
 from workers.upstream.call_places import CallPlaces
-from workers.upstream.parts_writer import OrderInvalid, PartsWriter, WholeCharacters
+from workers.upstream.parts_writer import OrderInvalid, PartsWriter, WholeCharacters, is_plain
 from workers.upstream.pieces import AnswerInvalid, CallPiece, Pieces, read_finish_reason, read_pieces, says_more
 
 #: The fields of a choice and of its message that the client gets from Penstock, or that are read here.
@@ -87,6 +87,12 @@ class AnswerChoice:
             self.end(FinishReason.LENGTH)
             return None
         is_content = field == "content"
+        kept = is_content and not self._characters.held if self.writer is None else self.writer.continues(field)
+        if kept and is_plain(text):
+            self.size += len(text) * (4 if is_content else 8)
+            self.chunks += 1
+            self.parts.append(text)
+            return text
         pieces = Pieces(content=text) if is_content else Pieces(reasoning=text, reasoning_field=field)
         new = self._keep(pieces, ()) if self.writer is None else self._write(self.writer, pieces, ())
         self._take(pieces, new)

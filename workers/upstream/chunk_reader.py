@@ -129,23 +129,34 @@ class ChunkReader:
     def __init__(self, answer: Reply, key: str) -> None:
         self._answer, self._key = answer, key
         self._frame: ChunkFrame | None = None
+        #: The frame of a whole event with such a chunk, as most servers write it.
+        self._event: ChunkFrame | None = None
         self._misses = 0
 
     def add(self, data: bytes) -> str | None:
         """Add a chunk. Return its new text as `Answer.add_chunk` does. Raises AnswerInvalid and UpstreamFault."""
-        frame = self._frame
-        if frame is not None:
-            text = frame.text_in(data)
-            if text:
-                self._misses = 0
-                return self._answer.add_text(frame.choice, frame.field, text)
+        if self._frame is not None and (text := self._frame.text_in(data)):
+            return self.add_text(text)
         chunk = parsed(data)
         self.raise_error(chunk)
         new = self._answer.add_chunk(chunk)
         if new is not None and self._misses < _MOST_MISSES and (found := find_frame(data, chunk)):
             self._frame = found
+            self._event = found._replace(head=b"data: " + found.head, tail=found.tail + b"\n\n")
             self._misses += 1
         return new
+
+    def text_of_event(self, received: bytes) -> str:
+        """Return the text of a chunk in the frame if these bytes are one event with it, otherwise ""."""
+        return "" if self._event is None else self._event.text_in(received)
+
+    def add_text(self, text: str) -> str | None:
+        """Add a chunk in the frame that has this text. Return the same as `add`."""
+        frame = self._frame
+        if frame is None:
+            raise RuntimeError("the stream has no frame yet")
+        self._misses = 0
+        return self._answer.add_text(frame.choice, frame.field, text)
 
     def raise_error(self, value: Any) -> None:
         """Raise an UpstreamFault if a chunk or a response is an error."""

@@ -1,6 +1,7 @@
 """Sends requests to the upstream over HTTP and reads their answers, with aiohttp."""
 
 import asyncio
+import select
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +13,7 @@ from shared.log import get_logger
 from shared.proxies import proxy_for
 from workers.upstream.chunk_reader import ChunkReader, Reply, parsed
 from workers.upstream.dialect import refused_field
-from workers.upstream.direct_chunks import DirectHandler
+from workers.upstream.direct_chunks import DirectHandler, StreamReads
 from workers.upstream.faults import (
     Broken,
     Lost,
@@ -49,8 +50,11 @@ class _Connector(aiohttp.TCPConnector):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        #: None on a platform without epoll.
+        self.reads = StreamReads(self._loop) if hasattr(select, "epoll") else None
         # aiohttp has no other way to name the class of its protocol.
-        self._factory = partial(DirectHandler, loop=self._loop)  # type: ignore[assignment]  # a partial is invariant
+        new = partial(DirectHandler, loop=self._loop, reads=self.reads)
+        self._factory = new  # type: ignore[assignment]  # a partial is invariant
 
 
 class _StreamDone(Exception):
@@ -64,6 +68,7 @@ class UpstreamClient:
         """Create a client. Raises ConfigError if the environment names a proxy for the URL that cannot be used."""
         self._url, self._api_key, self._proxy = url.rstrip("/"), api_key, proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
+        self._reads: StreamReads | None = None
         #: The added fields that the server has refused in requests that it then took without them.
         self._refused: frozenset[str] = frozenset()
 
@@ -71,10 +76,12 @@ class UpstreamClient:
         headers = {"User-Agent": "penstock", "Accept-Encoding": "identity"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
+        connector = _Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+        self._reads = connector.reads
         self._session = aiohttp.ClientSession(
             headers=headers,
             # The engine bounds the number of requests and their times.
-            connector=_Connector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
+            connector=connector,
             timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             proxy=self._proxy,
@@ -83,6 +90,8 @@ class UpstreamClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self._opened.close()
+        if self._reads is not None:
+            self._reads.close()
 
     @property
     def _opened(self) -> aiohttp.ClientSession:
@@ -229,7 +238,11 @@ class _EventStream:
         """Add the events that end in these bytes. Raises _StreamDone if nothing more belongs to the answer."""
         if self._is_done:
             raise _StreamDone
-        self._add(self._decoder.feed(received))
+        text = self._reader.text_of_event(received) if self._decoder.is_empty else ""
+        if text:
+            self._note(self._reader.add_text(text))
+        else:
+            self._add(self._decoder.feed(received))
         if self._answer.finish_reason and self._rest.when() is None:
             self._rest.reschedule(asyncio.get_running_loop().time() + _REST_S)
 
@@ -259,10 +272,13 @@ class _EventStream:
             if event.strip() == _END_OF_STREAM:
                 self._answer.end("stop")
                 raise _StreamDone
-            self._on_received(self._reader.add(event))
-            if self._answer.is_too_long:
-                self._answer.end("length")
-                raise _StreamDone
+            self._note(self._reader.add(event))
+
+    def _note(self, new: str | None) -> None:
+        self._on_received(new)
+        if self._answer.is_too_long:
+            self._answer.end("length")
+            raise _StreamDone
 
 
 @contextmanager

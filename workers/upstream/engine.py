@@ -274,8 +274,9 @@ class UpstreamEngine:
 
     def _count(self, run: Run, completion_tokens: int) -> None:
         """Count the job's tokens so far. A count that an earlier estimate exceeds changes nothing."""
-        self.stats.completion_tokens += max(0, completion_tokens - run.counted)
-        run.counted = max(run.counted, completion_tokens)
+        if completion_tokens > run.counted:
+            self.stats.completion_tokens += completion_tokens - run.counted
+            run.counted = completion_tokens
 
     # How a job ends.
 

@@ -1,6 +1,7 @@
 """Writes an upstream's message in the form of shared/answer_parts.py while it arrives; pure."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,6 +9,15 @@ from shared.answer_parts import ARGUMENTS, CALL, END, REASONING, SOURCE, without
 
 #: Ids of calls that are longer than this are not kept. All that are in use are shorter.
 _MAX_ID = 200
+
+
+#: The characters that an answer's text does not have as they arrive: halves of characters, and our own marks.
+_CHANGED = re.compile(f"[\ud800-\udfff{ARGUMENTS}{CALL}{END}{REASONING}{SOURCE}]")
+
+
+def is_plain(text: str) -> bool:
+    """Return whether a piece of a text becomes a part of an answer as it is, unless half of a character precedes it."""
+    return text.isascii() or _CHANGED.search(text) is None
 
 
 class OrderInvalid(Exception):
@@ -69,6 +79,10 @@ class PartsWriter:
         self._held: list[_HeldPart] = []
         self._held_calls: dict[int, _HeldPart] = {}
         self._characters = WholeCharacters()
+
+    def continues(self, field: str) -> bool:
+        """Return whether the text of this field belongs to the part that is open, which no half of a character ends."""
+        return self._open == ("content" if field == "content" else "reasoning") and not self._characters.held
 
     def content(self, piece: str) -> str:
         return self._plain("content", piece, None)

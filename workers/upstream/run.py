@@ -32,6 +32,12 @@ class Run:
     requested_end: str = ""
     #: The number of this job's completion tokens that the engine's counters include.
     counted: int = 0
+    #: The claim and the tenant. Each part of the answer looks for them.
+    key: ClaimRef = field(init=False)
+    tenant: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key, self.tenant = self.job.spec.key, self.job.spec.tenant
 
     def stop_watching(self) -> None:
         if self.watch is not None:
@@ -39,12 +45,8 @@ class Run:
             self.watch = None
 
     @property
-    def key(self) -> ClaimRef:
-        return self.job.spec.key
-
-    @property
     def job_id(self) -> str:
-        return self.job.spec.key.id
+        return self.key.id
 
     @property
     def places(self) -> int:
@@ -55,10 +57,6 @@ class Run:
     def streams(self) -> bool:
         """Whether the answer has a first token before its end. Embeddings arrive at once."""
         return self.request.kind != "embeddings"
-
-    @property
-    def tenant(self) -> str:
-        return self.job.spec.tenant
 
     @property
     def stage(self) -> str:

@@ -21,9 +21,14 @@ class EventDecoder:
         self._data: list[bytes] = []
         self._held = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether an event begins with the next byte."""
+        return not (self._rest or self._data)
+
     def feed(self, received: bytes) -> list[bytes]:
         """Return the data of each event that ends in the received bytes. Raises EventTooLong."""
-        if received.startswith(b"data: ") and received.endswith(b"\n\n") and not (self._rest or self._data):
+        if received.startswith(b"data: ") and received.endswith(b"\n\n") and self.is_empty:
             # Most servers send an event for each token, and it arrives alone.
             line = received[6:-2]
             if b"\n" not in line:

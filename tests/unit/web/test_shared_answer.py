@@ -77,6 +77,32 @@ def test_the_answer_after_an_error_is_a_good_one_as_soon_as_a_second_has_passed(
     assert shared.get() == 2
 
 
+def test_an_answer_that_is_wanted_often_is_computed_again_before_it_is_too_old() -> None:
+    compute, clock = Counted(), ManualClock()
+    shared = SharedAnswer(compute, clock, computes_early=True)
+    assert shared.get() == 1
+    clock.advance(0.6 * MAX_AGE_S)
+    compute.gate.clear()
+    # The next answer is being computed, and nobody waits for it.
+    assert [shared.get() for _ in range(3)] == [1, 1, 1]
+    compute.gate.set()
+    wait_for(lambda: shared.get(0.1 * MAX_AGE_S) == 2, "the next answer")
+    assert compute.calls == 2
+
+
+def test_an_error_of_an_answer_that_nobody_waits_for_is_raised_for_nobody() -> None:
+    compute, clock = Counted(), ManualClock()
+    shared = SharedAnswer(compute, clock, keeps_errors=False, computes_early=True)
+    shared.get()
+    clock.advance(0.6 * MAX_AGE_S)
+    compute.error = StoreUnavailable("away")
+    assert shared.get() == 1
+    wait_for(lambda: compute.calls == 2 and shared._kept is None, "the next computation to fail")
+    compute.error = None
+    clock.advance(MAX_AGE_S)
+    assert shared.get() == 3
+
+
 @pytest.mark.parametrize("error", [None, StoreUnavailable("away")])
 def test_a_hundred_requests_at_once_cost_one_computation_however_long_it_takes(error: StoreUnavailable | None) -> None:
     compute, clock = Counted(error), CountingClock()

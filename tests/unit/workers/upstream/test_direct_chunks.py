@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+import os
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from hypothesis import strategies as some
 
 from tests.support.raw_upstream import OK, RawUpstream
 from tests.support.upstream_scene import UpstreamScene
-from workers.upstream.direct_chunks import DirectHandler
+from workers.upstream.direct_chunks import DirectHandler, StreamReads
 
 HEAD = OK + b"Content-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 #: Heads of bodies that are not taken, because they may have another form.
@@ -118,6 +121,72 @@ def test_a_connection_that_is_lost_in_the_middle_of_a_chunk_is_an_error() -> Non
         assert isinstance(content.exception(), ClientPayloadError)
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", b""], ids=["end", "closed"])
+def test_a_stream_that_has_begun_is_read_apart_until_its_end(end: bytes) -> None:
+    async def scene() -> None:
+        loop, accepted = asyncio.get_running_loop(), asyncio.Queue[asyncio.StreamWriter]()
+        server = await asyncio.start_server(lambda _reader, writer: accepted.put_nowait(writer), "127.0.0.1", 0)
+        reads = StreamReads(loop)
+        new = partial(DirectHandler, loop, reads)
+        transport, handler = await loop.create_connection(new, *server.sockets[0].getsockname())
+        handler.set_response_params(read_until_eof=True)
+        writer = await accepted.get()
+        writer.write(HEAD)
+        _, content = await handler.read()
+        taken = asyncio.Queue[bytes]()
+        handler.read_with(taken.put_nowait)
+        for number in range(6):
+            writer.write(b"1\r\n%d\r\n" % number)
+            assert await taken.get() == b"%d" % number
+        assert not transport.is_reading()
+        writer.write(end)
+        if not end:
+            writer.close()
+        with suppress(ClientPayloadError):
+            await content.read()
+        assert (content.exception() is None, transport.is_reading()) == (bool(end), bool(end))
+        transport.close()
+        reads.close()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
+
+
+class Ready(DirectHandler):
+    """A stream whose data nobody needs; `read` has the numbers of the connections that were read."""
+
+    def __init__(self, read: list[int]) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.read_numbers = read
+
+    def read_now(self, fd: int) -> None:
+        os.read(fd, 99)
+        self.read_numbers.append(fd)
+
+
+def test_of_many_streams_that_are_ready_a_few_are_read_before_the_event_loop_goes_round() -> None:
+    async def scene() -> None:
+        reads, read, pipes = StreamReads(asyncio.get_running_loop()), list[int](), [os.pipe() for _ in range(20)]
+        for out, into in pipes:
+            os.write(into, b"ready")
+            reads.add(out, Ready(read))
+        in_rounds = []
+        while len(read) < len(pipes):
+            before = len(read)
+            await asyncio.sleep(0)
+            in_rounds.append(len(read) - before)
+        assert (max(in_rounds) <= 10, sorted(read)) == (True, sorted(out for out, _ in pipes))
+        reads.close()
+        for number in (number for pipe in pipes for number in pipe):
+            os.close(number)
+
+    asyncio.run(asyncio.wait_for(scene(), 20))
 
 
 @pytest.mark.parametrize(
