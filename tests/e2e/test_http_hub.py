@@ -129,17 +129,39 @@ def test_a_store_key_that_is_not_a_stream_affects_no_other_follower(hub: EventHu
     sound, append_text = a_running_job(store)
     store.client.delete(keys.events(broken))
     store.client.set(keys.events(broken), "not a stream", ex=60)
-    with hub.follow(broken), hub.follow(sound) as follower:
-        assert next_event(follower)[1]["type"] == "started"
-        append_text("a", 1)
-        assert next_event(follower)[1]["text"] == "a"
+    with hub.follow(broken) as other:
+        with hub.follow(sound) as follower:
+            assert next_event(follower)[1]["type"] == "started"
+            append_text("a", 1)
+            assert next_event(follower)[1]["text"] == "a"
+        # A wait for an event that cannot come ends all the same.
+        assert other.next(0.3) is None
     store.client.delete(keys.events(broken))
+
+
+def test_a_first_text_is_handed_out_before_the_texts_of_other_jobs(hub: EventHub, store: Store) -> None:
+    order: list[str] = []
+
+    class Recorder(Follower):
+        def put(self, event: Event) -> None:
+            order.append(self.job_id)
+            super().put(event)
+
+    event = ("1-0", {"type": "token", "text": "a", "tokens": "1"})
+    others = [Recorder(hub, f"j{number}", "0") for number in range(20)]
+    EventHub._hand_out([(each, [event]) for each in others])
+    new = Recorder(hub, "new", "0")
+    order.clear()
+    EventHub._hand_out([(each, [event]) for each in (*others, new)])
+    assert order == ["new", *(each.job_id for each in others)]
 
 
 def test_stream_ids_are_ordered_as_numbers() -> None:
     assert later("10-0", "9-0")
     assert later("10-10", "10-9")
     assert later("1-0", "0")
+    assert later("1700000000001-0", "1700000000000-9")
+    assert later("10-9-1", "10-9")
     assert not later("10-9", "10-9")
 
 

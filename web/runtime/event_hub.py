@@ -37,6 +37,9 @@ _AWAY_S = 0.25
 #: How often the hub ends the waits of followers that have waited long enough, in seconds. A timer for each wait would
 #: make a text a tenth more expensive. Shorter waits than the second value have a timer.
 _TICK_S, _TIMED_S = 0.05, 0.15
+#: After this many followers that get events, new requests and first texts have their turn. gevent looks for what has
+#: arrived meanwhile only while nobody can run, or in a pause that takes time.
+_TOGETHER, _PAUSE_S = 8, 1e-6
 
 
 def later(one: str, other: str) -> bool:
@@ -60,6 +63,8 @@ class Follower:
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         #: When the wait for the next event ends, as monotonic time; infinity outside of a wait.
         self._waits_until_s = math.inf
+        #: Whether a text was among the events. Only the hub uses it.
+        self.has_text = False
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +78,7 @@ class Follower:
 
     def put(self, event: Event) -> None:
         """Add an event to the follower's queue; only the hub calls this."""
+        self.has_text = self.has_text or event[1].get("type") == "token"
         self._queue.put(event)
 
     def end_wait(self, now_s: float) -> None:
@@ -282,6 +288,7 @@ class EventHub:
                 self._blocked = False
         for event_id, _ in received.pop(self._wakeup_stream, []):
             self._wakeup_read_to = event_id
+        found: list[tuple[Follower, list[Event]]] = []
         with self._locked():
             for job_id, events in received.items():
                 # If `_read_to` of the job changed during this read, followers have left or joined meanwhile. These
@@ -290,9 +297,18 @@ class EventHub:
                     continue
                 self._read_to[job_id] = events[-1][0]
                 self._unverified.discard(job_id)
-                for follower in self._followers.get(job_id, ()):
-                    for event in events:
-                        follower.put(event)
+                found += ((follower, events) for follower in self._followers.get(job_id, ()))
+        self._hand_out(found)
+
+    @staticmethod
+    def _hand_out(found: list[tuple[Follower, list[Event]]]) -> None:
+        """Pass events to the followers: first to those that have had no text, then to a few others at a time."""
+        found.sort(key=lambda each: each[0].has_text)
+        for number, (follower, events) in enumerate(found):
+            if number % _TOGETHER == 0 and follower.has_text:
+                time.sleep(_PAUSE_S)
+            for event in events:
+                follower.put(event)
 
     def _stop_reading_wrong_types(self, after: dict[str, str]) -> None:
         """Stop reading the keys that another program has replaced with something other than a stream.

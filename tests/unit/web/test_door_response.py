@@ -25,6 +25,10 @@ class Wire:
     def __init__(self) -> None:
         self.sent: list[bytes] = []
 
+    def send(self, data: bytes) -> int:
+        self.sent.append(data)
+        return len(data)
+
     def sendall(self, data: bytes) -> None:
         self.sent.append(data)
 
