@@ -43,6 +43,8 @@ log = get_logger()
 
 #: While a starting worker waits for the store: how long it pauses between tries, and how often it logs that it waits.
 _RETRY_S, _LOG_INTERVAL_S = 0.2, 10.0
+#: The scripts that move jobs. Others are loaded when they are first called, by duties that can wait.
+_SCRIPTS = ("renew", "claim", "append", "settle", "release")
 #: The signals that request a stop.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 #: Terminal sequence that shows the cursor again after the progress bar has hidden it.
@@ -116,7 +118,7 @@ def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
     if settings.worker_listen:
         Exporter(*settings.worker_host_port, status.state, status.metrics).start()
     traces = make_traces("penstock-worker", on=settings.traces == "on")
-    scripts.load_all()
+    scripts.preload(*_SCRIPTS)
     store = _open_store(settings, worker)
     names, path = served_names(settings), model_file(settings)
     with loading_bar(names[0], alone=place.workers == 1) as report_progress:

@@ -277,6 +277,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Stop all duties (the leases last), then the engine. The duties share one timeout, in case the store hangs."""
+        # The doorbell's thread may hear of a job before it ends, and must not claim it then.
+        self._claimer.closed = True
         others = [duty for duty in reversed(self._duties) if duty is not self._leases]
         for duty in others:
             duty.request_stop()

@@ -212,7 +212,7 @@ local job_key = k_rq_job .. id
 redis.call('HSET', job_key, unpack(ARGV, kept))
 redis.call('HSET', job_key, 'enqueued_at', rq.iso(now_ms), 'penstock_state', 'queued', 'penstock_tenant', tenant,
   'penstock_slug', slug, 'penstock_model', model, 'penstock_prompt_tokens', prompt_tokens,
-  'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', seen.cost_mwt, 'penstock_charged_mwt', 0,
+  'penstock_max_tokens', max_tokens, 'penstock_cost_mwt', whole(seen.cost_mwt), 'penstock_charged_mwt', 0,
   'penstock_deadline_ms', deadline_ms, 'penstock_patience_ms', deadline_in_ms, 'penstock_patience_from', patience_from,
   'penstock_latest_us', whole(latest_us), 'penstock_start_within_ms', start_within_ms)
 -- Lua limits the number of arguments of a call together with the number of the script's locals.

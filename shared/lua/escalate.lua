@@ -90,7 +90,7 @@ redis.call('HSET', k_rq_job .. id, 'penstock_state', 'queued', 'penstock_claim',
   'penstock_charged_mwt', 0, 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms, 'penstock_eta_ms', '',
   'penstock_start_within_ms', 0, 'penstock_slug', pool.slug, 'penstock_model', pool.model,
   'penstock_prompt_tokens', pool.prompt_tokens, 'penstock_max_tokens', pool.max_tokens,
-  'penstock_cost_mwt', terms.cost_mwt, 'penstock_routed', 'escalated',
+  'penstock_cost_mwt', whole(terms.cost_mwt), 'penstock_routed', 'escalated',
   'status', 'queued', 'origin', queue, 'worker_name', '', 'started_at', '')
 -- A tenant that has become private since the admission is so for the rest of the job, too.
 if is_private then

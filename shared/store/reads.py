@@ -94,7 +94,8 @@ class StoreReads:
 
         No poll is recorded: a job that has ended needs none.
         """
-        with store_faults(self.client), self.client.pipeline(transaction=False) as pipe:
+        # In a transaction, so that the result does not expire after the record was read.
+        with store_faults(self.client), self.client.pipeline(transaction=True) as pipe:
             pipe.hgetall(keys.rq_job(job_id))
             pipe.get(keys.result(job_id))
             pipe.time()

@@ -1,5 +1,6 @@
 """How a door tells workers which jobs are followed, and streams of jobs that nobody followed from the beginning."""
 
+import time
 from typing import Any
 
 import pytest
@@ -125,3 +126,22 @@ def test_a_stream_waits_for_the_store_before_it_shows_the_rest_of_a_text(client,
     monkeypatch.setattr(Store, "read_events", read_or_fail)
     assert tokens(client, job["id"], text) == ["words"]
     assert next(away, None) is None
+
+
+def test_an_answer_whose_first_read_after_its_end_fails_is_read_again_at_once(client, store, monkeypatch):
+    ended, failed = Store.ended, []
+
+    def fail_once(self: Store, job_id: str, *, tenant: str) -> Any:
+        if not failed:
+            failed.append(job_id)
+            raise StoreUnavailable("one read timed out")
+        return ended(self, job_id, tenant=tenant)
+
+    monkeypatch.setattr(Store, "ended", fail_once)
+    monkeypatch.setattr("web.jobs.tenant_jobs.REFRESH_INTERVAL_S", 600)
+    began = time.monotonic()
+    with worker(store, lambda held: settle(store, held)):
+        response = client.post("/v1/chat/completions", json={"model": "m"} | CHAT)
+    assert (response.status_code, len(failed)) == (200, 1)
+    # Long before the deadline.
+    assert time.monotonic() - began < 60

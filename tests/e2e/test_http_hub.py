@@ -176,3 +176,23 @@ def test_a_stream_that_the_garbage_collector_drops_while_another_one_begins_is_l
     threading.Thread(target=lambda: (hub.follow(one).close(), ended.set()), daemon=True).start()
     assert ended.wait(20), "the hub waits for itself"
     wait_for(lambda: hub.followed == 0, "nobody to follow the job")
+
+
+def test_waits_end_in_time_after_an_error_of_the_thread_that_ends_them(
+    hub: EventHub, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, failed = Follower.end_wait, threading.Event()
+
+    def fail_once(follower: Follower, now_s: float) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise MemoryError
+        ends(follower, now_s)
+
+    monkeypatch.setattr(Follower, "end_wait", fail_once)
+    with hub.follow(a_running_job(store)[0]) as follower:
+        next_event(follower)
+        assert failed.wait(20)
+        ended = threading.Event()
+        threading.Thread(target=lambda: (follower.next(0.3), ended.set()), daemon=True).start()
+        assert ended.wait(20)

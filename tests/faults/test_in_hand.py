@@ -121,6 +121,22 @@ def test_only_duties_on_which_the_workers_own_jobs_depend_can_end_the_process(fl
     assert names == {"leases", "job_loop", "doorbell", "watchdog"}
 
 
+def test_a_worker_that_stops_after_a_fault_claims_nothing_while_its_duties_end(flaky, monkeypatch):
+    worker = make_worker(flaky)
+    supervisor = a_supervisor(worker)
+    for duty in supervisor._duties:
+        monkeypatch.setattr(duty, "stop", lambda _timeout_s: True)  # their threads were not started
+    monkeypatch.setattr(supervisor, "_engine_thread", threading.Thread(target=int))
+    supervisor._engine_thread.start()
+    # The store may be away for the last calls.
+    monkeypatch.setattr(supervisor, "_call_store", lambda _call: None)
+    supervisor._stop()
+    job_id = admit_job(flaky)
+    worker.job_loop.claim_now()
+    assert state_and_attempts(flaky, job_id) == (JobState.QUEUED, 0)
+    flaky.cancel(job_id)
+
+
 def test_an_operators_drain_releases_a_prefetched_job(flaky):
     worker, queued_ids = make_full_worker(flaky, 1)
     run_until_prefetched(worker)

@@ -42,6 +42,20 @@ def test_the_thread_that_hears_of_a_job_claims_it_unless_a_pass_runs(flaky):
     worker.run_until(worker.all_ended)
 
 
+def test_a_fault_of_a_pass_on_the_thread_that_hears_of_a_job_is_left_to_the_duty_of_the_passes(flaky, monkeypatch):
+    worker = make_worker(flaky)
+    job_id = admit_job(flaky, max_tokens=2)
+    with monkeypatch.context() as broken:
+        broken.setattr(worker.delivery, "one_pass", lambda: 1 / 0)
+        worker.job_loop.wake.clear()
+        worker.job_loop.claim_now()
+        assert worker.job_loop.wake.is_set()
+        with pytest.raises(ZeroDivisionError):
+            worker.job_loop.one_pass()
+    worker.run_until(worker.all_ended)
+    assert state_and_attempts(flaky, job_id) == (JobState.SUCCEEDED, 1)
+
+
 def test_a_slot_takes_no_new_job_before_its_previous_job_is_settled(flaky):
     worker = make_worker(flaky)
     first, second = admit_job(flaky, max_tokens=2), admit_job(flaky, max_tokens=2)

@@ -10,6 +10,19 @@ from tests.support.builders import a_job, admitted, heartbeat, view_of
 from tests.support.store_clock import EXACT_MS, HOUR_MS, MINUTE_MS
 
 
+@pytest.mark.parametrize(
+    "value", [0, 7, -7, 4_000_000, 99_999_999, 10**8, -(10**8), 3 * 10**9, 2**53, 0.5, 10**8 + 0.4]
+)
+def test_no_number_is_written_with_an_exponent_by_any_version_of_the_store(store, value):
+    """Redis 7.2 does so with integers that have eight zeros at their end, unless they are texts."""
+    _, body = scripts.read("lib/base/clock.lua")
+    functions = body[body.index("local function digits") :]
+    code = f"{functions}\nlocal argument = whole({value!r})\nreturn {{ type(argument), redis.call('ECHO', argument) }}"
+    kind, text = (part.decode() for part in store.client.eval(code, 0))
+    assert kind == ("string" if value % 1 or (value and value % 10**8 == 0) else "number")
+    assert text == f"{value:.0f}"
+
+
 @pytest.mark.parametrize("first_ms", [MINUTE_MS, HOUR_MS, -MINUTE_MS, -HOUR_MS])
 def test_jumps_there_and_back_twice_in_a_row_leave_no_offset(store, clock, first_ms):
     for _ in range(2):

@@ -181,7 +181,7 @@ def _load(kind: str) -> None:
         if name == "web.server.gevent_patches":
             module.apply()
     if kind != "penstock":
-        importlib.import_module("shared.store.scripts").load_all()
+        importlib.import_module("shared.store.scripts").preload()
     # A module that runs as __main__ must not be there by its own name too.
     sys.modules.pop("workers.__main__", None)
     # A garbage collection in a forked process would otherwise write to all pages, which would then be copied.

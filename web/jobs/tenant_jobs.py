@@ -87,11 +87,14 @@ def wait_until_ended(
         if follower.behind:
             # Somebody else follows the job, and its end may have been read before. All others get every event.
             view = _refresh_if_possible(context, view, refresh_job)
+        sees_end = False
         while not has_ended(view) and not stop():
             left_s = until_s - context.clock.monotonic()
             if left_s <= 0:
                 break
-            sees_end = _has_seen_end(context, follower, min(left_s, refresh_interval_s(view)), stop)
+            # After the event, the loop comes here again only if the store did not answer.
+            interval_s = CHECK_INTERVAL_S if sees_end else refresh_interval_s(view)
+            sees_end = _has_seen_end(context, follower, min(left_s, interval_s), stop) or sees_end
             view = _refresh_if_possible(context, view, read_end if sees_end else refresh_job)
     return view
 

@@ -177,8 +177,8 @@ class EventHub:
                 self._thread = threading.Thread(target=self._run, name="hub", daemon=True)
                 self._thread.start()
             if not self._ends_waits:
-                self._ends_waits = True
                 threading.Thread(target=self._end_waits, name="hub-waits", daemon=True).start()
+                self._ends_waits = True
             self._on_followed(len(self._followers))
         self._has_followers.set()
         if must_wake:
@@ -257,14 +257,20 @@ class EventHub:
         pause = threading.Event()
         while True:
             pause.wait(_TICK_S)
-            now_s = time.monotonic()
-            with self._locked():
-                if not self._followers:
-                    self._ends_waits = False
-                    return
-                for followers in self._followers.values():
-                    for follower in followers:
-                        follower.end_wait(now_s)
+            try:
+                with self._locked():
+                    if not self._followers:
+                        self._ends_waits = False
+                        return
+                    self._end_those_before(time.monotonic())
+            except Exception:
+                # The loop must survive any error, because all waits depend on it.
+                log.exception("hub.waits_failed")
+
+    def _end_those_before(self, now_s: float) -> None:
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.end_wait(now_s)
 
     def _read_once(self) -> None:
         """Wait up to BLOCK_MS for new events of the followed jobs, and pass the events to the followers.

@@ -90,12 +90,21 @@ class SharedAnswer(Generic[T]):
             self._newest = self._kept = None
 
     def _compute_early(self, kept: tuple[T, float]) -> None:
-        """Compute the next answer on another thread, unless this is done already. Its errors are raised for nobody."""
+        """Compute the next answer on another thread, unless this is done already.
+
+        Its errors are raised only for callers that wait for it, because the kept answer has become too old meanwhile.
+        """
         with self._lock:
             if self._kept is not kept or (self._newest is not None and not self._newest.done()):
                 return
             answer = self._newest = Future()
-        threading.Thread(target=self._run, args=(answer,), name="shared-answer", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, args=(answer,), name="shared-answer", daemon=True).start()
+        except RuntimeError as error:  # the process can have no more threads
+            with self._lock:
+                if self._newest is answer:
+                    self._newest = None
+            answer.set_exception(error)
 
     def _run(self, answer: "Future[T]") -> None:
         began_s = self._clock.monotonic() if self._ages_at_once else 0.0

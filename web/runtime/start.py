@@ -66,7 +66,7 @@ def open_store(settings: StoreSettings) -> Store:
     The client connects when it sends its first command. gunicorn's master calls this before its first fork, so the
     processes share the memory of the scripts.
     """
-    scripts.load_all()
+    scripts.preload()
     make_poll = monkey.get_original("select", "poll")
     name = f"penstock-web-{os.getpid()}"
     return Store(open_client(settings.store_url, name=name, timeouts=DOOR, make_poll=make_poll))

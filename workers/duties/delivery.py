@@ -34,7 +34,7 @@ _SETTLE_BATCH = 32
 
 
 class Delivery:
-    """Accepts events on the engine's thread and writes them to the store on the thread that runs the passes."""
+    """Accepts events on the engine's thread and writes them to the store in passes, one at a time."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Delivery:
     def fail(self, held_job: HeldJob, code: EndCode, message: str, param: str = "") -> None:
         """End a job that was never submitted to the engine. `param` names the field of the request that is to blame.
 
-        Its tenant is charged for the preparation only. May be called only from the thread that runs the passes.
+        Its tenant is charged for the preparation only. May be called only inside a pass.
         """
         job = held_job.claimed
         said, extra = encodable(message), {"param": param} if param else {}

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
+from shared.log import get_logger
 from shared.store.store import Store
 from shared.tracing.spans import Traces
 from workers.duties.claimed_jobs import ClaimedJobs
@@ -27,6 +28,8 @@ from workers.duties.text_pacing import TextPacing
 from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
 from workers.job_engine import JobEngine
+
+log = get_logger()
 
 
 class StartEngine(Protocol):
@@ -130,6 +133,11 @@ class JobLoop:
         due_s = -math.inf
         try:
             due_s = self._pass()
+        except StoreUnavailable:
+            raise
+        except Exception:
+            # The duty's thread tries again, and its faults are counted.
+            log.exception("job_loop.fault")
         finally:
             self._passing.release()
             if due_s < self._due_s:

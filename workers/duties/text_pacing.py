@@ -47,7 +47,7 @@ class Chunk:
 
 @dataclass
 class _PendingText:
-    """Text of one job that has not been sent yet. Only the thread that runs the delivery's passes uses it."""
+    """Text of one job that has not been sent yet. Only the delivery's passes use it."""
 
     is_followed: bool
     #: Whether the first text is sent at once, although nobody follows the job.

@@ -13,6 +13,10 @@ from typing import Any
 
 from aiohttp.client_proto import ResponseHandler
 
+from shared.log import get_logger
+
+log = get_logger()
+
 #: The head of a response whose body may be taken: a stream of events in chunks.
 _HEAD = re.compile(rb"HTTP/1\.1 200 [^\r\n]*\r\n(?:[^\r\n]+\r\n)+\r\n")
 _EVENTS = re.compile(rb"\r\ncontent-type:[ \t]*text/event-stream[ \t]*[;\r]", re.IGNORECASE)
@@ -134,7 +138,14 @@ class DirectHandler(ResponseHandler):
         except OSError:
             data = b""
         if data:
-            self.data_received(data)
+            try:
+                self.data_received(data)
+            except Exception:
+                # asyncio does the same with a connection that it reads itself. The other connections are read on.
+                log.exception("upstream.read_failed")
+                self._rejoin_loop()
+                if isinstance(self.transport, asyncio.Transport):
+                    self.transport.abort()
         else:
             # The event loop finds the end, or the error, by itself.
             self._rejoin_loop()

@@ -211,3 +211,19 @@ def test_the_age_of_a_named_answer_is_counted_from_the_beginning_of_its_reading(
     answers.get("key")
     said[0] = "revoked"
     assert answers.get("key") == "revoked"
+
+
+def test_a_process_that_can_have_no_more_threads_gives_the_kept_answer_and_computes_the_next_one_itself(monkeypatch):
+    compute, clock = Counted(), ManualClock()
+    shared = SharedAnswer(compute, clock, computes_early=True)
+    assert shared.get() == 1
+    clock.advance(0.6 * MAX_AGE_S)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        assert shared.get() == 1
+    clock.advance(MAX_AGE_S)
+    assert shared.get() == 2

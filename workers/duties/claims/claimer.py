@@ -57,7 +57,7 @@ class _PendingClaim:
 
 
 class Claimer:
-    """Claims jobs for one worker. Its passes run on one thread; any thread may set its flags."""
+    """Claims jobs for one worker. One pass runs at a time; any thread may set its flags."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class Claimer:
         self.keep_slots_busy()
 
     def keep_slots_busy(self) -> None:
-        """Resume paused jobs in free slots, without asking the store. Called on the thread of the passes."""
+        """Resume paused jobs in free slots, without asking the store. Called inside a pass."""
         if self._preempts and self._handover.fill():
             # Tell the store soon: it counts these jobs as paused.
             self._contested = True

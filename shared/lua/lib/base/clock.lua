@@ -69,8 +69,9 @@ local function digits(value)
   return string.format('%.0f', value)
 end
 
--- Returns the nearest integer as an argument of a store command. The store itself writes integers up to 2^53 without an
--- exponent, with all digits, and much faster than string.format.
+-- Returns the nearest integer as an argument of a store command. The store itself writes integers up to 2^53 with all
+-- digits, and much faster than string.format. But Redis 7.2 writes one with eight or more zeros at its end with an
+-- exponent, which neither HINCRBY nor this code reads as an integer (redis/redis#13113).
 local function whole(value)
-  return value % 1 == 0 and value or digits(value)
+  return value % 1 == 0 and (value == 0 or value % 100000000 ~= 0) and value or digits(value)
 end

@@ -36,7 +36,7 @@ local function mend(problem, ...)
   local command, key, field = ...
   if string.find(problem, 'WRONGTYPE', 1, true) then
     set_aside(key)
-  elseif command == 'HINCRBY' and (string.find(problem, 'not an integer', 1, true)
+  elseif command == 'HINCRBY' and (string.find(problem, 'hash value is not an integer', 1, true)
     or string.find(problem, 'would overflow', 1, true)) then
     raw_call('HDEL', key, field)
     note_mend('number', key .. ' ' .. field)

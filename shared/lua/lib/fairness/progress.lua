@@ -12,9 +12,9 @@ local function charge_progress(job, generated_tokens, cpu_tokens, charges_all)
     return
   end
   service.charge(job, cost_mwt)
-  redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', job.charged_mwt)
+  redis.call('HSET', k_rq_job .. job.id, 'penstock_charged_mwt', whole(job.charged_mwt))
   if job.group ~= '' then
-    redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', job.group_charged_mwt)
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', whole(job.group_charged_mwt))
   end
 end
 

@@ -21,7 +21,7 @@ local function give_back(job, counts_as_attempt, now_ms)
   local kept_mwt = partial.keep_ids(job)
   service.charge(job, settings.read_setting('fairness') ~= 'turns' and kept_mwt or 0)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'queued', 'penstock_claim', '', 'penstock_worker', '',
-    'penstock_charged_mwt', job.charged_mwt, 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms,
+    'penstock_charged_mwt', whole(job.charged_mwt), 'penstock_started_ms', '', 'penstock_requeued_at_ms', now_ms,
     'status', 'queued', 'worker_name', '', 'started_at', '')
   if job.start_within_ms > 0 and (job.kept_tokens > 0 or has_shown_text(job)) then
     redis.call('HSET', k_rq_job .. job.id, 'penstock_start_within_ms', 0)
@@ -30,7 +30,7 @@ local function give_back(job, counts_as_attempt, now_ms)
   stream.add_requeued(k_events .. job.id)
   redis.call('PEXPIRE', k_events .. job.id, math.max(60000, job.deadline_ms - now_ms + 60000))
   if job.group ~= '' and job.group_charged_mwt > 0 then
-    redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', job.group_charged_mwt)
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_group_charged_mwt', whole(job.group_charged_mwt))
   elseif job.group ~= '' then
     redis.call('HDEL', k_rq_job .. job.id, 'penstock_group', 'penstock_group_charged_mwt')
   end

@@ -23,13 +23,17 @@ local function natural(field)
 end
 
 -- Returns the job's fields by name. Returns nil if the id has no record, if its key has another type, or if the record
--- has an unknown state and so is not one of Penstock's. HGETALL returns the whole record, because HMGET searches it
--- from the beginning for each field, and to the end for each of the many fields that most jobs lack.
+-- has an unknown state and so is not one of Penstock's.
 local function read_job(id)
-  local stored, fields = redis.pcall('HGETALL', k_rq_job .. id), {}
-  for i = 1, #stored, 2 do
-    fields[stored[i]] = stored[i + 1]
-  end
+  local fields = peek_fields(k_rq_job .. id, { 'penstock_state', 'penstock_tenant', 'penstock_slug', 'penstock_model',
+    'penstock_claim', 'penstock_worker', 'penstock_cancel', 'penstock_prompt_tokens', 'penstock_max_tokens',
+    'penstock_cost_mwt', 'penstock_charged_mwt', 'penstock_deadline_ms', 'penstock_latest_us', 'penstock_attempts',
+    'penstock_admitted_ms', 'penstock_poll_grace_ms', 'penstock_skips', 'penstock_requeued_at_ms', 'penstock_degrade',
+    'penstock_cut_tokens', 'penstock_start_within_ms', 'penstock_key_id', 'penstock_group',
+    'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_price', 'penstock_kept_tokens',
+    'penstock_private', 'penstock_priority', 'penstock_budget', 'penstock_candidates', 'penstock_wait_until_ms',
+    'penstock_refusals', 'penstock_pardons', 'penstock_company', 'penstock_predicted', 'penstock_traceparent',
+    'penstock_key_label', 'penstock_followed', 'penstock_prefix', 'penstock_generated_weight_milli' })
   if not JOB_STATES[fields.penstock_state] or not fields.penstock_tenant or not fields.penstock_slug then
     return nil
   end
@@ -40,8 +44,7 @@ local function read_job(id)
   local attempts, pardons = integer('penstock_attempts'), integer('penstock_pardons')
   -- `counted_attempts` leaves out the crashes in company, and `company` is how many jobs may run together with this
   -- one, itself included, or 0 for any number (lib/pools/company.lua).
-  return { id = id, facts = fields,
-    state = fields.penstock_state, tenant = fields.penstock_tenant, slug = fields.penstock_slug,
+  return { id = id, state = fields.penstock_state, tenant = fields.penstock_tenant, slug = fields.penstock_slug,
     queue = fields.penstock_tenant .. '.' .. fields.penstock_slug, model = fields.penstock_model or '',
     claim = fields.penstock_claim or '', worker = fields.penstock_worker or '', cancel = fields.penstock_cancel or '',
     prompt_tokens = integer('penstock_prompt_tokens'), max_tokens = integer('penstock_max_tokens'),
@@ -82,11 +85,13 @@ local function tokens_before(queue, rank)
   return before_tokens
 end
 
--- Returns the stored fields of a job by name, as they were before its end changes any of them.
+-- Returns fields of a job that its end reads, by name. They are read once, before the end changes any of them.
 local function facts_of(job)
-  job.facts = job.facts or read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_paused_ms',
-    'penstock_paused_before_ms', 'penstock_eta_ms', 'penstock_callback_url', 'penstock_keeps_request',
-    'penstock_bytes', 'penstock_fixed_bytes' })
+  if not job.facts then
+    job.facts = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_paused_ms',
+      'penstock_paused_before_ms', 'penstock_eta_ms', 'penstock_callback_url', 'penstock_keeps_request',
+      'penstock_bytes', 'penstock_fixed_bytes' })
+  end
   return job.facts
 end
 

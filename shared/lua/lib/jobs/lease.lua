@@ -35,11 +35,12 @@ local function lease_job(job, group, worker, claim_id, fingerprint, worker_pause
   redis.call('ZADD', k_leases, now_ms + lease_ms, job.id)
   running.begin_running(job)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_state', 'running', 'penstock_claim', claim_id,
-    'penstock_worker', worker, 'penstock_attempts', job.attempts, 'penstock_charged_mwt', job.charged_mwt,
+    'penstock_worker', worker, 'penstock_attempts', job.attempts, 'penstock_charged_mwt', whole(job.charged_mwt),
     'penstock_started_ms', now_ms,
     'status', 'started', 'worker_name', worker, 'started_at', rq.iso(now_ms), 'last_heartbeat', rq.iso(now_ms))
   if group ~= '' then
-    redis.call('HSET', k_rq_job .. job.id, 'penstock_group', group, 'penstock_group_charged_mwt', job.group_charged_mwt)
+    redis.call('HSET', k_rq_job .. job.id, 'penstock_group', group,
+      'penstock_group_charged_mwt', whole(job.group_charged_mwt))
   end
   if redis.call('HSETNX', k_rq_job .. job.id, 'penstock_first_claim_ms', now_ms) == 1 then
     local label = stats.label_of(job.tenant)

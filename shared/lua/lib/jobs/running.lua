@@ -50,7 +50,7 @@ end
 local function end_pause(job)
   redis.call('HINCRBY', k_rq_job .. job.id, 'penstock_paused_ms', math.max(0, now_ms - job.paused_since_ms))
   redis.call('HDEL', k_rq_job .. job.id, 'penstock_paused_since_ms')
-  job.paused_since_ms, job.facts = 0, nil
+  job.paused_since_ms = 0
   count_paused(job, -1)
   turns.deactivate(job.tenant, job.slug)
 end
