@@ -91,3 +91,26 @@ class QuickClient(redis.Redis):
                 self.connection_pool.release(connection)
         callback = self.response_callbacks.get(args[0])
         return reply if callback is None else callback(reply)
+
+
+def execute_together(client: redis.Redis, *commands: tuple[str, ...]) -> list[Any]:
+    """Send commands in one packet; return their replies as they came, and a ResponseError in place of an error.
+
+    Raises redis.RedisError if a reply does not come.
+    """
+    connection = client.connection_pool.get_connection()
+    replies: list[Any] = []
+    try:
+        connection.send_packed_command(connection.pack_commands(commands))
+        for _ in commands:
+            try:
+                replies.append(connection.read_response())
+            except redis.ResponseError as error:
+                replies.append(error)
+    except BaseException:
+        # The other replies may still come.
+        connection.disconnect()
+        raise
+    finally:
+        client.connection_pool.release(connection)
+    return replies

@@ -14,6 +14,7 @@ from shared.store import decode, keys, scripts
 from shared.store.admit_call import quote_call
 from shared.store.connection import open_blocking_client
 from shared.store.keys import model_slug
+from shared.store.quick_client import execute_together
 from shared.store.redis_errors import store_faults
 from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, RouteChanged, Snapshot
 
@@ -94,21 +95,23 @@ class StoreReads:
 
         No poll is recorded: a job that has ended needs none.
         """
-        # In a transaction, so that the result does not expire after the record was read.
-        with store_faults(self.client), self.client.pipeline(transaction=True) as pipe:
-            pipe.hgetall(keys.rq_job(job_id))
-            pipe.get(keys.result(job_id))
-            pipe.time()
-            pipe.mget(keys.of_time())
-            stored, result, time, marks = pipe.execute(raise_on_error=False)
-            if isinstance(stored, redis.ResponseError) or isinstance(time, Exception) or isinstance(marks, Exception):
-                # Another program has changed a key. The script `touch` knows what to do.
-                return None
-        record = {decode.text(name): decode.text(value) for name, value in stored.items()}
+        # The result first, because it does not last longer than the record.
+        commands = (
+            ("GET", keys.result(job_id)),
+            ("HGETALL", keys.rq_job(job_id)),
+            ("TIME",),
+            ("MGET", *keys.of_time()),
+        )
+        with store_faults(self.client):
+            result, stored, time, marks = execute_together(self.client, *commands)
+        if not isinstance(stored, list) or not isinstance(time, list) or not isinstance(marks, list):
+            # Another program has changed a key. The script `touch` knows what to do.
+            return None
+        record = decode.pairs(stored)
         if record.get("penstock_state") not in TERMINAL_STATES or record.get("penstock_tenant") != tenant:
             return None
-        text = result if isinstance(result, bytes) else b""
-        return decode.job_view(store_clock.parse(time, marks).now_ms, 0, text, record, job_id)
+        now_ms = store_clock.parse((int(time[0]), int(time[1])), marks).now_ms
+        return decode.job_view(now_ms, 0, result if isinstance(result, bytes) else b"", record, job_id)
 
     def kept_request(self, job_id: str) -> dict[str, Any] | None:
         """Return the payload of an ended job of any tenant; None if the job is unknown or does not keep its payload."""

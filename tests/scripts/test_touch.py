@@ -1,9 +1,11 @@
 """Tests of the script `touch`, which reads one job and records that its client polled it."""
 
 import pytest
+import redis
 
 from shared.jobs.states import JobState
 from shared.store import keys
+from shared.store.quick_client import execute_together
 from tests.support.builders import (
     MODEL,
     a_heartbeat,
@@ -190,3 +192,12 @@ def test_a_queued_job_shows_how_many_tokens_are_ahead_of_it(store):
     assert [view_of(store, job_id).ahead_tokens for job_id in ids] == [0, 30, 60]
     claim_one(store)
     assert [view_of(store, job_id).ahead_tokens for job_id in ids] == [None, 0, 30]
+
+
+def test_commands_that_are_sent_together_have_their_replies_in_order_and_leave_a_usable_connection(store):
+    store.client.set("spoiled", "x")
+    first, error, last = execute_together(store.client, ("PING",), ("LLEN", "spoiled"), ("ECHO", "a"))
+    assert (first, last) == (b"PONG", b"a")
+    assert isinstance(error, redis.ResponseError)
+    assert execute_together(store.client, ("GET", "spoiled")) == [b"x"]
+    store.client.delete("spoiled")
