@@ -32,8 +32,13 @@ ENDINGS = (" there was", ", who was never tired,", " and the owl", " was very ha
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """The stack as a new user starts it, with eight slots."""
-    environ = {"PENSTOCK_ENGINE": "llama", "PENSTOCK_MAX_BATCH_SIZE": "8", "PENSTOCK_MAX_QUEUE_SIZE": "32"}
+    """The stack as a new user starts it, with eight slots and room for 24 jobs however slow the machine is."""
+    environ = {
+        "PENSTOCK_ENGINE": "llama",
+        "PENSTOCK_MAX_BATCH_SIZE": "8",
+        "PENSTOCK_MAX_QUEUE_SIZE": "32",
+        "PENSTOCK_MAX_WAIT_MS": "600000",
+    }
     with Up(tmp_path_factory.mktemp("one") / "state", "--port", "0", **environ) as stack:
         yield stack.serving()
 
