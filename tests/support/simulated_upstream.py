@@ -67,6 +67,7 @@ class SimulatedUpstream:
     lets_through: float = 0.0
     #: More requests at once than this are refused with 429. 0: none are.
     refuses_above: int = 0
+    refusals: int = 0
     #: Whether the answers come whole, as embeddings do: no first token is awaited.
     whole: bool = False
     now_s: float = 0.0
@@ -108,6 +109,7 @@ class SimulatedUpstream:
                 control.note_demand(self.now_s)
         while len(self._queue) + len(self._active) < let_through:
             if self.refuses_above and len(self._queue) + len(self._active) >= self.refuses_above:
+                self.refusals += 1
                 control.note_refused(self.now_s)
                 return
             self._queue.append(self._new_request())

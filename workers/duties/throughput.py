@@ -12,6 +12,7 @@ from shared.clock import Clock
 from shared.jobs.job import Usage
 from workers.job_engine import JobEngine
 from workers.prompt_sizes import PromptSizes
+from workers.speed_by_load import SpeedByLoad
 
 #: Weight of a new value in the moving average of weighted tokens per second. With this weight, the average adapts to a
 #: change of load within about ten heartbeats.
@@ -81,8 +82,10 @@ class Throughput:
         if prefill_tps > 0 and facts.decode_tps > 0:
             seconds = _INITIAL_MIX / prefill_tps + 1 / facts.decode_tps
             self._wtps, self._generated_tps = (_INITIAL_MIX + generated_weight) / seconds, 1 / seconds
-        #: The most slots at which the rates were measured or assumed. Further slots are assumed to be as fast.
-        self._measured_slots, self._is_assumed = 0, False
+        #: The most slots at which the rates were measured.
+        self._measured_slots = 0
+        #: What is measured of the speed while slots are free, and the sums that it has been measured from.
+        self._by_load, self._counted = SpeedByLoad(), (0.0, 0.0, 0.0)
         #: Counters at the last heartbeat if every slot was taken then, otherwise None.
         self._last_full: _Counters | None = None
         self.sizes = PromptSizes()
@@ -105,6 +108,7 @@ class Throughput:
         stats = self._engine.stats
         now = _Counters(self._clock.monotonic(), self._engine.slots, stats.prompt_tokens, stats.completion_tokens)
         before, self._last_full = self._last_full, now if full else None
+        self._measure_load(now)
         if full and before is not None and now.at_s > before.at_s:
             seconds = now.at_s - before.at_s
             generated_tps = (now.completion_tokens - before.completion_tokens) / seconds
@@ -112,23 +116,32 @@ class Throughput:
             # The first values are not smoothed, nor those with more slots than before. Both are smoothed alike, so that
             # they stay values of the same time.
             slots = min(before.slots, now.slots)
-            is_first = self._wtps == 0 or self._is_assumed or slots > self._measured_slots
-            by = 1.0 if is_first else _SMOOTHING
-            self._measured_slots, self._is_assumed = max(slots, self._measured_slots), False
+            by = 1.0 if self._wtps == 0 or slots > self._measured_slots else _SMOOTHING
+            self._measured_slots = max(slots, self._measured_slots)
             self._wtps += (wtps - self._wtps) * by
             self._generated_tps += (generated_tps - self._generated_tps) * by
-        elif self._wtps == 0 and self._prompt_token.mean_ms and self._output_token.mean_ms:
-            # Nothing was calibrated. Until every slot has been taken for a while, each is assumed to be as fast as now.
-            job_ms = _INITIAL_MIX * self._prompt_token.mean_ms + self._output_token.mean_ms
-            self._measured_slots, self._is_assumed = self._engine.slots, True
-            self._generated_tps = 1000 * self._measured_slots / job_ms
-            self._wtps = (_INITIAL_MIX + self._weight) * self._generated_tps
         prompt_token_ms = self._prompt_token.mean_ms
-        more = max(1.0, self._engine.slots / self._measured_slots) if self._measured_slots else 1.0
+        wtps, generated_tps = self._wtps, self._generated_tps
+        if not wtps:
+            wtps = self._by_load.rate(self._engine.slots)
+            all_wt = stats.prompt_tokens + self._weight * stats.completion_tokens
+            generated_tps = wtps * stats.completion_tokens / max(1, all_wt)
+        elif self._engine.slots > self._measured_slots and (measured := self._by_load.rate(self._measured_slots)):
+            more = max(1.0, self._by_load.rate(self._engine.slots) / measured)
+            wtps, generated_tps = more * wtps, more * generated_tps
         return {
-            "mu_wtps": round(more * self._wtps, 1),
-            "generated_tps": round(more * self._generated_tps, 2),
+            "mu_wtps": round(wtps, 1),
+            "generated_tps": round(generated_tps, 2),
             "prefill_tps": round(1000 / prompt_token_ms, 1) if prompt_token_ms > 0 else 0.0,
             "tpot_ms": round(self._output_token.mean_ms, 3),
             **self.sizes.figures(),
         }
+
+    def _measure_load(self, now: _Counters) -> None:
+        """Add what was computed since the last measurement. A time without tokens is part of the next one."""
+        stats = self._engine.stats
+        counted = (now.prompt_tokens + self._weight * now.completion_tokens, stats.jobs_s, stats.jobs_squared_s)
+        wt, jobs_s, jobs_squared_s = (after - before for after, before in zip(counted, self._counted, strict=True))
+        if wt > 0:
+            self._by_load.add(wt, jobs_s, jobs_squared_s)
+            self._counted = counted

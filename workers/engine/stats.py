@@ -44,6 +44,10 @@ class EngineStats:
     #: Number of prompt tokens that were not computed, because they were reused from earlier jobs (prefix reuse).
     cached_tokens: int = 0
     completion_tokens: int = 0
+    #: The time that jobs have run, of all jobs together, and the integral of the squared number of running jobs over
+    #: time, both in seconds. Kept only by an engine whose speed with more jobs is not calibrated.
+    jobs_s: float = 0.0
+    jobs_squared_s: float = 0.0
     #: Number of tokens that were computed in vain: a step that was already running computed them for a job after the
     #: job's deadline, after a cancel, or after the worker reported that the job's lease was lost.
     dead_tokens: int = 0

@@ -15,6 +15,7 @@ all scores are scaled by the change at the current number, so that a slowdown do
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workers.speed_by_load import SpeedByLoad
 from workers.upstream.first_growth import FirstGrowth, Growth
 
 #: The first number, and the ratio of two adjacent levels: from the numbers of these levels one is chosen.
@@ -28,13 +29,17 @@ _WINDOW_S, _WINDOW_TOKENS, _LONGEST_WINDOW_S = 1.5, 100, 5.0
 #: Requests whose tokens are counted only when they end, as embeddings, need a window with this many ends for each
 #: request at once, or a longer one: a window with few ends shows little.
 _WINDOW_ENDS, _LONGEST_WINDOW_OF_ENDS_S = 3, 20.0
+#: At first, the speed is measured each time that so many tokens have come in at least this time, in seconds, and the
+#: number is doubled only if the tokens per second are expected to grow by this factor.
+_SPEED_S, _SPEED_TOKENS, _WORTHWHILE = 0.1, 16, 1.15
+#: If not, twice the number is tried after this time, in seconds.
+_DOUBT_S = 10.0
 #: The shortest and the longest time until a new number has taken effect and its window begins, in seconds.
 _SETTLE_S, _LONGEST_SETTLE_S = 0.4, 5.0
 #: A window counts if all of the number was in use at some time, and this share of it on average: then the number was
 #: the limit, and not the demand. The rest allows for the time that a worker takes to claim the next job.
 _IN_USE = 0.7
-#: If the door refuses requests, a window with this share in use is followed by a higher number: the number may be why
-#: there are not more requests. A refusal counts as demand for this long, in seconds.
+#: A window with this share in use counts too if the door refuses requests. A refusal counts for this long, in seconds.
 _PARTLY_IN_USE, _DEMAND_S = 0.4, 3.0
 #: Scores are measured again after this time, and a number whose trial was ended after the second one, in seconds.
 _FRESH_S, _ENDED_TRIAL_S = 20.0, 60.0
@@ -103,6 +108,10 @@ class Concurrency:
         self._window: _Window | None = None
         #: None once the number has been measured.
         self._first: FirstGrowth | None = FirstGrowth(now_s, self.limit)
+        self._speed = SpeedByLoad()
+        #: The time, the tokens, and the integrals of the requests that have a token and of its square since the speed
+        #: was measured last.
+        self._unmeasured = [0.0] * 4
 
     def observe(self, now_s: float, *, in_flight: int, waiting: int, tokens: int, starts: int) -> bool:
         """Record the present state: at each change, and from time to time. Return whether the limit was raised.
@@ -114,6 +123,8 @@ class Concurrency:
             return False
         before = self.limit
         passed_s = max(0.0, now_s - self._now_s)
+        if self._first is not None:
+            self._measure_speed(self._first, passed_s, tokens - self._tokens)
         if self._window is not None:
             self._window.in_flight_s += passed_s * self._in_flight
             self._window.waiting_s += passed_s * self._waiting
@@ -148,11 +159,24 @@ class Concurrency:
     def _is_demanded(self) -> bool:
         return self._now_s - self._demanded_s <= _DEMAND_S
 
+    def _measure_speed(self, first: FirstGrowth, passed_s: float, tokens: int) -> None:
+        begun = max(0, self._in_flight - self._waiting)
+        new = (passed_s, tokens, passed_s * begun, passed_s * begun**2)
+        self._unmeasured = [before + value for before, value in zip(self._unmeasured, new, strict=True)]
+        took_s, counted, begun_s, begun_squared_s = self._unmeasured
+        if took_s >= _SPEED_S and counted >= _SPEED_TOKENS:
+            self._speed.add(counted, begun_s, begun_squared_s)
+            self._unmeasured, first.is_measured = [0.0] * 4, True
+
     def _grow_at_first(self, first: FirstGrowth) -> None:
         """Double the number while first tokens come fast. Then measure, beginning with the last fast number."""
         growth = first.verdict(self.limit, self._starts, refuses=self._is_demanded)
         if growth is Growth.GROW and self.limit < self._levels[-1]:
             self._best = self.limit
+            if self._speed.rate(self._higher()) < _WORTHWHILE * self._speed.rate(self.limit):
+                # The next lower number is compared before the higher one.
+                self._first, self._ended_trials[self._higher()] = None, self._now_s + _DOUBT_S - _ENDED_TRIAL_S
+                return
             self._move_to(self._higher())
             first.note_limit(self._raised_by, self._starts)
         elif growth is not Growth.WAIT:
@@ -184,10 +208,10 @@ class Concurrency:
             return
         self._window = self._new_window()
         in_use = window.in_flight_s / (self.limit * took_s)
-        if window.most_in_flight < self.limit or in_use < _IN_USE or tokens <= 0:
-            # Nothing can be learned while there are fewer requests than may run, unless the door refuses them.
-            if self._is_demanded and in_use >= _PARTLY_IN_USE and self.limit == self._best and tokens > 0:
-                self._best = self._higher() if self._may_try(self._higher()) else self._best
+        # While the door refuses requests, the number may be why there are not more of them.
+        is_full = window.most_in_flight >= self.limit and in_use >= _IN_USE
+        if tokens <= 0 or not (is_full or (self._is_demanded and in_use >= _PARTLY_IN_USE)):
+            # Nothing can be learned while there are fewer requests than may run.
             self._move_to(self._best)
             return
         self._note_score(tokens / took_s * (1 - _WAITING_WEIGHT * window.waiting), window.waiting)
@@ -211,7 +235,8 @@ class Concurrency:
         if self.limit >= self._refused_from:
             self._refused_from = self._levels[-1] + 1
         known = self._scores.get(self.limit)
-        if known is None:
+        if known is None or known.at_s == float("-inf"):
+            # A score that was scaled for a change at another number is only a guess. It says nothing about the speed.
             self._scores[self.limit] = _Score(value, self._now_s, waiting)
             return
         change = value / known.value
@@ -257,7 +282,7 @@ class Concurrency:
         if limit != self.limit:
             self._raised_by = max(0, limit - self.limit)
             self.limit, self._changed_s, self._starts_at_change = limit, self._now_s, self._starts
-            self._window = None
+            self._window, self._unmeasured = None, [0.0] * 4
 
 
 def places_in_use(places: Sequence[int], limit: int) -> int:

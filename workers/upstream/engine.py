@@ -85,6 +85,8 @@ class UpstreamEngine:
         #: How many jobs wait for the first part of their answers, and how many answers have begun so far. Embeddings
         #: arrive at once and so are not waited for.
         self._waiting = self._starts = 0
+        #: When the state was observed last, and how many of the upstream's places were taken then.
+        self._observed_s, self._in_flight = clock.monotonic(), 0
         #: The prompt tokens of the embeddings so far.
         self._embedded_tokens = 0
 
@@ -212,6 +214,10 @@ class UpstreamEngine:
         tokens = self.stats.completion_tokens + self._embedded_tokens
         in_flight = places_in_use([run.places for run in self._runs.values()], self._concurrency.limit)
         waiting = min(in_flight, self._waiting)
+        passed_s, self._observed_s = max(0.0, now_s - self._observed_s), now_s
+        self.stats.jobs_s += passed_s * self._in_flight
+        self.stats.jobs_squared_s += passed_s * self._in_flight**2
+        self._in_flight = in_flight
         has_room = self._concurrency.observe(now_s, in_flight=in_flight, waiting=waiting, tokens=tokens, starts=starts)
         has_room |= self._overtaken.update(self._runs.values(), now_s)
         unanswered = (run for run in self._runs.values() if run.first_token_s is None)

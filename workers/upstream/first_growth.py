@@ -36,6 +36,8 @@ class FirstGrowth:
     added: int
     #: The mean time to a first token with the first number, in seconds.
     first_s: float | None = None
+    #: Whether the speed has been measured with the present number.
+    is_measured: bool = False
     #: The integral of the number of waiting requests over time: divided by the first tokens, their mean time.
     _waiting_s: float = 0.0
     _waiting: int = 0
@@ -59,7 +61,7 @@ class FirstGrowth:
             allowed_s = _TIMES_FIRST * self.first_s + _LONGER_S
             if self._waiting_s > allowed_s * max(1, begun + self._waiting):
                 return Growth.SLOW
-        if begun < self.added:
+        if begun < self.added or not self.is_measured:
             return Growth.WAIT
         if not self._has_grown:
             mean_s = self._waiting_s / begun
@@ -70,7 +72,7 @@ class FirstGrowth:
 
     def note_limit(self, added: int, starts: int) -> None:
         """Record that this many more requests may run from now on."""
-        self._has_grown = True
+        self._has_grown, self.is_measured = True, False
         self._begin_again(starts, added)
 
     def _begin_again(self, starts: int, added: int) -> None:

@@ -132,36 +132,54 @@ def test_tokens_per_byte_follows_a_change_in_the_kind_of_prompts(scene):
     assert throughput.rates(full=False)["tokens_per_byte"] == pytest.approx(0.9, abs=0.01)
 
 
+def serve(throughput: Throughput, jobs: float, *, tokens: int, seconds: float = 1.0, full: bool = False) -> dict:
+    """Let the server compute tokens, half of which are prompt tokens, for so many jobs at once; return the rates."""
+    stats = throughput._engine.stats
+    stats.prompt_tokens += tokens // 2
+    stats.completion_tokens += tokens // 2
+    stats.jobs_s += jobs * seconds
+    stats.jobs_squared_s += jobs**2 * seconds
+    throughput._clock.advance(seconds)
+    return throughput.rates(full=full)
+
+
 def test_an_engine_that_was_not_calibrated_has_rates_after_its_first_job(server_rates):
     throughput = server_rates
     assert set(throughput.rates(full=False).values()) == {0.0}
     throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=20, decode_ms=200))
-    rates = throughput.rates(full=False)
+    rates = serve(throughput, 1, tokens=20, seconds=0.1)
     assert (rates["prefill_tps"], rates["tpot_ms"]) == (500.0, 20.0)
-    # Each of the 4 slots is assumed to be as fast: 1 prompt token and 1 generated token of weight 4 take 2 + 20 ms.
-    assert rates["mu_wtps"] == pytest.approx(4 * 5 / 0.022, rel=0.001)
+    # It is assumed that half of a token's time grows with the 4 slots: 4 jobs take 2.5 times as long as one.
+    assert rates["mu_wtps"] == pytest.approx(4 / 2.5 * (10 + 4 * 10) / 0.1, rel=0.001)
+    assert rates["generated_tps"] == pytest.approx(4 / 2.5 * 10 / 0.1, rel=0.001)
     # A short prompt counts only while nothing better is known.
     throughput.record_usage(Usage(prompt_tokens=10, completion_tokens=11, prefill_ms=900, decode_ms=200))
     assert throughput.rates(full=False)["prefill_tps"] == 500.0
 
 
-@pytest.mark.parametrize("slots", [8, 16, 64])
-def test_with_more_slots_than_were_measured_each_is_assumed_to_be_as_fast(server_rates, slots):
+def test_the_rates_of_a_server_that_computes_one_job_as_fast_as_many_do_not_grow_with_its_slots(server_rates):
     throughput = server_rates
-    engine, clock = throughput._engine, throughput._clock
-    throughput.record_usage(Usage(prompt_tokens=100, completion_tokens=11, prefill_ms=100, decode_ms=100))
-    throughput.rates(full=True)
-    engine.stats.completion_tokens, engine.stats.prompt_tokens = 400, 1_000
-    clock.advance(1.0)
-    measured = throughput.rates(full=True)
-    assert measured["mu_wtps"] == pytest.approx(1_000 + 4 * 400)
+    for jobs in (1, 2, 3, 4):
+        rates = serve(throughput, jobs, tokens=1_000)
+    assert rates["mu_wtps"] == pytest.approx(500 + 4 * 500, rel=0.05)
+    throughput._engine._concurrency.limit = 32
+    assert throughput.rates(full=False)["mu_wtps"] < 1.25 * (500 + 4 * 500)
+
+
+@pytest.mark.parametrize("slots", [8, 16, 64])
+def test_with_more_slots_than_were_measured_the_rates_grow_as_they_have_grown_with_fewer(server_rates, slots):
+    throughput = server_rates
+    engine = throughput._engine
+    # A step takes 10 ms whatever the number of its rows.
+    for jobs in (1, 2, 3):
+        serve(throughput, jobs, tokens=200 * jobs)
+    serve(throughput, 4, tokens=800, full=True)
+    measured = serve(throughput, 4, tokens=800, full=True)
+    assert measured["mu_wtps"] == pytest.approx(400 + 4 * 400)
     engine._concurrency.limit = slots
-    assert throughput.rates(full=False)["mu_wtps"] == pytest.approx(slots / 4 * measured["mu_wtps"])
-    assert throughput.rates(full=False)["generated_tps"] == pytest.approx(slots / 4 * 400)
+    assert 1.5 < throughput.rates(full=False)["mu_wtps"] / measured["mu_wtps"] < slots / 4
     # The first measurement with this many slots counts as it is.
     throughput.rates(full=True)
-    engine.stats.completion_tokens += 500
-    clock.advance(1.0)
-    assert throughput.rates(full=True)["mu_wtps"] == pytest.approx(2_000)
+    assert serve(throughput, slots, tokens=1_000, full=True)["mu_wtps"] == pytest.approx(500 + 4 * 500)
     engine._concurrency.limit = 4
-    assert throughput.rates(full=False)["mu_wtps"] == pytest.approx(2_000)
+    assert throughput.rates(full=False)["mu_wtps"] == pytest.approx(500 + 4 * 500)

@@ -106,6 +106,18 @@ def test_a_cancel_closes_the_request_and_frees_the_slot(
     wait_for(lambda: server.closed == 1, "the upstream to see that the request was closed")
 
 
+def test_the_engine_counts_how_long_its_jobs_have_run_and_how_many_at_once(
+    scene: UpstreamScene, server: UpstreamServer
+) -> None:
+    server.will("endless", "endless")
+    scene.wait_until_open()
+    scene.submit(job_id="1", max_tokens=4_000)
+    scene.submit(job_id="2", max_tokens=4_000)
+    stats = scene.engine.stats
+    wait_for(lambda: stats.jobs_s and stats.jobs_squared_s > 1.8 * stats.jobs_s, "two jobs at once most of the time")
+    assert stats.jobs_squared_s < 2 * stats.jobs_s * 1.001
+
+
 def test_a_job_that_is_canceled_as_soon_as_it_was_submitted_ends_once(scene: UpstreamScene) -> None:
     scene.wait_until_open()
     for number in range(20):
