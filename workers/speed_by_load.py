@@ -1,9 +1,9 @@
-"""Estimates how many tokens a second a server computes with n jobs at once, from what it computed with other numbers."""
+"""Estimates a server's tokens per second with n jobs at once from what it computed with other numbers of jobs."""
 
 #: The weight that earlier measurements keep with each new one.
 _KEEP = 0.9
-#: If all measurements had about the same number of jobs, this part of a token's time is assumed to grow with the number.
-#: Measurements whose numbers deviate by this share of their mean count as much as the assumption.
+#: If all measurements had about the same number of jobs, this part of a token's time is assumed to grow with that
+#: number. Measurements whose numbers deviate by this share of their mean count as much as the assumption.
 _GROWING_PART, _SPREAD = 0.5, 0.25
 
 
