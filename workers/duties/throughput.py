@@ -84,7 +84,7 @@ class Throughput:
             self._wtps, self._generated_tps = (_INITIAL_MIX + generated_weight) / seconds, 1 / seconds
         #: The most slots at which the rates were measured.
         self._measured_slots = 0
-        #: What is measured of the speed while slots are free, and the sums that it has been measured from.
+        #: The speed with free slots, and the engine's counters at its last measurement.
         self._by_load, self._counted = SpeedByLoad(), (0.0, 0.0, 0.0)
         #: Counters at the last heartbeat if every slot was taken then, otherwise None.
         self._last_full: _Counters | None = None

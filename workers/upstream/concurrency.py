@@ -29,8 +29,8 @@ _WINDOW_S, _WINDOW_TOKENS, _LONGEST_WINDOW_S = 1.5, 100, 5.0
 #: Requests whose tokens are counted only when they end, as embeddings, need a window with this many ends for each
 #: request at once, or a longer one: a window with few ends shows little.
 _WINDOW_ENDS, _LONGEST_WINDOW_OF_ENDS_S = 3, 20.0
-#: At first, the speed is measured each time that so many tokens have come in at least this time, in seconds, and the
-#: number is doubled only if the tokens per second are expected to grow by this factor.
+#: At first, a measurement of the speed takes at least this time, in seconds, and this many tokens, and the number is
+#: doubled only if the tokens per second are expected to grow by this factor.
 _SPEED_S, _SPEED_TOKENS, _WORTHWHILE = 0.1, 16, 1.15
 #: If not, twice the number is tried after this time, in seconds.
 _DOUBT_S = 10.0

@@ -133,7 +133,7 @@ def test_tokens_per_byte_follows_a_change_in_the_kind_of_prompts(scene):
 
 
 def serve(throughput: Throughput, jobs: float, *, tokens: int, seconds: float = 1.0, full: bool = False) -> dict:
-    """Let the server compute tokens, half of which are prompt tokens, for so many jobs at once; return the rates."""
+    """Let the server compute tokens, prompt tokens and generated ones alike, with this many jobs; return the rates."""
     stats = throughput._engine.stats
     stats.prompt_tokens += tokens // 2
     stats.completion_tokens += tokens // 2
