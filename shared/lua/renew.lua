@@ -61,7 +61,7 @@ local function count_reported(worker_key)
   end
 end
 
-local worker_key, rq_key = k_worker .. worker, k_rq_worker .. worker
+local worker_key, rq_key, beat = k_worker .. worker, k_rq_worker .. worker, rq.iso(now_ms)
 local known_to_rq = redis.call('EXISTS', rq_key) == 1
 count_reported(worker_key)
 redis.call('HSET', worker_key, 'model', model, 'slug', slug, 'slots', slots, 'slots_busy', slots_busy, 'cells', cells,
@@ -97,7 +97,7 @@ if known_to_rq then
   else
     redis.call('HDEL', rq_key, 'current_job')
   end
-  redis.call('HSET', rq_key, 'last_heartbeat', rq.iso(now_ms))
+  redis.call('HSET', rq_key, 'last_heartbeat', beat)
   redis.call('PEXPIRE', rq_key, 120000)
 end
 redis.call('ZADD', k_workers, now_ms, worker)
@@ -120,10 +120,10 @@ local lost, canceled, computing = {}, {}, {}
 local charges_all = pausing.worker_may_pause(worker)
 for i = held, #ARGV, 4 do
   local id = ARGV[i]
-  local job = job_record.read_held(id, ARGV[i + 1], worker)
+  local job = job_record.read_beating(id, ARGV[i + 1], worker)
   if job then
     redis.call('ZADD', k_leases, now_ms + lease_ms, id)
-    redis.call('HSET', k_rq_job .. id, 'last_heartbeat', rq.iso(now_ms))
+    redis.call('HSET', k_rq_job .. id, 'last_heartbeat', beat)
     if charges_tokens then
       progress.charge_progress(job, number(ARGV[i + 2], 0), number(ARGV[i + 3], 0), charges_all)
     end

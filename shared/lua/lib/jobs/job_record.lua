@@ -1,6 +1,6 @@
 -- job_record: reads Penstock's fields from RQ's job hash.
 -- KEYS order rq_job
--- USES priority generated_weight
+-- USES priority generated_weight service
 local JOB_STATES = { queued = true, running = true, succeeded = true, failed = true, canceled = true, expired = true }
 
 local MAX_CANDIDATES = 16
@@ -58,7 +58,7 @@ local function read_job(id)
     key_id = fields.penstock_key_id or '', key_label = fields.penstock_key_label or '',
     prefix = string.match(fields.penstock_prefix or '', '^[%x ]+$') and string.sub(fields.penstock_prefix, 1, 64) or '',
     traceparent = fields.penstock_traceparent or '', predicted = fields.penstock_predicted or '',
-    group = string.match(fields.penstock_group or '', '^@[%w_-]+$') or '',
+    group = service.group_in(fields.penstock_group),
     group_charged_mwt = integer('penstock_group_charged_mwt'), paused_since_ms = integer('penstock_paused_since_ms'),
     price = fields.penstock_price or '', kept_tokens = math.min(integer('penstock_kept_tokens'),
     integer('penstock_max_tokens')), candidates = number(fields.penstock_candidates, 1, 1, MAX_CANDIDATES),
@@ -98,4 +98,22 @@ end
 local function read_held(id, token, worker)
   local job = read_job(id)
   return job and job.state == 'running' and job.claim == token and job.worker == worker and job or nil
+end
+
+-- Returns the fields that a heartbeat needs of a job that the worker holds under this claim, by the names of
+-- `read_job`; nil if the worker does not hold it. A worker may hold hundreds of jobs, so no other field is read.
+local function read_beating(id, token, worker)
+  local fields = peek_fields(k_rq_job .. id, { 'penstock_state', 'penstock_claim', 'penstock_worker', 'penstock_tenant',
+    'penstock_slug', 'penstock_cancel', 'penstock_prompt_tokens', 'penstock_cost_mwt', 'penstock_charged_mwt',
+    'penstock_group', 'penstock_group_charged_mwt', 'penstock_paused_since_ms', 'penstock_generated_weight_milli' })
+  if fields.penstock_state ~= 'running' or fields.penstock_claim ~= token or fields.penstock_worker ~= worker
+    or not fields.penstock_tenant or not fields.penstock_slug then
+    return nil
+  end
+  return { id = id, tenant = fields.penstock_tenant, slug = fields.penstock_slug, cancel = fields.penstock_cancel or '',
+    prompt_tokens = natural(fields.penstock_prompt_tokens), cost_mwt = natural(fields.penstock_cost_mwt),
+    charged_mwt = natural(fields.penstock_charged_mwt), group = service.group_in(fields.penstock_group),
+    group_charged_mwt = natural(fields.penstock_group_charged_mwt),
+    paused_since_ms = natural(fields.penstock_paused_since_ms),
+    weight_milli = generated_weight.weight_of_pool(nil, fields.penstock_generated_weight_milli) }
 end
