@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -93,6 +94,10 @@ def redis_client(store_url: str, no_loaded_scripts: None) -> Iterator[redis.Redi
     with open_client(store_url, name="penstock-test") as client:
         client.flushall()
         yield client
+        # A door's background reads and counts would otherwise meet the next test's store.
+        for thread in threading.enumerate():
+            if thread.name in {"refusals", "shared-answer"}:
+                thread.join(2)
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
+from shared.store.store import Store
+from tests.support.kept_alive import keep_alive
 from tests.support.nginx import MAY_BE_SKIPPED
 from tests.support.served import Address, Served
 
@@ -42,6 +44,13 @@ def client(served: Address) -> Iterator[OpenAI]:
     """The stock `openai` client at this door's address; it does not retry."""
     with OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+def store(store: Store) -> Store:
+    """The store of all tests; its workers stay live, however slow the machine is."""
+    keep_alive(store)
+    return store
 
 
 @pytest.fixture

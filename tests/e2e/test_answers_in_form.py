@@ -44,7 +44,7 @@ LONG_REQUEST: Any = REQUEST | {"max_tokens": 400}
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with Stage(tmp_path_factory.mktemp("form"), PENSTOCK_ENGINE="llama") as stage:
+    with Stage(tmp_path_factory.mktemp("form"), PENSTOCK_ENGINE="llama", PENSTOCK_ADMISSION="bounds") as stage:
         yield stage
 
 

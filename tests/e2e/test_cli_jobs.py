@@ -130,7 +130,7 @@ def test_a_streamed_submit_as_json_prints_one_event_per_line(penstock: Program) 
 
 
 def test_a_job_that_expires_prints_the_text_generated_so_far(penstock: Program) -> None:
-    done = penstock("submit", "Once", "--max-tokens", "1000", "--deadline", "600ms")
+    done = penstock("submit", "Once", "--max-tokens", "1000", "--deadline", "3s")
     assert done.returncode == 1
     assert 0 < len(done.stdout.split()) < 100
     assert "expired" in done.stderr

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -93,26 +94,21 @@ def a_demo(folder: Path, *arguments: str, **environ: str) -> Iterator[Demo]:
         print(demo.err)
 
 
-def test_the_demo_plays_a_flood_and_leaves_nothing(tmp_path: Path) -> None:
-    # None of the user's settings is used: neither this store, which does not exist, nor the bound.
-    theirs = {"REDIS_URL": "redis://127.0.0.1:1", "PENSTOCK_MAX_INFLIGHT": "1", "PENSTOCK_AUTH": "open"}
-    with a_demo(tmp_path, "--seconds", "15", "--json", **theirs) as demo:
-        assert demo.exit_code() == 0, demo.err
-        demo.leaves_nothing()
-        result = json.loads(demo.out)
-        assert (result["interrupted"], result["faults"], result["seconds"]) == (False, 0, 15)
-        for phase in ("before_flood", "flood"):
-            rows = result[phase]
-            assert [row["tenant"] for row in rows] == ["red", "green", "blue"]
-            for row in rows:
-                assert row["sent"] == row["admitted"] + row["refused"], row
-                assert row["admitted"] == row["answered"] + row["ended_early"], row
-                assert sum(row["reasons"].values()) == row["refused"]
-            assert sum(row["share"] for row in rows) == pytest.approx(1)
-        red = result["flood"][0]
-        assert red["clients"] == 49
-        assert red["refused"] > 0, "49 clients do not fit into a queue"
-        assert 50 <= red["retry_hint_ms"]["min"] <= red["retry_hint_ms"]["max"] <= 60_000
+def assert_is_a_flood(result: dict[str, Any]) -> None:
+    """Check the figures that a demo of 15 s has printed."""
+    assert (result["interrupted"], result["faults"], result["seconds"]) == (False, 0, 15)
+    for phase in ("before_flood", "flood"):
+        rows = result[phase]
+        assert [row["tenant"] for row in rows] == ["red", "green", "blue"]
+        for row in rows:
+            assert row["sent"] == row["admitted"] + row["refused"], row
+            assert row["admitted"] == row["answered"] + row["ended_early"], row
+            assert sum(row["reasons"].values()) == row["refused"]
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+    red = result["flood"][0]
+    assert red["clients"] == 49
+    assert red["refused"] > 0, "49 clients do not fit into a queue"
+    assert 50 <= red["retry_hint_ms"]["min"] <= red["retry_hint_ms"]["max"] <= 60_000
 
 
 def test_the_console_opens_with_the_printed_password_and_ctrl_c_shows_what_was_seen_and_leaves_nothing(
@@ -173,16 +169,19 @@ def test_a_port_that_is_taken_is_named_before_anything_starts(tmp_path: Path) ->
             demo.leaves_nothing()
 
 
-def test_two_demos_run_at_once_beside_penstock_up(tmp_path: Path) -> None:
+def test_a_demo_plays_a_flood_beside_another_one_and_penstock_up_and_leaves_nothing(tmp_path: Path) -> None:
+    # None of the user's settings is used: neither this store, which does not exist, nor the bound.
+    theirs = {"REDIS_URL": "redis://127.0.0.1:1", "PENSTOCK_MAX_INFLIGHT": "1", "PENSTOCK_AUTH": "open"}
     with (
         Up(tmp_path / "state") as up,
         a_demo(tmp_path / "one", "--seconds", "600") as one,
-        a_demo(tmp_path / "two", "--seconds", "5", "--json") as two,
+        a_demo(tmp_path / "two", "--seconds", "15", "--json", **theirs) as two,
     ):
         up.serving()
         one.wait_until_sending()
         assert two.exit_code() == 0, two.err
         two.leaves_nothing()
+        assert_is_a_flood(json.loads(two.out))
         assert one.process.poll() is None
         job_id = up.submit(5)
         wait_for(lambda: up.job(job_id)["status"] == "succeeded", "a job of the other stack", timeout_s=100)

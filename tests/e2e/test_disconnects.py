@@ -11,7 +11,7 @@ import pytest
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
 from tests.support.gate import SLOW, GateClient, a_gate, submit_frame
-from tests.support.processes import Process, Stage, wait_for
+from tests.support.processes import Process, Stage, in_time, wait_for
 from tests.support.served import Address, Served
 
 #: One step of the only slot: one word of answer, or 40 of prompt. It is long compared with a busy machine's delays.
@@ -112,10 +112,13 @@ def wasted_tokens(stage: Stage) -> int:
     return stage.stat("wasted|blue|canceled")
 
 
-def check_disconnect(stage: Stage, worker: Process, phase: str, ask: Callable[[], Callable[[], None]]) -> None:
+def check_disconnect(
+    stage: Stage, worker: Process, phase: str, ask: Callable[[], Callable[[], None]]
+) -> list[tuple[float, float]]:
     """Send a request, disconnect when the job is in this phase, and check the job, its slot and the counters.
 
-    `ask` sends the request and returns the function that closes the connection.
+    `ask` sends the request and returns the function that closes the connection. Return how long it took until the
+    disconnect was detected, and until the slot was free, each with its limit.
     """
     known = {view.id for view in stage.store.jobs("blue").jobs}
     before = wasted_tokens(stage)
@@ -134,7 +137,7 @@ def check_disconnect(stage: Stage, worker: Process, phase: str, ask: Callable[[]
     seconds, micros = stage.client.time()
     close()
     canceled = wait_for_cancel(stage, job_id)
-    assert canceled.now_ms - (seconds * 1000 + micros // 1000) < DETECTION_MS
+    took = [(canceled.now_ms - (seconds * 1000 + micros // 1000), DETECTION_MS)]
     (ended,) = stage.ended(job_id)
     assert (ended.state, ended.code) == (JobState.CANCELED, "canceled")
 
@@ -147,7 +150,7 @@ def check_disconnect(stage: Stage, worker: Process, phase: str, ask: Callable[[]
         assert ended.stage in {"", phase}
         (after,) = stage.ended(other)
         assert after.started_ms is not None
-        assert after.started_ms - canceled.now_ms <= CANCEL_DELIVERY_MS + 2 * STEP_MS
+        took.append((after.started_ms - canceled.now_ms, CANCEL_DELIVERY_MS + 2 * STEP_MS))
         usage = ended.usage
         assert usage is not None
         assert (usage.completion_tokens > 0) == (phase == "decode")
@@ -157,6 +160,7 @@ def check_disconnect(stage: Stage, worker: Process, phase: str, ask: Callable[[]
         assert told > 0 if phase == "decode" else usage.prompt_tokens < ended.prompt_tokens
     stage.assert_sound()
     wait_for(lambda: (view := stage.view(worker)) and view.slots_busy == 0, "the worker to report a free slot")
+    return [(took_ms / 1_000, limit_ms / 1_000) for took_ms, limit_ms in took]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -165,9 +169,11 @@ def test_a_disconnect_frees_the_slot_within_two_steps_and_the_counters_are_right
     served: Address, worker: Process, phase: str, call: str
 ) -> None:
     with ExitStack() as stack:
-        check_disconnect(
-            served.stage, worker, phase, lambda: stack.enter_context(closing(send_request(served, call, phase))).close
-        )
+
+        def ask() -> Callable[[], None]:
+            return stack.enter_context(closing(send_request(served, call, phase))).close
+
+        in_time(lambda: check_disconnect(served.stage, worker, phase, ask))
 
 
 @pytest.mark.ways("direct", reason="the gate does not speak HTTP")
@@ -176,11 +182,11 @@ def test_a_disconnect_from_the_gate_frees_the_slot_within_two_steps_and_the_coun
     stage: Stage, worker: Process, gate_port: int, phase: str
 ) -> None:
     words, max_tokens = PHASES[phase]
-
-    with GateClient.at(gate_port) as client:
+    with ExitStack() as stack:
 
         def ask() -> Callable[[], None]:
+            client = stack.enter_context(GateClient.at(gate_port))
             client.send(submit_frame(prompt="word " * words, max_tokens=max_tokens))
             return client.close
 
-        check_disconnect(stage, worker, phase, ask)
+        in_time(lambda: check_disconnect(stage, worker, phase, ask))

@@ -42,7 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def common(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("embeddings"), PENSTOCK_ENGINE="llama", PENSTOCK_N_CTX="64") as stage:
+    with Stage(
+        tmp_path_factory.mktemp("embeddings"), PENSTOCK_ENGINE="llama", PENSTOCK_N_CTX="64", PENSTOCK_ADMISSION="bounds"
+    ) as stage:
         stage.worker(PENSTOCK_MODEL=str(folder / "vectors.gguf"))
         stage.worker(PENSTOCK_MODEL=str(folder / "ranks.gguf"))
         stage.worker(PENSTOCK_MODEL=str(folder / "words.gguf"), PENSTOCK_KV_CELLS="512")

@@ -21,7 +21,7 @@ def test_a_model_with_experts_answers_as_the_model_used_directly(tmp_path: Path)
     write_random_model(tmp_path / "vocabulary.gguf")
     path = tmp_path / "experts.gguf"
     write_odd_model(tmp_path / "vocabulary.gguf", path, "qwen3moe")
-    with Stage(tmp_path, PENSTOCK_ENGINE="llama", PENSTOCK_MODEL=str(path)) as stage:
+    with Stage(tmp_path, PENSTOCK_ENGINE="llama", PENSTOCK_MODEL=str(path), PENSTOCK_ADMISSION="bounds") as stage:
         stage.worker()
         with Served(stage) as served:
             jobs = [

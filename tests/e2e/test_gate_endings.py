@@ -5,6 +5,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
@@ -126,14 +128,15 @@ def test_jobs_are_canceled_after_a_store_outage_if_their_client_disconnected_dur
 ) -> None:
     serve(store)
     with served(door_store(store_url), settings) as gate:
-        ids = [gate.client.submitted(f"a{number}") for number in range(5)]
-        store.client.client_pause(2_500)
-        begin_s = time.monotonic()
-        gate.client.close()
-        assert gate.ended()
-        # The gate waits for the silent store once, not once per job.
-        assert time.monotonic() - begin_s < 2.4
-        store.client.client_unpause()
+        ids = [gate.client.submitted(f"a{number}", tenant=f"t{number}") for number in range(20)]
+        # Only writes wait, so that the pause can be ended.
+        store.client.client_pause(60_000, all=False)
+        try:
+            gate.client.close()
+            # The gate waits for the silent store once, for a second, and not once per job.
+            assert gate.ended(timeout_s=15)
+        finally:
+            store.client.client_unpause()
         wait_for(lambda: {state(store, job_id) for job_id in ids} == {JobState.CANCELED}, "all to be canceled")
 
 
@@ -230,9 +233,8 @@ def test_sending_single_bytes_does_not_extend_the_time_limit_of_a_frame(store: S
 
         sender = threading.Thread(target=send_bytes, daemon=True)
         sender.start()
-        begin_s = time.monotonic()
+        # Within the client's 20 s.
         assert gate.client.read()["code"] == "half_frame"
-        assert time.monotonic() - begin_s < 2
         stop.set()
         sender.join()
         assert gate.client.ask(b'\n{"op":"ping"}\n') == {"status": "pong"}
@@ -258,12 +260,21 @@ def test_a_connection_with_an_inflight_job_is_not_idle(store: Store, settings: S
 
 
 def test_blank_lines_keep_an_idle_connection_open(store: Store, settings: Settings) -> None:
-    with served(store, settings, idle_s=0.5) as gate:
-        until_s = time.monotonic() + 1.5
-        while time.monotonic() < until_s:
-            gate.client.send(b"\n")
-            time.sleep(0.05)
-        assert gate.client.ask({"op": "ping"}) == {"status": "pong"}
+    def attempt() -> list[tuple[float, float]]:
+        with served(store, settings, idle_s=0.5) as gate:
+            sent_s = [began_s := time.monotonic()]
+            while sent_s[-1] < began_s + 1.5:
+                with suppress(OSError):  # of a connection that the gate has closed
+                    gate.client.send(b"\n")
+                time.sleep(0.05)
+                sent_s.append(time.monotonic())
+            longest_s = max(after_s - before_s for before_s, after_s in pairwise(sent_s))
+            # After a longer pause of this process, the connection was idle.
+            if longest_s < 0.4:
+                assert gate.client.ask({"op": "ping"}) == {"status": "pong"}
+        return [(longest_s, 0.4)]
+
+    in_time(attempt)
 
 
 def fill_outbox(gate: Served) -> int:

@@ -18,6 +18,7 @@ from shared.store.store import Store
 from tests.support.builders import view_of
 from tests.support.door import a_door, admitted_job, job_of, post_response, refused, run_next, serve, settle, submit
 from tests.support.gate import served, submit_frame
+from tests.support.kept_alive import keep_alive
 from tests.support.lossy import LossyProxy
 from tests.support.processes import wait_for
 from tests.support.store_servers import StoreServer, commands_run
@@ -46,6 +47,7 @@ def store(pair: tuple[StoreServer, StoreServer], replica: StoreServer, settings:
     pair[0].client.flushall()
     store = _store_at(pair[0].url)
     store.configure(settings)
+    keep_alive(store)
     serve(store)
     yield store
     assert find_breaches(store.client) == []

@@ -53,15 +53,32 @@ def test_whoever_polls_or_waits_does_not_follow_because_no_text_is_shown_before_
     assert not view_of(store, job["id"]).is_followed
 
 
-@pytest.mark.parametrize(("grace_ms", "reads_often"), [(0, False), (60_000, True)])
-def test_a_call_that_waits_reads_its_job_often_only_if_that_keeps_it_alive(
-    client, store, monkeypatch, grace_ms, reads_often
-):
+def test_a_call_that_waits_reads_its_job_seldom_if_nothing_depends_on_it(client, store, monkeypatch):
     monkeypatch.setattr("web.jobs.tenant_jobs.TOUCH_S", 0.02)
     reads, touch = [], Store.touch
     monkeypatch.setattr(Store, "touch", lambda *given, **named: reads.append(0) or touch(*given, **named))
-    admitted_job(submit(client, "/v1/jobs?wait_ms=500", poll_grace_ms=grace_ms))
-    assert (len(reads) > 3) == reads_often
+    admitted_job(submit(client, "/v1/jobs?wait_ms=500"))
+    assert len(reads) <= 3
+
+
+@pytest.mark.parametrize("route", ["?wait_ms=60000", "/events"])
+def test_whoever_waits_for_a_job_or_reads_its_stream_polls_it_often_if_that_keeps_it_alive(
+    client, store, monkeypatch, route
+):
+    monkeypatch.setattr("web.jobs.tenant_jobs.TOUCH_S", 0.02)
+    monkeypatch.setattr("web.jobs.tenant_jobs.REFRESH_INTERVAL_S", 600)
+    job = admitted_job(submit(client, poll_grace_ms=60_000))
+    held, polls, touch = run_next(store), [], Store.touch
+
+    def poll(*given, quiet: bool = False, **named):
+        polls.append(quiet)
+        if polls.count(False) == 5:
+            settle(store, held)
+        return touch(*given, quiet=quiet, **named)
+
+    monkeypatch.setattr(Store, "touch", poll)
+    assert "succeeded" in client.get(job["urls"]["self"] + route).text
+    assert polls.count(False) >= 5
 
 
 def test_a_reader_of_a_running_job_is_announced_to_its_worker(client, store):

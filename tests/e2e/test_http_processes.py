@@ -1,5 +1,6 @@
 """The HTTP door as it is served: gunicorn's processes, real workers, real connections."""
 
+import http.client
 import json
 import socket
 import sys
@@ -100,17 +101,18 @@ def test_waiting_calls_and_streams_share_one_store_connection_per_process(served
         clients: Any = served.stage.client.client_list()
         return sum("b" in client["flags"] and client["name"].startswith("penstock-web") for client in clients)
 
-    ids = [served.submit(tenant=f"t{index}", max_tokens=80).json()["id"] for index in range(12)]
+    # They last long enough for all calls to begin on a slow machine.
+    ids = [served.submit(tenant=f"t{index}", max_tokens=300).json()["id"] for index in range(12)]
     with ThreadPoolExecutor(24) as pool:
         waits = [
             pool.submit(
-                httpx.get, f"{served.url}/v1/jobs/{job_id}?wait_ms=20000", timeout=30, headers={"X-Tenant": f"t{index}"}
+                httpx.get, f"{served.url}/v1/jobs/{job_id}?wait_ms=40000", timeout=60, headers={"X-Tenant": f"t{index}"}
             )
             for index, job_id in enumerate(ids)
         ]
         streams = [
             pool.submit(
-                httpx.get, f"{served.url}/v1/jobs/{job_id}/events", timeout=30, headers={"X-Tenant": f"t{index}"}
+                httpx.get, f"{served.url}/v1/jobs/{job_id}/events", timeout=60, headers={"X-Tenant": f"t{index}"}
             )
             for index, job_id in enumerate(ids)
         ]
@@ -122,7 +124,7 @@ def test_waiting_calls_and_streams_share_one_store_connection_per_process(served
     assert statuses == ["succeeded"] * 12
     for stream_text in stream_texts:
         words = [json.loads(line[6:])["text"] for line in stream_text.splitlines() if line.startswith('data: {"text"')]
-        assert len("".join(words).split()) == 80
+        assert len("".join(words).split()) == 300
 
 
 def test_the_first_token_reaches_its_stream_long_before_the_last_is_computed(served: Address) -> None:
@@ -137,27 +139,33 @@ def test_the_first_token_reaches_its_stream_long_before_the_last_is_computed(ser
     served.http.delete(job.json()["urls"]["self"])
 
 
+def leave_after_admission(served: Address, path: str, max_tokens: int) -> str:
+    """Post a request, and close its connection once its job is admitted; return the job's id."""
+    admitted = served.stage.stat("admitted")
+    client = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+    body = json.dumps({"prompt": "go", "max_tokens": max_tokens})
+    client.request("POST", path, body, {"Content-Type": "application/json"})
+    wait_for(lambda: served.stage.stat("admitted") > admitted, "the job to be admitted")
+    client.close()
+    return served.stage.store.jobs("default").jobs[0].id
+
+
 def test_a_disconnect_cancels_the_job_of_an_openai_call(served: Address) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{served.url}/v1/completions", json={"prompt": "go", "max_tokens": 2_000}, timeout=0.5)
-    job = served.stage.store.jobs("default").jobs[0]
-    ended = served.stage.ended(job.id, timeout_s=5)[0]
+    ended = served.stage.ended(leave_after_admission(served, "/v1/completions", 4_000))[0]
     assert (ended.state, ended.code) == (JobState.CANCELED, "canceled")
 
 
 def test_closing_an_openai_stream_cancels_its_job(served: Address) -> None:
-    body = {"prompt": "go", "max_tokens": 2_000, "stream": True}
+    body = {"prompt": "go", "max_tokens": 4_000, "stream": True}
     with httpx.stream("POST", f"{served.url}/v1/completions", json=body, timeout=10) as stream:
         next(stream.iter_lines())
     job = served.stage.store.jobs("default").jobs[0]
-    assert served.stage.ended(job.id, timeout_s=5)[0].state is JobState.CANCELED
+    assert served.stage.ended(job.id)[0].state is JobState.CANCELED
 
 
 def test_a_disconnect_does_not_cancel_a_submitted_job(served: Address) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{served.url}/v1/jobs?wait_ms=20000", json={"prompt": "go", "max_tokens": 100}, timeout=0.3)
-    job = served.stage.store.jobs("default").jobs[0]
-    assert served.stage.ended(job.id)[0].state is JobState.SUCCEEDED
+    job_id = leave_after_admission(served, "/v1/jobs?wait_ms=20000", 100)
+    assert served.stage.ended(job_id)[0].state is JobState.SUCCEEDED
 
 
 def count_followed_jobs(served: Served) -> int:
@@ -214,13 +222,18 @@ def test_slow_and_idle_clients_do_not_block_another_client(served: Address) -> N
 def test_a_job_expires_on_time_while_its_worker_is_paused(stage: Stage, serve: Callable[..., Served]) -> None:
     worker = stage.worker()
     served = serve()
-    worker.pause()
-    job = served.submit(deadline_ms=500).json()
-    ended = stage.ended(job["id"], timeout_s=3)[0]
-    assert ended.state is JobState.EXPIRED
-    assert ended.ended_ms is not None
-    assert 0 <= ended.ended_ms - ended.deadline_at_ms <= 350
-    worker.resume()
+
+    def attempt() -> list[tuple[float, float]]:
+        worker.pause()
+        (ended,) = stage.ended(served.submit(deadline_ms=500).json()["id"])
+        worker.resume()
+        assert ended.state is JobState.EXPIRED
+        assert ended.ended_ms is not None
+        assert ended.ended_ms >= ended.deadline_at_ms
+        wait_for(lambda: stage.view(worker), "the worker to be live again")
+        return [((ended.ended_ms - ended.deadline_at_ms) / 1_000, 0.35)]
+
+    in_time(attempt)
 
 
 @own_stage

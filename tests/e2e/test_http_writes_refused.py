@@ -12,6 +12,7 @@ from shared.settings.settings import Settings
 from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.store import Store
+from tests.support.builders import hold_clock
 from tests.support.door import a_door, admitted_job, door_store, job_of, refused, run_next, serve, settle, submit
 from tests.support.gate import served, submit_frame
 from tests.support.processes import wait_for
@@ -49,6 +50,8 @@ def url_of(store: Store) -> str:
 
 
 def test_reads_answer_while_the_store_refuses_writes(own_store: Store, settings: Settings) -> None:
+    # The worker stays live, although it cannot beat meanwhile.
+    hold_clock(own_store)
     serve(own_store)
     key = {"Authorization": f"Bearer {ApiKeys(own_store.client).create('blue').key}"}
     door: FlaskClient = a_door(door_store(url_of(own_store)), settings, auth="required")

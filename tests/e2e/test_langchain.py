@@ -62,18 +62,20 @@ def test_an_answer_is_streamed_in_pieces(model: "ChatOpenAI") -> None:
 
 def test_a_batch_larger_than_the_inflight_bound_gets_all_its_answers(served: Address, model: "ChatOpenAI") -> None:
     before = served.stage.stat("yielded")
-    answers = model.batch([f"story {number}" for number in range(12)])
-    assert [len(str(answer.content).split()) for answer in answers] == [20] * 12
+    # Each answer takes half a second: a slow client sends the next requests before it has ended.
+    answers = model.bind(max_tokens=100).batch([f"story {number}" for number in range(12)])
+    assert [len(str(answer.content).split()) for answer in answers] == [100] * 12
     refused = served.stage.stat("yielded") - before
     print(f"12 answers, {refused} refusals obeyed")
     assert refused > 0
 
 
 def test_closing_a_stream_early_cancels_its_job(served: Address, model: "ChatOpenAI") -> None:
-    stream = model.stream("hello there", max_tokens=2_000)
+    stream = model.stream("hello there", max_tokens=4_000)
     next(iter(stream))
     stream.close()  # type: ignore[attr-defined]  # a generator, declared as an iterator
-    wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled", timeout_s=5)
+    # It would last for 20 s.
+    wait_for(lambda: served.stage.inflight() == 0, "the job to be canceled", timeout_s=10)
 
 
 def test_tools_raise_the_error_unsupported_parameter(model: "ChatOpenAI") -> None:

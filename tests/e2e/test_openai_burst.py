@@ -1,5 +1,7 @@
 """Many stock `openai` clients for few inflight jobs: each gets its answer by obeying the retry hints alone."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 from openai import OpenAI
 
+from tests.support.processes import wait_for
 from tests.support.served import Address, Served, sim_served
 
 CLIENTS, MAX_INFLIGHT = 50, 8
@@ -55,9 +58,17 @@ def test_with_max_inflight_8_all_fifty_clients_get_answers_by_obeying_the_retry_
             text = raw.parse().choices[0].message.content or ""
             return raw.retries_taken, time.monotonic() - began_s, len(text.split())
 
+        (worker,) = served.stage.store.snapshot().workers
         began_s = time.monotonic()
         with ThreadPoolExecutor(CLIENTS) as pool:
-            answers = list(pool.map(make_call, range(CLIENTS), clients))
+            # However slow the clients are, more calls come than may be inflight.
+            os.kill(int(worker.facts["pid"]), signal.SIGSTOP)
+            calls = pool.map(make_call, range(CLIENTS), clients)
+            try:
+                wait_for(lambda: served.stage.stat("yielded") - yielded >= CLIENTS // 2, "refusals", timeout_s=60)
+            finally:
+                os.kill(int(worker.facts["pid"]), signal.SIGCONT)
+            answers = list(calls)
         took_s = time.monotonic() - began_s
     print("attempts:", sorted(1 + retries for retries, *_ in answers))
     print("seconds:", sorted(round(seconds, 1) for _, seconds, _ in answers))

@@ -51,7 +51,7 @@ def test_64_jobs_whose_worker_aborts_in_mid_step_again_and_again_succeed_once(st
         worker = start_aborting(stage, llama, tmp_path / str(crashes + 1))
         # Workers reap, so no crash is counted while none lives.
         wait_for(lambda crashes=crashes: stage.stat("crashes|tiny") == crashes, "the crash to be counted")
-    views = stage.ended(*ids, timeout_s=60)
+    views = stage.ended(*ids, timeout_s=120)
     assert {view.state for view in views} == {JobState.SUCCEEDED}
     assert all(stage.event_types(job_id).count("ended") == 1 for job_id in ids)
     assert stage.stat("ended|succeeded") == len(ids)

@@ -53,14 +53,18 @@ def feed(context: DoorContext, mortal: Mortal, kill_after: int, way: str) -> boo
     raise AssertionError(f"the batch has not ended: {batch}")
 
 
-@pytest.fixture(params=["store", "folder"])
+@pytest.fixture
 def context(request: pytest.FixtureRequest, store: Store, settings: Any, tmp_path: Path) -> DoorContext:
     files_dir = str(tmp_path) if request.param == "folder" else ""
     return DoorContext(replace(settings, files_dir=files_dir), store, RealClock())
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize("way", ["completed", "cancelled", "expired"])
+@pytest.mark.parametrize(
+    ("context", "way"),
+    [("store", "completed"), ("store", "cancelled"), ("store", "expired"), ("folder", "completed")],
+    indirect=["context"],
+)
 def test_each_line_is_answered_once_before_whichever_command_the_first_process_is_killed(
     context: DoorContext, mortal: Mortal, way: str, share: int
 ) -> None:

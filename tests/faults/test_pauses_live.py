@@ -24,10 +24,10 @@ def check_answers(stage, *ids):
 def with_a_paused_job(stage, **environ):
     """Return a worker with two slots, the ids of two long answers (one is paused), and that of another job."""
     worker = stage.worker(PENSTOCK_MAX_BATCH_SIZE="2", **ON, **environ)
-    loud = [stage.admit("loud", max_tokens=300) for _ in range(2)]
+    loud = [stage.admit("loud", max_tokens=600) for _ in range(2)]
     for job_id in loud:
         stage.wait_for_text(job_id)
-    quiet = stage.admit("quiet", max_tokens=150)
+    quiet = stage.admit("quiet", max_tokens=300)
     wait_for(lambda: [job for job in loud if is_paused(stage, job)], "a paused job")
     stage.wait_for_text(quiet)
     return worker, loud, quiet

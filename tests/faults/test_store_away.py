@@ -19,7 +19,7 @@ def kill_store(stage: Stage) -> None:
 
 def test_a_restart_of_the_store_costs_no_attempt(stage):
     worker = stage.worker()
-    ids = [stage.admit("abcdefgh"[i % 8], max_tokens=150) for i in range(12)]
+    ids = [stage.admit("abcdefgh"[i % 8], max_tokens=400 if i < 8 else 20) for i in range(12)]
     stage.wait_until_running(*ids[:8])
     kill_store(stage)
     stage.embedded.revive()
@@ -32,16 +32,18 @@ def test_a_restart_of_the_store_costs_no_attempt(stage):
 def test_a_worker_continues_to_generate_without_a_store_and_settles_when_it_is_back(stage):
     """The store is away for 3 s, which is longer than a lease. After such a gap, reaping pauses for a lease."""
     worker = stage.worker(PENSTOCK_WORKER_LISTEN="127.0.0.1:0")
+    began_s = time.monotonic()
     ids = [stage.admit(tenant, max_tokens=300) for tenant in "abcd"]
     stage.wait_until_running(*ids)
     kill_store(stage)
     wait_for(lambda: worker.figure("penstock_worker_completion_tokens_total") == 4 * 300, "all to be generated")
+    took_s = time.monotonic() - began_s
     assert worker.log_lines("store.away")
     assert worker.figure("penstock_worker_slots_busy") == 4
     stage.embedded.revive()
     for view in stage.ended(*ids):
         assert (view.state, view.attempts) == (JobState.SUCCEEDED, 1)
-        assert view.usage.decode_ms < 4_500
+        assert view.usage.decode_ms < 1_000 * took_s
 
 
 def test_a_worker_that_starts_before_its_store_waits_for_it(stage):

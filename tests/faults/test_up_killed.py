@@ -11,7 +11,7 @@ def test_a_start_after_a_killed_up_takes_over_its_store_and_its_jobs(tmp_path):
     state = tmp_path / "state"
     with Up(state) as first:
         first.serving()
-        running, waiting = first.submit(200), [first.submit(5) for _ in range(4)]
+        running, waiting = first.submit(400), [first.submit(5) for _ in range(4)]
         first.wait_until_running(running)
         port = first.url.rpartition(":")[2]
         first.process.kill()
@@ -75,7 +75,7 @@ def test_a_killed_store_is_started_again_with_all_its_jobs(tmp_path):
         up.serving()
         ended = up.submit(5)
         up.job(ended, wait_ms=20_000)
-        running, waiting = [up.submit(150), up.submit(150)], up.submit(5)
+        running, waiting = [up.submit(300), up.submit(300)], up.submit(5)
         for job_id in running:
             up.wait_until_running(job_id)
         store: psutil.Process = up.child("valkey-server")

@@ -19,9 +19,10 @@ def assert_succeeded_once(stage: Stage, ids: list[str], *, attempts: int) -> Non
 
 
 def test_eight_running_jobs_of_a_killed_worker_succeed_on_another_worker(stage):
-    first, second = stage.worker(), stage.worker()
+    first, second = stage.worker(), stage.worker(PENSTOCK_SIM_DECODE_TPS="10000")
     second.pause()
-    ids = [stage.admit(tenant, max_tokens=150) for tenant in "abcdabcd"]
+    # They last for ten seconds.
+    ids = [stage.admit(tenant, max_tokens=1_000) for tenant in "abcdabcd"]
     stage.wait_until_running(*ids)
     first.kill()
     second.resume()

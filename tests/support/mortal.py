@@ -12,16 +12,19 @@ class Killed(BaseException):
 
 
 class Mortal:
-    """Lets the process that uses a client end before one of its commands."""
+    """Lets the process that uses a client end before one of the commands of the thread that creates this object.
+
+    Its other threads read the store at times that depend on the machine: their commands are not counted.
+    """
 
     def __init__(self, client: redis.Redis, patch: pytest.MonkeyPatch) -> None:
         #: How many more commands are sent before the process ends; None if it does not.
         self.commands_left: int | None = None
-        execute = client.execute_command
+        execute, counted = client.execute_command, threading.current_thread()
 
         def execute_if_alive(*arguments: Any, **options: Any) -> Any:
             if self.commands_left is not None:
-                self.commands_left -= 1
+                self.commands_left -= threading.current_thread() is counted
                 if self.commands_left < 0:
                     raise Killed
             return execute(*arguments, **options)

@@ -81,7 +81,8 @@ def random_model_served(folder: Path, **environ: str) -> Iterator[Served]:
     """Run a stage with one worker for a tiny model with random weights, and one ingress with the settings `environ`."""
     model = folder / "m.gguf"
     write_random_model(model)
-    with Stage(folder, PENSTOCK_ENGINE="llama") as stage:
+    # Of full admission, the model's measured speed would decide which jobs are refused.
+    with Stage(folder, PENSTOCK_ENGINE="llama", PENSTOCK_ADMISSION="bounds") as stage:
         stage.worker(PENSTOCK_MODEL=str(model))
         with Served(stage, **environ) as served:
             yield served

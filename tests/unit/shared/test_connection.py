@@ -14,6 +14,7 @@ from shared.settings.settings import load
 from shared.settings.store_url import normal_store_url
 from shared.store.connection import DOOR, WORKER, open_blocking_client, open_client
 from shared.store.redis_errors import store_faults
+from tests.support.processes import in_time
 
 #: The distinguishing features of a store.
 KNOWN = {"host", "port", "db", "path", "username", "password"}
@@ -107,19 +108,27 @@ def test_a_blocking_client_behind_sentinels_uses_the_same_sentinels():
 def test_a_store_that_never_answers_is_unavailable_after_the_door_s_timeout_of_one_second():
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         client = open_client(f"redis://127.0.0.1:{silent.getsockname()[1]}", name="door", timeouts=DOOR)
-        began = time.monotonic()
-        with pytest.raises(StoreUnavailable), store_faults(client):
-            client.ping()
-        assert time.monotonic() - began < 1.5
+
+        def attempt() -> list[tuple[float, float]]:
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable), store_faults(client):
+                client.ping()
+            return [(time.monotonic() - began, 1.5)]
+
+        in_time(attempt)
         client.close()
 
 
 def test_a_store_that_does_not_exist_is_unavailable_at_once(tmp_path):
     client = open_client(f"unix://{tmp_path}/none.sock", name="door", timeouts=DOOR)
-    began = time.monotonic()
-    with pytest.raises(StoreUnavailable, match="cannot serve"), store_faults(client):
-        client.ping()
-    assert time.monotonic() - began < 0.5
+
+    def attempt() -> list[tuple[float, float]]:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="cannot serve"), store_faults(client):
+            client.ping()
+        return [(time.monotonic() - began, 0.5)]
+
+    in_time(attempt)
 
 
 @pytest.mark.parametrize(

@@ -363,7 +363,7 @@ def test_requests_that_fail_beside_one_that_continues_do_not_stop_the_worker(
         server.will(response("500 Internal Server Error", b""))
         assert scene.end(job_id=key, tenant=tenant).outcome == "attempt_failed"
     assert scene.engine.free_capacity().slots == 0
-    wait_for(lambda: scene.engine.free_capacity().slots == 1, "room beside the long answer", timeout_s=5)
+    wait_for(lambda: scene.engine.free_capacity().slots == 1, "room beside the long answer")
     scene.engine.cancel(claim("long"))
     scene.ended("long")
 

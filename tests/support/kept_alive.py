@@ -1,0 +1,60 @@
+"""Keeps the workers of a test live while real time passes: a slow machine takes longer than the five seconds of a beat.
+
+A worker that has beaten once through a store beats again before the store is asked whether it is live.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shared.jobs.job import ClaimRef
+from shared.store import keys
+from shared.store.replies import HeartbeatReport, Renewed
+from shared.store.store import Store
+
+#: After this time without a beat, in seconds, a worker beats again.
+_AGAIN_S = 2.5
+#: The methods whose answers depend on the workers that are live.
+_ASKING = ("admit", "quote", "snapshot", "overview")
+
+
+class _KeptAlive:
+    """The last beat of each worker of a store. Where the test has moved the store's time since, no beat follows."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._client = store, store.client
+        self._lock = threading.Lock()
+        self._beats: dict[str, tuple[HeartbeatReport, Sequence[ClaimRef], float, bytes | None]] = {}
+
+    def renew(self, report: HeartbeatReport, held: Sequence[ClaimRef]) -> Renewed:
+        """Send a beat, and remember it."""
+        renewed = type(self._store).renew(self._store, report, held)
+        with self._lock:
+            self._beats[report.worker] = report, tuple(held), time.monotonic(), self._client.get(keys.clock())
+        return renewed
+
+    def beat_again(self) -> None:
+        """Repeat the last beat of each worker that the store still has."""
+        with self._lock:
+            late = [beat for beat in self._beats.values() if time.monotonic() - beat[2] > _AGAIN_S]
+        for report, held, _, clock in late:
+            if self._client.exists(keys.worker(report.worker)) and self._client.get(keys.clock()) == clock:
+                self.renew(report, held)
+
+
+def keep_alive(store: Store) -> None:
+    """Let the workers that beat through this object stay live as long as their test runs."""
+    kept = _KeptAlive(store)
+
+    def after_beats(name: str) -> Callable[..., Any]:
+        def asked(*arguments: Any, **named: Any) -> Any:
+            kept.beat_again()
+            # Looked up late: a test may have replaced the method.
+            return getattr(type(store), name)(store, *arguments, **named)
+
+        return asked
+
+    for name in _ASKING:
+        setattr(store, name, after_beats(name))
+    setattr(store, "renew", kept.renew)  # noqa: B010 - a method is replaced
