@@ -19,7 +19,7 @@ from shared.jobs.job import ClaimedJob, Ending, NewJob, Usage, new_job_id
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import load
 from shared.store import keys
-from shared.store.replies import Admitted, HeartbeatReport, HeldProgress
+from shared.store.replies import Admitted, ClaimRequest, HeartbeatReport, HeldProgress
 from shared.store.store import Store
 
 MODEL = "nothing"
@@ -171,16 +171,19 @@ def _crowded(client: redis.Redis) -> dict[str, dict[str, float]]:
     rows[f"claim, {GROUPS:,} groups"] = _cost(
         client,
         100,
-        lambda i: store.contend(WORKER, f"c{i}", MODEL, room=1, cells_free=10**9),
+        lambda i: store.contend(WORKER, ClaimRequest(f"c{i}", MODEL, room=1, cells_free=10**9)),
         lambda: _beat(store),
     )
     store = _crowded_store(client, groups=0)
-    running = store.contend(WORKER, "first", MODEL, room=SLOTS, cells_free=10**9).started
+    running = store.contend(WORKER, ClaimRequest("first", MODEL, room=SLOTS, cells_free=10**9)).started
     for tenant in range(100, 150):
         store.admit(a_job(tenant))
     held = [HeldProgress(job.held, 100, 0, 60_000) for job in running]
     rows[f"claim, {SLOTS} jobs of 100 tenants run, 50 wait"] = _cost(
-        client, 1, lambda i: store.contend(WORKER, f"x{i}", MODEL, room=0, cells_free=10**9, held=held), lambda: None
+        client,
+        1,
+        lambda i: store.contend(WORKER, ClaimRequest(f"x{i}", MODEL, room=0, cells_free=10**9, held=held)),
+        lambda: None,
     )
     return rows
 

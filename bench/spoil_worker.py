@@ -7,7 +7,7 @@ from typing import TypeVar
 from shared.jobs.answer_ids import AnswerIds, PackedIds
 from shared.jobs.job import ClaimedJob, ClaimRef, Ending, Usage
 from shared.jobs.outcomes import Outcome
-from shared.store.replies import HeartbeatReport, HeldProgress
+from shared.store.replies import ClaimRequest, HeartbeatReport, HeldProgress
 from shared.store.store import Store
 
 T = TypeVar("T")
@@ -118,11 +118,13 @@ class ScriptedWorker:
             "claim",
             lambda: self._store.contend(
                 self.name,
-                f"{self.name}.{self._claims}",
-                self.pool,
-                room=room,
-                cells_free=_CELLS,
-                held=[run.progress for run in self.running.values()],
+                ClaimRequest(
+                    f"{self.name}.{self._claims}",
+                    self.pool,
+                    room=room,
+                    cells_free=_CELLS,
+                    held=[run.progress for run in self.running.values()],
+                ),
             ),
         )
         if answer is None:

@@ -24,7 +24,7 @@ from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings, load
 from shared.store import keys
 from shared.store.keys import model_slug
-from shared.store.replies import Admitted, HeartbeatReport, HeldProgress, Progress, SettleAnswer
+from shared.store.replies import Admitted, ClaimRequest, HeartbeatReport, HeldProgress, Progress, SettleAnswer
 from shared.store.store import Store
 from web.api.deadline import RequestDeadline
 from web.api.refusals import to_yield
@@ -113,11 +113,13 @@ class PenstockSystem:
         self._claims += 1
         told = self.store.contend(
             worker.name,
-            f"c{self._claims}",
-            worker.model,
-            room=worker.room,
-            cells_free=max(0, worker.cells_free),
-            held=[self._progress(worker, seq, now_ms) for seq in worker.held.values()] if self.preempts else (),
+            ClaimRequest(
+                f"c{self._claims}",
+                worker.model,
+                room=worker.room,
+                cells_free=max(0, worker.cells_free),
+                held=[self._progress(worker, seq, now_ms) for seq in worker.held.values()] if self.preempts else (),
+            ),
         )
         for job_id in told.pause:
             worker.pause(self._by_id[job_id], now_ms)

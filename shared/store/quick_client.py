@@ -93,7 +93,7 @@ class QuickClient(redis.Redis):
         return reply if callback is None else callback(reply)
 
 
-def execute_together(client: redis.Redis, *commands: tuple[str, ...]) -> list[Any]:
+def execute_together(client: redis.Redis, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
     """Send commands in one packet; return their replies as they came, and a ResponseError in place of an error.
 
     Raises redis.RedisError if a reply does not come.

@@ -1,5 +1,6 @@
 """The types into which the scripts' answers are decoded, so that callers do not handle flat lists."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -123,6 +124,23 @@ class HeldProgress(NamedTuple):
         """The job's line in the report that the script claim gets."""
         slot_ms = -1 if self.slot_ms is None else self.slot_ms
         return f"{self.held.id} {self.held.token} {self.generated} {self.cpu_tokens} {slot_ms}\n"
+
+
+@dataclass(frozen=True)
+class ClaimRequest:
+    """A worker's claim: for up to `room` jobs and, with preemption, for the slots of running ones.
+
+    `held` are all jobs that the worker holds; its paused jobs take no slot, and their cells are free. No queued job of
+    the tenants in `aside` is claimed. If `trusts_last_attempts`, several jobs on their last attempt may run.
+    """
+
+    claim_id: str
+    model: str
+    room: int
+    cells_free: int
+    held: Sequence[HeldProgress] = ()
+    aside: Sequence[str] = ()
+    trusts_last_attempts: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from shared.errors import ScriptError
 from shared.store import keys, lua_bundle
+from shared.store.quick_client import execute_together
 
 ArgType = Literal["text", "int", "rest"]
 Value = str | bytes | int
@@ -115,34 +116,33 @@ class Script:
             raw = client.eval(self.source, 0, *argv)
         return self.answer(raw)
 
-    def call_many(self, client: redis.Redis, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | ResponseError]:
-        """Run the script for each call, in order, in one round trip.
-
-        Return, for each call, the script's answer, or the error with which the store replied.
-        """
-        argvs = [self.argv(**given) for given in calls]
-        pipe = client.pipeline(transaction=False)
-        for argv in argvs:
-            pipe.evalsha(self.sha, 0, *argv)
-        answers: list[tuple[str, list[Any]] | ResponseError] = []
-        for argv, reply in zip(argvs, pipe.execute(raise_on_error=False), strict=True):
-            raw = reply
-            if isinstance(raw, NoScriptError):
-                try:
-                    raw = client.eval(self.source, 0, *argv)
-                except ResponseError as error:
-                    raw = error
-            if isinstance(raw, Exception) and not isinstance(raw, ResponseError):
-                raise raw
-            answers.append(raw if isinstance(raw, ResponseError) else self.answer(raw))
-        return answers
-
     def answer(self, raw: Any) -> tuple[str, list[Any]]:
         """Return (the first word of a raw reply, the values after it). Raises ScriptError for an undeclared word."""
         word = raw[0].decode() if isinstance(raw, list) and raw and isinstance(raw[0], bytes) else repr(raw)
         if word not in self.header.answers:
             raise ScriptError(f"{self.header.name}: answered {word!r}, but declares only {sorted(self.header.answers)}")
         return word, raw[1:]
+
+
+def call_together(
+    client: redis.Redis, calls: Sequence[tuple[Script, Call]]
+) -> list[tuple[str, list[Any]] | ResponseError]:
+    """Run scripts in order, in one round trip.
+
+    Return, for each call, the script's answer, or the error with which the store replied.
+    """
+    packed = [(script, script.argv(**given)) for script, given in calls]
+    replies = execute_together(client, *(("EVALSHA", script.sha, 0, *argv) for script, argv in packed))
+    answers: list[tuple[str, list[Any]] | ResponseError] = []
+    for (script, argv), reply in zip(packed, replies, strict=True):
+        raw = reply
+        if isinstance(raw, NoScriptError):
+            try:
+                raw = client.eval(script.source, 0, *argv)
+            except ResponseError as error:
+                raw = error
+        answers.append(raw if isinstance(raw, ResponseError) else script.answer(raw))
+    return answers
 
 
 @cache

@@ -23,8 +23,8 @@ from shared.store.replies import (
     Appended,
     CancelAnswer,
     ClaimReply,
+    ClaimRequest,
     HeartbeatReport,
-    HeldProgress,
     IdempotencyMismatch,
     Progress,
     Reaped,
@@ -35,7 +35,7 @@ from shared.store.replies import (
     SweepSource,
     Swept,
 )
-from shared.store.scripts import Call, load
+from shared.store.scripts import Call, call_together, load
 
 #: The maximum number of entries of each kind (late jobs, ended leases, unpolled jobs …) that one call of reap handles.
 _REAP_LIMIT = 64
@@ -112,30 +112,29 @@ class Store(StoreReads):
 
         A repeated call with the same `claim_id` returns the jobs of the first call that still run under that claim.
         """
-        return self.contend(worker, claim_id, model, room=room, cells_free=cells_free).started
+        return self.contend(worker, ClaimRequest(claim_id, model, room, cells_free)).started
 
-    def contend(
-        self,
-        worker: str,
-        claim_id: str,
-        model: str,
-        *,
-        room: int,
-        cells_free: int,
-        held: Sequence[HeldProgress] = (),
-        aside: Sequence[str] = (),
-        trusts_last_attempts: bool = False,
-    ) -> ClaimReply:
-        """Claim up to `room` jobs and, with preemption, as many more as jobs of other tenants give their slots.
+    def contend(self, worker: str, request: ClaimRequest) -> ClaimReply:
+        """Claim jobs and, with preemption, give the slots of running jobs to other tenants' jobs.
 
-        `held` are all jobs that the worker holds; its paused jobs take no slot, and their cells are free. A repeated
-        call with the same `claim_id` returns the same answer, without jobs that no longer run on this worker. No queued
-        job of the tenants in `aside` is claimed. If `trusts_last_attempts`, several jobs on their last attempt may run.
+        A repeated call with the same claim id returns the same answer, without jobs that no longer run on this worker.
         """
-        report = "".join(job.line for job in held)
-        call: Call = {"worker": worker, "claim_id": claim_id, "slug": model_slug(model), "held": report}
-        call |= {"aside": " ".join(aside), "trusts_last": int(trusts_last_attempts)}
-        return decode.exchange(self._call("claim", room=room, cells_free=cells_free, **call)[1], claim_id)
+        return decode.exchange(self._call("claim", **_claim_call(request, worker))[1], request.claim_id)
+
+    def settle_and_contend(
+        self, endings: Sequence[Ending], worker: str, request: ClaimRequest
+    ) -> tuple[list[Settled | Exception], ClaimReply]:
+        """Settle jobs like `settle_many` and then claim like `contend`, in one round trip.
+
+        Raises StoreUnavailable like these methods. Then each part may have been carried out, and can be repeated.
+        """
+        calls = [*self._settle_calls(endings, worker), ("claim", _claim_call(request, worker))]
+        *answers, claimed = self._call_many(calls)
+        settled = self._settled(answers)
+        if isinstance(claimed, Exception):
+            with store_faults(self.client):
+                raise claimed
+        return settled, decode.exchange(claimed[1], request.claim_id)
 
     def renew(
         self, report: HeartbeatReport, held: Sequence[ClaimRef], *, progress: Mapping[str, Progress] | None = None
@@ -205,7 +204,9 @@ class Store(StoreReads):
         not settle at least one job. If the caller then repeats the call, the answer for a job that was settled before
         is `already`.
         """
-        answers = self._call_many("settle", [self._settle_call(ending, worker) for ending in endings])
+        return self._settled(self._call_many(self._settle_calls(endings, worker)))
+
+    def _settled(self, answers: Sequence[tuple[str, list[Any]] | Exception]) -> list[Settled | Exception]:
         return [
             decode.settled(*answer) if isinstance(answer, tuple) else raise_if_unavailable(self.client, answer)
             for answer in answers
@@ -236,13 +237,17 @@ class Store(StoreReads):
         repeated: the tokens of one claim are counted only once.
         """
         endings = [Ending(job.id, job.token, Outcome.CANCELED, usage=usage) for job, usage in computed]
-        for answer in self._call_many("settle", [self._settle_call(one, worker) | {"outcome": ""} for one in endings]):
+        calls = [(script, call | {"outcome": ""}) for script, call in self._settle_calls(endings, worker)]
+        for answer in self._call_many(calls):
             if isinstance(answer, Exception):
                 raise_if_unavailable(self.client, answer)
 
-    def _call_many(self, script: str, calls: Sequence[Call]) -> list[tuple[str, list[Any]] | Exception]:
+    def _call_many(self, calls: Sequence[tuple[str, Call]]) -> list[tuple[str, list[Any]] | Exception]:
         with store_faults(self.client):
-            return list(load(script).call_many(self.client, calls))
+            return list(call_together(self.client, [(load(script), call) for script, call in calls]))
+
+    def _settle_calls(self, endings: Sequence[Ending], worker: str) -> list[tuple[str, Call]]:
+        return [("settle", self._settle_call(ending, worker)) for ending in endings]
 
     def _settle_call(self, ending: Ending, worker: str) -> Call:
         usage = ending.usage
@@ -328,3 +333,16 @@ class Store(StoreReads):
             repairs += repaired
         _, (recounted,) = self._call("recount", tenant=tenant, slug=slug, thorough=int(thorough or repairs > 0))
         return repairs + int(recounted)
+
+
+def _claim_call(request: ClaimRequest, worker: str) -> Call:
+    return {
+        "worker": worker,
+        "claim_id": request.claim_id,
+        "slug": model_slug(request.model),
+        "room": request.room,
+        "cells_free": request.cells_free,
+        "held": "".join(job.line for job in request.held),
+        "aside": " ".join(request.aside),
+        "trusts_last": int(request.trusts_last_attempts),
+    }

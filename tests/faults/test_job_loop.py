@@ -120,6 +120,43 @@ def test_a_settle_whose_answer_was_lost_is_repeated_and_counts_once(flaky):
     assert flaky.snapshot(stats=True).stats["ended|succeeded"] == 1
 
 
+def test_the_end_of_a_job_and_the_claim_for_its_slot_are_one_packet(flaky):
+    worker = make_worker(flaky)
+    for _ in range(3):
+        admit_job(flaky, max_tokens=2)
+    worker.run_until(worker.all_ended)
+    assert flaky.packets == [["settle", "claim"]] * 3
+    assert [script for script, _ in flaky.calls].count("claim") == 4
+
+
+@pytest.mark.parametrize("lost", ["settle", "claim"])
+def test_an_end_and_a_claim_whose_answers_were_lost_are_repeated_together(flaky, lost):
+    worker = make_worker(flaky)
+    ids = [admit_job(flaky, max_tokens=2) for _ in range(2)]
+    worker.job_loop.one_pass()
+    flaky.lose_answer_of = lost
+    with pytest.raises(StoreUnavailable):
+        worker.run_until(worker.all_ended)
+    assert flaky.touch(ids[0]).state == JobState.SUCCEEDED
+    assert [held.id for held in worker.claimed_jobs.held()] == ids[:1]
+    worker.run_until(worker.all_ended)
+    assert flaky.packets[:2] == [["settle", "claim"]] * 2
+    assert [state_and_attempts(flaky, job_id) for job_id in ids] == [(JobState.SUCCEEDED, 1)] * 2
+
+
+def test_a_worker_that_ends_settles_its_jobs_without_a_claim(flaky):
+    worker = make_worker(flaky)
+    ids = [admit_job(flaky, max_tokens=2) for _ in range(2)]
+    worker.job_loop.one_pass()
+    worker.claimer.paused = True
+    worker.run_until(lambda: len(worker.claimed_jobs) == 0)
+    assert flaky.packets == [["settle"]]
+    assert state_and_attempts(flaky, ids[1]) == (JobState.QUEUED, 0)
+    worker.claimer.paused = False
+    worker.claimer.expect_work()
+    worker.run_until(worker.all_ended)
+
+
 def test_a_job_whose_claim_is_answered_after_the_drain_began_is_released(flaky):
     worker = make_worker(flaky)
     job_id = admit_job(flaky)

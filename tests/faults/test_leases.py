@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from shared.jobs.job import Ending
 from shared.jobs.states import JobState
-from shared.store.replies import Settled
+from shared.store.replies import ClaimReply, ClaimRequest, Settled
 from tests.support.builders import a_heartbeat
 from tests.support.one_worker import MODEL, WORKER, FlakyStore, OneWorker, admit_job, make_worker, state_and_attempts
 from workers.duties.leases import Leases
@@ -18,8 +18,10 @@ class OverlappedStore(FlakyStore):
 
     before_answer: Callable[[], object] = staticmethod(lambda: None)
 
-    def settle_many(self, endings: Sequence[Ending], worker: str) -> list[Settled | Exception]:
-        answers = super().settle_many(endings, worker)
+    def settle_and_contend(
+        self, endings: Sequence[Ending], worker: str, request: ClaimRequest
+    ) -> tuple[list[Settled | Exception], ClaimReply]:
+        answers = super().settle_and_contend(endings, worker, request)
         self.before_answer()
         return answers
 

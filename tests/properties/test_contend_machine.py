@@ -7,7 +7,7 @@ from hypothesis.stateful import initialize, invariant, multiple, precondition, r
 
 from shared.jobs.job import ClaimRef
 from shared.store import keys
-from shared.store.replies import HeldProgress, Progress
+from shared.store.replies import ClaimRequest, HeldProgress, Progress
 from tests.properties.test_store_machine import RATES, StoreMachine
 from tests.support.examples import examples
 from tests.support.machine import CELLS, PROGRESS, SLUGS, TENANTS, WORKERS, QueueMachine
@@ -63,7 +63,7 @@ class ContendMachine(StoreMachine):
         told = self.model.contend(*given, room, cells_free, held)
         report = [HeldProgress(ClaimRef(job.id, job.token), *job[2:]) for job in held]
         for _ in range(1 + twice):
-            got = self.store.contend(*given, room=room, cells_free=cells_free, held=report)
+            got = self.store.contend(given[0], ClaimRequest(*given[1:], room=room, cells_free=cells_free, held=report))
             if not told.changes and _:
                 break
             assert [job.id for job in got.started] == told.started

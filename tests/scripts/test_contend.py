@@ -6,7 +6,7 @@ import pytest
 
 from shared.jobs.job import ClaimRef
 from shared.store import keys
-from shared.store.replies import ClaimReply, HeldProgress
+from shared.store.replies import ClaimReply, ClaimRequest, HeldProgress
 from tests.support.builders import MODEL, advance_clock, an_ending, heartbeat, hold_clock, reconfigure, view_of
 from tests.support.contending import a_worker, after_a_pause, offer
 
@@ -80,8 +80,8 @@ def test_a_repeated_claim_id_gets_the_same_answer_even_if_the_report_is_another(
     worker.run(400)
     (quick,) = offer(preemptive, "quiet")
     before = worker.report()
-    first = preemptive.contend("w1", "c7", MODEL, room=0, cells_free=1_000, held=before)
-    again = preemptive.contend("w1", "c7", MODEL, room=0, cells_free=1_000, held=before)
+    first = preemptive.contend("w1", ClaimRequest("c7", MODEL, room=0, cells_free=1_000, held=before))
+    again = preemptive.contend("w1", ClaimRequest("c7", MODEL, room=0, cells_free=1_000, held=before))
     assert len(first.pause) == 1
     assert [job.id for job in again.started] == [job.id for job in first.started] == [quick]
     assert (again.pause, again.resume) == (first.pause, first.resume)
@@ -93,7 +93,9 @@ def test_the_report_of_a_worker_that_lost_an_answer_wins(preemptive):
     worker.ask()
     worker.run(400)
     offer(preemptive, "quiet")
-    (paused,) = preemptive.contend("w1", "lost", MODEL, room=0, cells_free=1_000, held=worker.report()).pause
+    (paused,) = preemptive.contend(
+        "w1", ClaimRequest("lost", MODEL, room=0, cells_free=1_000, held=worker.report())
+    ).pause
     assert preemptive.client.hget(keys.books(MODEL), "paused") == b"1"
     worker.run(100)
     worker.ask()
@@ -181,7 +183,9 @@ def test_a_lost_job_is_told_and_does_not_count(preemptive):
     worker.ask()
     ghost = HeldProgress(ClaimRef("nobody", "x"), 3, 0, 500)
     offer(preemptive, "loud", 4)
-    answer = preemptive.contend("w1", "c9", MODEL, room=3, cells_free=4_096, held=[*worker.report(), ghost])
+    answer = preemptive.contend(
+        "w1", ClaimRequest("c9", MODEL, room=3, cells_free=4_096, held=[*worker.report(), ghost])
+    )
     assert answer.lost == ["nobody"]
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from shared.store import keys
+from shared.store.replies import ClaimRequest
 from tests.support.answers import FINGERPRINT, Answer
 from tests.support.builders import MODEL, heartbeat, hold_clock, reconfigure, view_of
 from tests.support.contending import QUANTUM_MS, QUANTUM_TOKENS, Worker, offer
@@ -120,6 +121,6 @@ def test_a_repeated_claim_says_again_which_job_has_made_room(store, settings):
     crowd.run(2_000)
     offer(store, "quiet")
     given = {"room": 0, "cells_free": 1_000_000, "held": crowd.worker.report()}
-    first = store.contend("w1", "again", MODEL, **given)
+    first = store.contend("w1", ClaimRequest("again", MODEL, **given))
     assert len(first.lost) == 1
-    assert store.contend("w1", "again", MODEL, **given) == first
+    assert store.contend("w1", ClaimRequest("again", MODEL, **given)) == first

@@ -4,6 +4,7 @@ import pytest
 
 from shared.jobs.states import JobState
 from shared.store import keys
+from shared.store.replies import ClaimRequest
 from tests.support.answers import FINGERPRINT, Answer
 from tests.support.builders import MODEL, advance_clock, an_ending, heartbeat, hold_clock, reconfigure, view_of
 from tests.support.contending import QUANTUM_MS, Worker, offer
@@ -93,7 +94,7 @@ def test_a_repeated_claim_says_again_that_the_job_has_left(preemptive):
     another(preemptive)
     report = worker.report()
     for _ in range(2):
-        answer = preemptive.contend("w1", "c9", MODEL, room=0, cells_free=100, held=report)
+        answer = preemptive.contend("w1", ClaimRequest("c9", MODEL, room=0, cells_free=100, held=report))
         assert answer.lost == [job_id]
     assert view_of(preemptive, job_id).state is JobState.QUEUED
 
@@ -121,7 +122,7 @@ def test_a_job_stays_if_the_other_worker_is_gone(preemptive):
     for _ in range(6):
         pause_on(worker, 1_000)
     assert worker.report()[-1].slot_ms is None
-    assert preemptive.contend("w1", "c9", MODEL, room=0, cells_free=100, held=worker.report()).lost == []
+    assert preemptive.contend("w1", ClaimRequest("c9", MODEL, room=0, cells_free=100, held=worker.report())).lost == []
 
 
 def test_a_job_stays_while_another_job_is_queued_that_would_take_the_slot(preemptive):

@@ -5,6 +5,7 @@ import pytest
 from shared.jobs.job import Deferral
 from shared.jobs.states import JobState
 from shared.store import keys
+from shared.store.replies import ClaimRequest
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -184,9 +185,9 @@ def test_a_tenant_that_is_set_aside_is_passed_and_the_others_continue(store):
     admitted(store, a_job("blue"))
     green = admitted(store, a_job("green"))
     blue2 = admitted(store, a_job("blue-2"))
-    started = store.contend("w1", "c1", MODEL, room=8, cells_free=4_096, aside=["blue"]).started
+    started = store.contend("w1", ClaimRequest("c1", MODEL, room=8, cells_free=4_096, aside=["blue"])).started
     assert {job.id for job in started} == {green, blue2}
-    assert len(store.contend("w1", "c2", MODEL, room=8, cells_free=4_096, aside=["green"]).started) == 1
+    assert len(store.contend("w1", ClaimRequest("c2", MODEL, room=8, cells_free=4_096, aside=["green"])).started) == 1
 
 
 @pytest.mark.parametrize("trusts", [False, True])
@@ -197,5 +198,7 @@ def test_jobs_on_their_last_attempt_run_one_at_a_time_unless_the_worker_trusts_t
     for _ in range(2):
         for job in claim(store, room=3):
             give_back(store, job, Deferral(), counts=True)
-    started = store.contend("w1", "c1", MODEL, room=3, cells_free=4_096, trusts_last_attempts=trusts).started
+    started = store.contend(
+        "w1", ClaimRequest("c1", MODEL, room=3, cells_free=4_096, trusts_last_attempts=trusts)
+    ).started
     assert [job.attempt for job in started] == [3] * (3 if trusts else 1)

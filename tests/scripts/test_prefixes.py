@@ -3,7 +3,7 @@
 import pytest
 
 from shared.store import keys
-from shared.store.replies import Rings
+from shared.store.replies import ClaimRequest, Rings
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -157,7 +157,7 @@ def test_a_worker_that_leaves_a_job_although_a_slot_is_free_wakes_another_one(po
     cells, aside = (5, ()) if reason == "too few cells" else (4_096, ("blue",))
     for number in range(2):
         given = {"room": 1, "cells_free": cells, "held": [], "aside": aside}
-        assert pool.contend("w2", f"claim{number}", MODEL, **given).started == []
+        assert pool.contend("w2", ClaimRequest(f"claim{number}", MODEL, **given)).started == []
     assert rings(pool, "w1") == Rings(pool=True)
     pool.client.delete(keys.bell("w2"))
     offer(pool, SHORT)

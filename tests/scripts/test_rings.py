@@ -3,7 +3,7 @@
 import pytest
 
 from shared.store import keys
-from shared.store.replies import Rings
+from shared.store.replies import ClaimRequest, Rings
 from tests.support.builders import MODEL, a_job, admitted, advance_clock, claim, heartbeat, hold_clock, reconfigure
 from tests.support.contending import a_worker, offer
 
@@ -82,7 +82,8 @@ def test_a_repeated_claim_tells_again_when_the_worker_has_to_claim(preemptive):
     offer(preemptive, "quiet")
     held = worker.report()
     first, again = (
-        preemptive.contend("w1", "the same", MODEL, room=0, cells_free=worker.cells_free, held=held) for _ in range(2)
+        preemptive.contend("w1", ClaimRequest("the same", MODEL, room=0, cells_free=worker.cells_free, held=held))
+        for _ in range(2)
     )
     assert (again.pause, again.ask_in_ms) == (first.pause, first.ask_in_ms)
     assert again.ask_in_ms > 0

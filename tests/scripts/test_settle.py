@@ -4,13 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import redis
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import ClaimRef, Usage
 from shared.jobs.outcomes import Outcome, Stage
 from shared.jobs.states import JobState
-from shared.store import keys
-from shared.store.replies import SettleAnswer, Settled
+from shared.store import keys, scripts
+from shared.store.replies import ClaimRequest, SettleAnswer, Settled
 from tests.support.builders import (
     MODEL,
     a_job,
@@ -253,6 +254,30 @@ def test_settle_many_answers_every_job_in_order(store):
         Settled(SettleAnswer.GONE, None),
     ]
     assert store.settle_many([], "w1") == []
+
+
+def test_a_claim_in_the_same_packet_follows_the_settles_and_has_its_own_answer(store):
+    first, second, _ = _three_claimed(store)
+    waiting = admitted(store, a_job("red"))
+    store.client.script_flush()
+    request = ClaimRequest("next", MODEL, room=2, cells_free=1_000)
+    settled, claimed = store.settle_and_contend([an_ending(first), an_ending(second)], "w1", request)
+    assert [one.answer for one in settled] == [SettleAnswer.SETTLED] * 2
+    assert [job.id for job in claimed.started] == [waiting]
+    assert store.settle_and_contend([an_ending(first)], "w1", request)[0] == [
+        Settled(SettleAnswer.ALREADY, Outcome.SUCCEEDED)
+    ]
+    assert store.contend("w1", request).started == claimed.started
+
+
+def test_an_error_of_the_claim_is_raised_after_the_settles(store, monkeypatch):
+    first, *_ = _three_claimed(store)
+    argv = scripts.Script.argv
+    too_few = lambda script, **given: argv(script, **given)[: 2 if script.header.name == "claim" else None]  # noqa: E731
+    monkeypatch.setattr(scripts.Script, "argv", too_few)
+    with pytest.raises(redis.ResponseError):
+        store.settle_and_contend([an_ending(first)], "w1", ClaimRequest("next", MODEL, room=1, cells_free=100))
+    assert store.touch(first.id).state == JobState.SUCCEEDED
 
 
 def test_a_tenant_record_of_the_wrong_type_does_not_stop_the_settles_of_any_job(store):

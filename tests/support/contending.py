@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from shared.jobs.job import ClaimedJob, Usage, new_job_id
-from shared.store.replies import ClaimReply, HeldProgress, Progress
+from shared.store.replies import ClaimReply, ClaimRequest, HeldProgress, Progress
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, advance_clock, an_ending
 
@@ -45,11 +45,13 @@ class Worker:
         """Make an exchange, and do what its answer says."""
         answer = self.store.contend(
             self.name,
-            claim_id or new_job_id(),
-            MODEL,
-            room=self.slots - len(self.computing),
-            cells_free=self.cells_free,
-            held=self.report(),
+            ClaimRequest(
+                claim_id or new_job_id(),
+                MODEL,
+                room=self.slots - len(self.computing),
+                cells_free=self.cells_free,
+                held=self.report(),
+            ),
         )
         for job_id in answer.lost:
             self.forget(job_id)

@@ -30,6 +30,8 @@ class FlakyStore(Store):
         super().__init__(client)
         #: The calls so far: the name of the script and the id of its job, or "" if it has none.
         self.calls: list[tuple[str, str]] = []
+        #: The scripts of each packet so far that had several.
+        self.packets: list[list[str]] = []
 
     def _call(self, script: str, **given: scripts.Value | Sequence[scripts.Value]) -> tuple[str, list[Any]]:
         if self.disconnected:
@@ -41,12 +43,13 @@ class FlakyStore(Store):
             raise StoreUnavailable("the answer is lost")
         return answer
 
-    def _call_many(self, script: str, calls: Sequence[scripts.Call]) -> list[tuple[str, list[Any]] | Exception]:
+    def _call_many(self, calls: Sequence[tuple[str, scripts.Call]]) -> list[tuple[str, list[Any]] | Exception]:
         if self.disconnected:
             raise StoreUnavailable("the line is cut")
-        self.calls += [(script, str(given["id"])) for given in calls]
-        answers = super()._call_many(script, calls)
-        if script == self.lose_answer_of:
+        self.calls += [(script, str(given.get("id", ""))) for script, given in calls]
+        self.packets.append([script for script, _ in calls])
+        answers = super()._call_many(calls)
+        if self.lose_answer_of in {script for script, _ in calls}:
             self.lose_answer_of = ""
             raise StoreUnavailable("the answer is lost")
         return answers

@@ -10,7 +10,7 @@ versions do not. While such a door admits jobs, all jobs count as followed, beca
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from shared.candidates import candidates_in
@@ -203,10 +203,9 @@ class ClaimedJobs:
         paused = (held_job.claimed for held_job in self.jobs() if held_job.paused_since_s is not None)
         return max((claimed.cells for claimed in paused), default=0)
 
-    @property
-    def computing(self) -> int:
-        """Number of held jobs that are not paused, also of those that are being prepared or wait for a slot."""
-        return sum(held_job.paused_since_s is None for held_job in self.jobs())
+    def computing(self, leaving: Collection[ClaimRef] = ()) -> int:
+        """Return how many held jobs, prepared or not, are neither paused nor among the `leaving` ones."""
+        return sum(job.paused_since_s is None and job.claim not in leaving for job in self.jobs())
 
     def held(self) -> list[ClaimRef]:
         return [held_job.claim for held_job in self.jobs()]

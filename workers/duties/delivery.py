@@ -6,7 +6,7 @@ the job's lease expires, and the job runs again on another worker.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from shared import failpoints
@@ -49,14 +49,16 @@ class Delivery:
         facts: Facts,
         pacing: TextPacing,
         spans: JobSpans,
+        settle: Callable[[Sequence[Ending], bool], list[Settled | Exception]],
     ) -> None:
-        """Create a delivery, which calls the functions `wake`, `drop` and `record_usage`.
+        """Create a delivery, which calls the functions `wake`, `drop`, `record_usage` and `settle`.
 
         `wake` starts the next pass at once. `drop` takes the claim of a job whose lease was lost, and makes the engine
-        drop the job. `record_usage` is called with what this worker computed of each settled job. CPU time is charged
+        drop the job. `record_usage` is called with what this worker computed of each settled job. `settle` writes ends
+        to the store like `Store.settle_many`; it is told whether they are the last ones of a pass. CPU time is charged
         by the prefill rate in `facts`.
         """
-        self._store = store
+        self._store, self._settle = store, settle
         self._worker = worker
         self._claimed_jobs = claimed_jobs
         self._clock, self._spans = clock, spans
@@ -249,7 +251,8 @@ class Delivery:
             failpoints.reach("before_settle", ending.id)
         moved = {held_job.claim for held_job, ending in held if self._escalate(held_job, ending)}
         held = [(held_job, ending) for held_job, ending in held if held_job.claim not in moved]
-        answers = self._store.settle_many([ending for _, ending in held], self._worker) if held else []
+        is_last = len(batch) == len(self._endings)
+        answers = self._settle([ending for _, ending in held], is_last) if held else []
         for (held_job, ending), answer in zip(held, answers, strict=True):
             failpoints.reach("after_settle", ending.id)
             self._forget(held_job.claim)

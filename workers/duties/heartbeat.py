@@ -69,7 +69,7 @@ class Heartbeat:
     @property
     def _busy(self) -> int:
         """Return the number of slots in use. Jobs beyond the number of slots are prefetched and have no slot yet."""
-        return min(self._claimed_jobs.computing, self._engine.slots)
+        return min(self._claimed_jobs.computing(), self._engine.slots)
 
     def report(self) -> HeartbeatReport:
         free, stats = self._engine.free_capacity(), self._engine.stats

@@ -9,13 +9,15 @@ thread. One pass runs at a time.
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
+from shared.jobs.job import Ending
 from shared.log import get_logger
+from shared.store.replies import Settled
 from shared.store.store import Store
 from shared.tracing.spans import Traces
 from workers.duties.claimed_jobs import ClaimedJobs
@@ -83,7 +85,9 @@ class JobLoop:
             facts=engine.facts,
             pacing=TextPacing(engine.facts.fingerprint, resume_tokens, interval_s),
             spans=spans,
+            settle=self._settle,
         )
+        self._store, self._worker = store, worker
         self.claimer = Claimer(
             store,
             worker,
@@ -166,6 +170,9 @@ class JobLoop:
             # The engine continues with the jobs that it has.
             self.claimer.keep_slots_busy()
             raise
+
+    def _settle(self, endings: Sequence[Ending], is_last: bool) -> list[Settled | Exception]:
+        return self.claimer.settle(endings) if is_last else self._store.settle_many(endings, self._worker)
 
     def _deliver_and_claim(self) -> float:
         next_text_s = self.delivery.one_pass()

@@ -1,10 +1,10 @@
 """Claims as many jobs as there are free slots, and carries out which jobs the store pauses and resumes.
 
 A slot is free for a claim only after the end of its previous job has been written to the store: the order of turns is
-exact only if the true cost of that job is known at the next claim. The exception is the prefetch: when a running job is
-known to end soon, the next job for its slot may be claimed before the end. At most one job is prefetched for every
-eight slots, or one if a job is paused, which usually continues in the slot. A prefetched job waits in the engine and
-starts in the step after the slot is freed.
+exact only if the true cost of that job is known at the next claim. Both go to the store in one packet, the end before
+the claim. The exception is the prefetch: when a running job is known to end soon, the next job for its slot may be
+claimed before the end. At most one job is prefetched for every eight slots, or one if a job is paused, which usually
+continues in the slot. A prefetched job waits in the engine and starts in the step after the slot is freed.
 
 If jobs can be paused, a claim tells the store what the worker runs, and a worker without a free slot claims too: when
 its doorbell says that somebody else waits, and as often as the store then asks for, about once a quantum.
@@ -14,14 +14,15 @@ A claim is repeated with the same claim id until the store has answered it, so t
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shared.clock import Clock
+from shared.jobs.job import ClaimRef, Ending
 from shared.jobs.outcomes import EndCode
 from shared.log import get_logger
-from shared.store.replies import ClaimReply, HeldProgress
+from shared.store.replies import ClaimReply, ClaimRequest, Settled
 from shared.store.store import Store
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.handover import SlotHandover
@@ -42,18 +43,6 @@ _IDLE_AFTER_S = 0.005
 
 #: A worker without a free slot claims at most once in this time, however often its doorbell rings.
 _CONTEST_INTERVAL_S = 0.02
-
-
-@dataclass(frozen=True)
-class _PendingClaim:
-    """A claim that was sent but has not been answered yet. It is repeated unchanged."""
-
-    claim_id: str
-    room: int
-    cells: int
-    held: Sequence[HeldProgress]
-    aside: tuple[str, ...]
-    trusts_last_attempts: bool
 
 
 class Claimer:
@@ -94,7 +83,11 @@ class Claimer:
         #: Estimated number of steps that ran with a free slot after a job had already waited 5 ms for the slot. This is
         #: what late claims cost. The estimate assumes that all steps take equally long.
         self.idle_slot_steps = 0
-        self._pending: _PendingClaim | None = None
+        #: A claim that was sent but has not been answered yet, or whose answer has not been carried out. It is repeated
+        #: unchanged.
+        self._pending: ClaimRequest | None = None
+        #: The answer to the pending claim, if it came with the ends of jobs.
+        self._answer: ClaimReply | None = None
         #: Whether a job may be waiting in the pool.
         self._work_expected = True
         self._next_poll_s = 0.0
@@ -155,31 +148,14 @@ class Claimer:
             if self.closed or self.paused:
                 self.keep_slots_busy()
                 return None
-            free = self._free_capacity()
-            prefetched = free.slots_ending_soon if self._may_prefetch else 0
-            room = free.slots + prefetched
-            is_due = room > 0 and (self._work_expected or slot_freed or prefetched > 0)
-            if not is_due and (delay_s := self._until_due_s(room)) != 0:
+            delay_s = self._prepare(slot_freed=slot_freed, leaving=())
+            if self._pending is None:
                 return delay_s
-            if room > 0:
-                self._work_expected = False
-            self._contested, self._contest_s = False, math.inf
-            held = self._handover.report() if self._preempts else ()
-            self._pending = _PendingClaim(
-                secrets.token_urlsafe(9), room, free.cells, held, free.aside, free.trusts_last_attempts
-            )
-        self._last_sent_s = sent_s = self._clock.monotonic()
-        pending = self._pending
-        exchange = self._store.contend(
-            self._worker,
-            pending.claim_id,
-            self._model,
-            room=pending.room,
-            cells_free=pending.cells,
-            held=pending.held,
-            aside=pending.aside,
-            trusts_last_attempts=pending.trusts_last_attempts,
-        )
+        pending, exchange = self._pending, self._answer
+        if exchange is None:
+            self._last_sent_s = self._clock.monotonic()
+            exchange = self._store.contend(self._worker, pending)
+        sent_s, self._answer = self._last_sent_s, None
         self._count_idle_steps(got_jobs=bool(exchange.started or exchange.resume))
         self._next_poll_s = sent_s + POLL_S
         if 0 < pending.room <= len(exchange.started):
@@ -188,6 +164,37 @@ class Claimer:
         # Clear the pending claim last, because a drain must not end before the jobs are recorded as held or released.
         self._pending = None
         return self._until_due_s(self._free_capacity().slots)
+
+    def settle(self, endings: Sequence[Ending]) -> list[Settled | Exception]:
+        """Write the ends of jobs to the store and claim jobs for their slots, in one round trip if a claim is due.
+
+        The next pass carries out what the store answers to the claim. Raises StoreUnavailable.
+        """
+        if self._pending is None and not (self.closed or self.paused):
+            self._prepare(slot_freed=True, leaving={ending.claim for ending in endings})
+        if self._pending is None or self._answer is not None:
+            return self._store.settle_many(endings, self._worker)
+        self._last_sent_s = self._clock.monotonic()
+        settled, self._answer = self._store.settle_and_contend(endings, self._worker, self._pending)
+        return settled
+
+    def _prepare(self, *, slot_freed: bool, leaving: Collection[ClaimRef]) -> float | None:
+        """Make a claim if one is due, as if the `leaving` jobs had ended. If not, return the delay like `one_pass`."""
+        free = self._free_capacity(leaving)
+        prefetched = free.slots_ending_soon if self._may_prefetch else 0
+        room = free.slots + prefetched
+        is_due = room > 0 and (self._work_expected or slot_freed or prefetched > 0)
+        if not is_due and (delay_s := self._until_due_s(room)) != 0:
+            return delay_s
+        if room > 0:
+            self._work_expected = False
+        self._contested, self._contest_s = False, math.inf
+        held = self._handover.report(leaving) if self._preempts else ()
+        claim_id = secrets.token_urlsafe(9)
+        self._pending = ClaimRequest(
+            claim_id, self._model, room, free.cells, held, free.aside, free.trusts_last_attempts
+        )
+        return 0.0
 
     def _carry_out(self, exchange: ClaimReply, sent_s: float) -> None:
         for job_id in exchange.lost:
@@ -231,12 +238,14 @@ class Claimer:
             due_s = min(due_s, max(contest_s, self._last_sent_s + _CONTEST_INTERVAL_S))
         return None if due_s == math.inf else max(0.0, due_s - self._clock.monotonic())
 
-    def _free_capacity(self) -> FreeCapacity:
+    def _free_capacity(self, leaving: Collection[ClaimRef] = ()) -> FreeCapacity:
         """Return the engine's free capacity, but count each slot as taken until its job's end is in the store.
 
-        Therefore the worker never holds more than `max_prefetched` jobs for slots that are not free.
+        Therefore the worker never holds more than `max_prefetched` jobs for slots that are not free. The ends of the
+        `leaving` jobs count as in the store.
         """
-        engine_free, unheld = self._engine.free_capacity(), self._engine.slots - self._claimed_jobs.computing
+        engine_free = self._engine.free_capacity()
+        unheld = self._engine.slots - self._claimed_jobs.computing(leaving)
         slots = max(0, min(engine_free.slots, unheld))
         ahead = max_prefetched(self._engine.slots, self._claimed_jobs.paused)
         ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + ahead - slots))

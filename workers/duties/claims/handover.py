@@ -8,9 +8,10 @@ job that has been paused for the longest time is resumed, and the next call tell
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from shared.clock import Clock
+from shared.jobs.job import ClaimRef
 from shared.store.replies import HeldProgress
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.engine.backend import Prepared
@@ -28,13 +29,14 @@ class SlotHandover:
         #: Jobs that were resumed without the store's word since the last report.
         self._unasked: deque[HeldJob] = deque()
 
-    def report(self) -> list[HeldProgress]:
-        """Return how far each held job has come, and for how long it has had its slot, for a new claim."""
+    def report(self, leaving: Collection[ClaimRef]) -> list[HeldProgress]:
+        """Return how far each held job has come, and for how long it has had its slot, without the `leaving` jobs."""
         self._unasked.clear()
         now_s, prefill_tps = self._clock.monotonic(), self._engine.facts.prefill_tps
         return [
             HeldProgress(job.claim, job.generated, job.cpu_tokens(prefill_tps), job.slot_ms(now_s))
             for job in self._claimed_jobs.jobs()
+            if job.claim not in leaving
         ]
 
     def hand_over(self, pause: Sequence[str], resume: Sequence[str]) -> None:
