@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -273,7 +274,10 @@ def test_a_claim_in_the_same_packet_follows_the_settles_and_has_its_own_answer(s
 def test_an_error_of_the_claim_is_raised_after_the_settles(store, monkeypatch):
     first, *_ = _three_claimed(store)
     argv = scripts.Script.argv
-    too_few = lambda script, **given: argv(script, **given)[: 2 if script.header.name == "claim" else None]  # noqa: E731
+
+    def too_few(script: scripts.Script, **given: Any) -> list[scripts.Value]:
+        return argv(script, **given)[: 2 if script.header.name == "claim" else None]
+
     monkeypatch.setattr(scripts.Script, "argv", too_few)
     with pytest.raises(redis.ResponseError):
         store.settle_and_contend([an_ending(first)], "w1", ClaimRequest("next", MODEL, room=1, cells_free=100))
