@@ -5,23 +5,33 @@ at a real door with four real workers, each with the demo model. A worker comput
 hold. The ideal computes each system prompt once, and each question.
 
 `python -m bench.prefixes` measures the present code; with `--before FOLDER`, the code in another checkout too, in turns
-and with the same requests.
+and with the same requests. With `--upstream`, each worker has a C++ llama.cpp server of its own, which counts the
+prompt tokens that it did not compute again.
 """
 
 import argparse
 import http.client
 import json
 import random
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import redis
+
 from bench.common import environment, print_environment, print_rows, write_results
+from bench.engine_peers import Peer
 from bench.engine_stack import free_port
-from bench.live.stack import penstock_up
+from bench.live.rival import Setup
+from bench.live.stack import penstock_up, served_process
 from bench.sim.ledger import percentile
+from shared.store import keys
+from workers.demo import demo_model_path
 
 _HTTP_TIMEOUT_S = 120
 _WORDS = ("time", "girl", "ball", "dog", "tree", "park", "mom", "day", "box", "house", "cat", "toy", "friend", "sun")
@@ -86,17 +96,55 @@ def ask(port: int, messages: list[dict[str, str]], tokens: int, run: Run) -> Non
     run.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
 
 
-def one_run(tree: Path, given: argparse.Namespace) -> Run:
-    """Start the system of a checkout, send all requests to it, and return what was measured."""
-    rng, run = random.Random(given.seed), Run()
-    prompts = [text(rng, given.words) for _ in range(given.prompts)]
+@contextmanager
+def serving(tree: Path, given: argparse.Namespace) -> Iterator[int]:
+    """Run the system of a checkout for the length of a block, and yield its port once all workers are live."""
     environ = {
         "PENSTOCK_MAX_BATCH_SIZE": str(given.slots),
         "PENSTOCK_N_CTX": "1024",
         "PENSTOCK_ADMISSION": "bounds",
     }
-    port, threads = free_port(), []
-    with penstock_up(environ, port, "llama", given.workers, tree):
+    port = free_port()
+    if not given.upstream:
+        with penstock_up(environ, port, "llama", given.workers, tree):
+            yield port
+        return
+    shape = Setup(slots=given.slots).facts()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = given.server and given.server.resolve()
+        peers = [Peer(demo_model_path(), shape, server, folder / "log") for _ in range(given.workers)]
+        for peer in peers:
+            stack.callback(peer.close)
+        environ |= {"PENSTOCK_UPSTREAM_MODEL": "demo", "PENSTOCK_UPSTREAM_CONCURRENCY": str(given.slots)}
+        urls = [f"http://127.0.0.1:{peer.port}/v1" for peer in peers]
+        state = stack.enter_context(
+            penstock_up(environ | {"PENSTOCK_UPSTREAM_URL": urls[0]}, port, "upstream", 1, tree)
+        )
+        store = f"unix://{state}/store/store.sock"
+        for url in urls[1:]:
+            own = environ | {"REDIS_URL": store, "PENSTOCK_ENGINE": "upstream", "PENSTOCK_UPSTREAM_URL": url}
+            stack.enter_context(served_process(["shared.cli", "worker"], own, port, checkout=tree))
+        wait_for_workers(store, given.workers)
+        yield port
+
+
+def wait_for_workers(url: str, workers: int) -> None:
+    """Wait until this many workers are live."""
+    client, until_s = redis.Redis.from_url(url), time.monotonic() + _HTTP_TIMEOUT_S
+    while client.zcard(keys.workers()) < workers:
+        if time.monotonic() > until_s:
+            raise RuntimeError(f"fewer than {workers} workers are live")
+        time.sleep(0.1)
+    client.close()
+
+
+def one_run(tree: Path, given: argparse.Namespace) -> Run:
+    """Start the system of a checkout, send all requests to it, and return what was measured."""
+    rng, run = random.Random(given.seed), Run()
+    prompts = [text(rng, given.words) for _ in range(given.prompts)]
+    threads: list[threading.Thread] = []
+    with serving(tree, given) as port:
         for _ in range(given.requests):
             time.sleep(rng.expovariate(given.rate))
             messages = [
@@ -123,6 +171,8 @@ def main() -> None:
     options.add_argument("--rate", type=float, default=4.0, help="requests a second")
     options.add_argument("--tokens", type=int, default=8, help="tokens of each answer")
     options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--upstream", action="store_true", help="each worker has a C++ server of its own")
+    options.add_argument("--server", type=Path, help="path of a llama-server; without it, xllamacpp is used")
     options.add_argument("--write", action="store_true", help="write the figures to bench/results")
     given = options.parse_args()
     facts: dict[str, Any] = environment(given.seed)
@@ -139,7 +189,7 @@ def main() -> None:
             rows[f"{name}, round {number + 1}"] = figures = run.figures(ideal)
             print_rows({f"{name}, round {number + 1}": figures})
     if given.write:
-        write_results("prefixes", facts, rows)
+        write_results("prefixes-upstream" if given.upstream else "prefixes", facts, rows)
 
 
 if __name__ == "__main__":
