@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared.jobs.job import ClaimRef
+from shared.jobs.outcomes import Refusal, Refused
 from shared.store import keys
 from shared.store.replies import HeartbeatReport, Renewed
 from shared.store.store import Store
 
 #: After this time without a beat, in seconds, a worker beats again.
 _AGAIN_S = 2.5
+#: For how long a beat lasts, in seconds.
+_LASTS_S = 5.0
 #: The methods whose answers depend on the workers that are live.
 _ASKING = ("admit", "quote", "snapshot", "overview")
 
@@ -34,13 +37,16 @@ class _KeptAlive:
             self._beats[report.worker] = report, tuple(held), time.monotonic(), self._client.get(keys.clock())
         return renewed
 
-    def beat_again(self) -> None:
-        """Repeat the last beat of each worker that the store still has."""
+    def beat_again(self, after_s: float = _AGAIN_S) -> bool:
+        """Repeat the older beats of workers that the store still has; return whether there were any."""
         with self._lock:
-            late = [beat for beat in self._beats.values() if time.monotonic() - beat[2] > _AGAIN_S]
+            late = [beat for beat in self._beats.values() if time.monotonic() - beat[2] > after_s]
+        repeated = False
         for report, held, _, clock in late:
             if self._client.exists(keys.worker(report.worker)) and self._client.get(keys.clock()) == clock:
                 self.renew(report, held)
+                repeated = True
+        return repeated
 
 
 def keep_alive(store: Store) -> None:
@@ -50,8 +56,13 @@ def keep_alive(store: Store) -> None:
     def after_beats(name: str) -> Callable[..., Any]:
         def asked(*arguments: Any, **named: Any) -> Any:
             kept.beat_again()
-            # Looked up late: a test may have replaced the method.
-            return getattr(type(store), name)(store, *arguments, **named)
+            while True:
+                # Looked up late: a test may have replaced the method.
+                answer = getattr(type(store), name)(store, *arguments, **named)
+                # The call itself may have taken longer than the beat lasts.
+                is_refused = isinstance(answer, Refused) and answer.reason is Refusal.NO_WORKER
+                if not (is_refused and kept.beat_again(after_s=_LASTS_S)):
+                    return answer
 
         return asked
 
