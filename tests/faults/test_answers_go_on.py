@@ -18,7 +18,17 @@ from shared.settings.settings import load
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.answers import PARTIAL
-from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, heartbeat, pass_time, reconfigure, view_of
+from tests.support.builders import (
+    MODEL,
+    a_heartbeat,
+    a_job,
+    admitted,
+    heartbeat,
+    hold_clock,
+    pass_time,
+    reconfigure,
+    view_of,
+)
 from workers.demo import demo_model_path
 from workers.demo.vocabulary import EOS_ID
 from workers.duties.job_loop import JobLoop
@@ -138,6 +148,12 @@ def assert_equal(view: JobView, alone: JobView) -> None:
     assert view.usage.completion_tokens == alone.usage.completion_tokens
     ours, expected = view.extra.get("logprobs") or [], alone.extra.get("logprobs") or []
     assert [token for token, *_ in ours] == [token for token, *_ in expected]
+
+
+@pytest.fixture(autouse=True)
+def time_stands_still(store: Store) -> None:
+    """Let only the test move the store's time: after a pause of this process, no lease would end for a while."""
+    hold_clock(store)
 
 
 @pytest.fixture

@@ -39,11 +39,11 @@ def test_a_draining_worker_finishes_its_running_jobs_and_claims_no_more(stage):
 
 def test_a_job_that_does_not_end_within_the_grace_time_is_released_and_counts_no_attempt(stage):
     worker = stage.worker(PENSTOCK_DRAIN_GRACE_MS="1000")
-    ids = [stage.admit(tenant, max_tokens=4_000) for tenant in "abc"]
+    ids = [stage.admit(tenant, max_tokens=2_000) for tenant in "abc"]
     stage.wait_until_computing(*ids)
     worker.terminate()
-    # Its jobs would take forty seconds.
-    assert worker.exit_code(timeout_s=20) == ExitCode.DRAINED
+    # Its jobs would take twenty seconds.
+    assert worker.exit_code(timeout_s=15) == ExitCode.DRAINED
     for view in stage.jobs(ids):
         assert (view.state, view.attempts) == (JobState.QUEUED, 0)
         assert view.position == 1
