@@ -47,5 +47,9 @@ def usage_flaws(jobs: Mapping[str, list[Job]], environ: dict[str, str], day: str
 
 def _usage(environ: dict[str, str], *options: str) -> dict[str, Any]:
     command = [*COMMAND, "usage", "--json", *options]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
-    return dict(json.loads(done.stdout))
+    # The store may be slow to answer on a loaded machine.
+    for _ in range(3):
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode == 0:
+            return dict(json.loads(done.stdout))
+    raise RuntimeError(f"{command} ended with code {done.returncode}: {done.stderr[-2_000:]}")

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from bench.attackers import SIX_BODIES, TWO_PIPELINES, attacking
-from tests.support.processes import Stage, in_time
+from tests.support.processes import Stage, in_time, wait_for
 from tests.support.served import Address, Served
 
 pytestmark = pytest.mark.ways("direct", reason="a proxy reads the requests of its clients itself")
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.ways("direct", reason="a proxy reads the requests of it
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with Stage(tmp_path_factory.mktemp("strangers")) as stage, Served(stage, PENSTOCK_AUTH="required") as served:
+    environ = {"PENSTOCK_AUTH": "required", "PENSTOCK_WEB_WORKERS": "2"}
+    with Stage(tmp_path_factory.mktemp("strangers")) as stage, Served(stage, **environ) as served:
         yield served
 
 
@@ -42,7 +43,8 @@ def probe_health(served: Address, seconds: float) -> list[float]:
     "kinds", [SIX_BODIES, TWO_PIPELINES, ("endless_head",) * 4], ids=["bodies", "pipelines", "heads"]
 )
 def test_health_is_answered_while_strangers_send_without_end(served: Address, kinds: tuple[str, ...]) -> None:
-    before = processes_of(served)
+    # The door answers before both have started.
+    before = wait_for(lambda: len(found := processes_of(served)) == 2 and found, "both processes")
 
     def attempt() -> list[tuple[float, float]]:
         took = probe_health(served, 2.5)

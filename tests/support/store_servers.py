@@ -81,8 +81,12 @@ class StoreServer:
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether this server is a replica that is connected to its primary and has received all of its data."""
-        replication = self.client.info("replication")
+        """Whether this server is a replica that is connected to its primary and has received all of its data.
+
+        Raises StoreUnavailable.
+        """
+        with store_faults(self.client):
+            replication = self.client.info("replication")
         return replication["role"] == "slave" and replication["master_link_status"] == "up"
 
     def promote(self) -> None:
@@ -94,7 +98,8 @@ class StoreServer:
         wait_for(lambda: self._online_replicas() == count, f"{count} replicas")
 
     def _online_replicas(self) -> int:
-        info = self.client.info("replication")
+        with store_faults(self.client):
+            info = self.client.info("replication")
         replicas = [info.get(f"slave{i}", {}) for i in range(int(info["connected_slaves"]))]
         return sum(isinstance(one, dict) and one.get("state") == "online" for one in replicas)
 
