@@ -7,7 +7,7 @@ from typing import Any
 import redis
 
 from shared import schema
-from shared.errors import SettingsConflict
+from shared.errors import SettingsConflict, StoreUnavailable
 from shared.jobs.answer_ids import NOTHING, PackedIds
 from shared.jobs.job import ClaimedJob, ClaimRef, Deferral, Ending, NewJob, Usage
 from shared.jobs.outcomes import Outcome, Refusal, Refused
@@ -123,18 +123,22 @@ class Store(StoreReads):
 
     def settle_and_contend(
         self, endings: Sequence[Ending], worker: str, request: ClaimRequest
-    ) -> tuple[list[Settled | Exception], ClaimReply]:
+    ) -> tuple[list[Settled | Exception], ClaimReply | Exception]:
         """Settle jobs like `settle_many` and then claim like `contend`, in one round trip.
 
-        Raises StoreUnavailable like these methods. Then each part may have been carried out, and can be repeated.
+        If only the claim fails, its error is in place of its answer. Raises StoreUnavailable like `settle_many`. Then
+        each part may have been carried out, and can be repeated. If the store does not know the script of the settles,
+        they follow the claim.
         """
         calls = [*self._settle_calls(endings, worker), ("claim", _claim_call(request, worker))]
         *answers, claimed = self._call_many(calls)
         settled = self._settled(answers)
-        if isinstance(claimed, Exception):
-            with store_faults(self.client):
-                raise claimed
-        return settled, decode.exchange(claimed[1], request.claim_id)
+        if isinstance(claimed, tuple):
+            return settled, decode.exchange(claimed[1], request.claim_id)
+        try:
+            return settled, raise_if_unavailable(self.client, claimed)
+        except StoreUnavailable as error:
+            return settled, error
 
     def renew(
         self, report: HeartbeatReport, held: Sequence[ClaimRef], *, progress: Mapping[str, Progress] | None = None

@@ -3,13 +3,16 @@
 import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
+import redis
 
 from shared.errors import StoreUnavailable
 from shared.jobs.answer_ids import PackedIds
 from shared.jobs.job import ClaimRef
 from shared.jobs.states import JobState
+from shared.store import scripts
 from shared.store.replies import Appended
 from tests.support.one_worker import WORKER, FlakyStore, admit_job, make_worker, state_and_attempts
 
@@ -141,6 +144,25 @@ def test_an_end_and_a_claim_whose_answers_were_lost_are_repeated_together(flaky,
     assert [held.id for held in worker.claimed_jobs.held()] == ids[:1]
     worker.run_until(worker.all_ended)
     assert flaky.packets[:2] == [["settle", "claim"]] * 2
+    assert [state_and_attempts(flaky, job_id) for job_id in ids] == [(JobState.SUCCEEDED, 1)] * 2
+
+
+def test_a_claim_that_fails_beside_the_end_of_a_job_does_not_keep_the_job(flaky, monkeypatch):
+    worker = make_worker(flaky)
+    ids = [admit_job(flaky, max_tokens=2) for _ in range(2)]
+    worker.job_loop.one_pass()
+    argv = scripts.Script.argv
+
+    def too_few(script: scripts.Script, **given: Any) -> list[scripts.Value]:
+        return argv(script, **given)[: 2 if script.header.name == "claim" else None]
+
+    with monkeypatch.context() as broken:
+        broken.setattr(scripts.Script, "argv", too_few)
+        with pytest.raises(redis.ResponseError):
+            worker.run_until(worker.all_ended)
+        assert flaky.packets == [["settle", "claim"]]
+        assert (len(worker.claimed_jobs), worker.delivery.has_unsent) == (0, False)
+    worker.run_until(worker.all_ended)
     assert [state_and_attempts(flaky, job_id) for job_id in ids] == [(JobState.SUCCEEDED, 1)] * 2
 
 

@@ -20,7 +20,7 @@ class OverlappedStore(FlakyStore):
 
     def settle_and_contend(
         self, endings: Sequence[Ending], worker: str, request: ClaimRequest
-    ) -> tuple[list[Settled | Exception], ClaimReply]:
+    ) -> tuple[list[Settled | Exception], ClaimReply | Exception]:
         answers = super().settle_and_contend(endings, worker, request)
         self.before_answer()
         return answers

@@ -271,7 +271,7 @@ def test_a_claim_in_the_same_packet_follows_the_settles_and_has_its_own_answer(s
     assert store.contend("w1", request).started == claimed.started
 
 
-def test_an_error_of_the_claim_is_raised_after_the_settles(store, monkeypatch):
+def test_an_error_of_the_claim_is_given_beside_the_answers_to_the_settles(store, monkeypatch):
     first, *_ = _three_claimed(store)
     argv = scripts.Script.argv
 
@@ -279,8 +279,10 @@ def test_an_error_of_the_claim_is_raised_after_the_settles(store, monkeypatch):
         return argv(script, **given)[: 2 if script.header.name == "claim" else None]
 
     monkeypatch.setattr(scripts.Script, "argv", too_few)
-    with pytest.raises(redis.ResponseError):
-        store.settle_and_contend([an_ending(first)], "w1", ClaimRequest("next", MODEL, room=1, cells_free=100))
+    request = ClaimRequest("next", MODEL, room=1, cells_free=100)
+    settled, error = store.settle_and_contend([an_ending(first)], "w1", request)
+    assert settled == [Settled(SettleAnswer.SETTLED, Outcome.SUCCEEDED)]
+    assert isinstance(error, redis.ResponseError)
     assert store.touch(first.id).state == JobState.SUCCEEDED
 
 

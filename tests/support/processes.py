@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -127,8 +128,10 @@ class Process:
             self.kill()
 
     def _signal(self, number: int) -> None:
-        if self.alive:
-            os.kill(self.pid, number)
+        # The process may end between the look and the signal.
+        with suppress(ProcessLookupError):
+            if self.alive:
+                os.kill(self.pid, number)
 
 
 class Stage:

@@ -38,6 +38,8 @@ class FixedLimit:
 class _Request:
     prompt_tokens: int
     tokens: int
+    #: The time before which its prompt is not read, in seconds.
+    ready_s: float
     #: All tokens of an answer that comes whole.
     whole_tokens: int = 0
 
@@ -68,13 +70,15 @@ class SimulatedUpstream:
     #: More requests at once than this are refused with 429. 0: none are.
     refuses_above: int = 0
     refusals: int = 0
+    #: The time that each prompt takes besides, whatever else runs, in seconds.
+    prompt_s: float = 0.0
     #: Whether the answers come whole, as embeddings do: no first token is awaited.
     whole: bool = False
     now_s: float = 0.0
     tokens: int = 0
     starts: int = 0
-    _queue: list[_Request] = field(default_factory=list)
-    _active: list[_Request] = field(default_factory=list)
+    _queue: list[_Request] = field(default_factory=list, init=False)
+    _active: list[_Request] = field(default_factory=list, init=False)
     _random: random.Random = field(default_factory=random.Random)
     #: When the controller last heard of refusals, in seconds.
     _told_s: int = -1
@@ -117,7 +121,7 @@ class SimulatedUpstream:
     def _new_request(self) -> _Request:
         prompt = self._random.randint(self.prompt // 2, self.prompt * 3 // 2)
         answer = 2 + int(self._random.expovariate(1 / self.answer))
-        return _Request(prompt, answer, answer)
+        return _Request(prompt, answer, self.now_s + self.prompt_s, answer)
 
     def _step(self) -> None:
         while self._queue and len(self._active) < self.slots:
@@ -128,7 +132,7 @@ class SimulatedUpstream:
                 request.tokens, rows = request.tokens - 1, rows + 1
                 self.tokens += not self.whole
                 continue
-            computed = min(request.prompt_tokens, budget)
+            computed = min(request.prompt_tokens, budget) if self.now_s >= request.ready_s else 0
             request.prompt_tokens, budget = request.prompt_tokens - computed, budget - computed
             if computed and not request.prompt_tokens:
                 request.tokens -= 1

@@ -145,11 +145,14 @@ class Delivery:
         self._append_text()
         # Only now, because a job that was paused is given back with its last text and the ids of that text.
         self._release_returned(failed=False)
-        while self._endings:
-            self._settle_batch()
         if self._unsettled_usage:
             self._store.account(self._unsettled_usage, self._worker)
             self._unsettled_usage.clear()
+        # Last, because jobs may be claimed with the ends, and whatever fails after that delays their start.
+        while self._endings:
+            self._settle_batch()
+        if self._unsettled_usage:
+            self.wake()
         return self._pacing.next_due_s(self._clock.monotonic(), holds_jobs=len(self._claimed_jobs) > 0)
 
     def _process_inbox(self) -> None:

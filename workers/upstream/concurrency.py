@@ -39,7 +39,8 @@ _SETTLE_S, _LONGEST_SETTLE_S = 0.4, 5.0
 #: A window counts if all of the number was in use at some time, and this share of it on average: then the number was
 #: the limit, and not the demand. The rest allows for the time that a worker takes to claim the next job.
 _IN_USE = 0.7
-#: A window with this share in use counts too if the door refuses requests. A refusal counts for this long, in seconds.
+#: If the door refuses requests, a window with this share in use is followed by a higher number: the number may be why
+#: there are not more requests. A refusal counts as demand for this long, in seconds.
 _PARTLY_IN_USE, _DEMAND_S = 0.4, 3.0
 #: Scores are measured again after this time, and a number whose trial was ended after the second one, in seconds.
 _FRESH_S, _ENDED_TRIAL_S = 20.0, 60.0
@@ -109,8 +110,8 @@ class Concurrency:
         #: None once the number has been measured.
         self._first: FirstGrowth | None = FirstGrowth(now_s, self.limit)
         self._speed = SpeedByLoad()
-        #: The time, the tokens, and the integrals of the requests that have a token and of its square since the speed
-        #: was measured last.
+        #: The time, the tokens, and the integrals of the requests in flight and of their square since the speed was
+        #: measured last.
         self._unmeasured = [0.0] * 4
 
     def observe(self, now_s: float, *, in_flight: int, waiting: int, tokens: int, starts: int) -> bool:
@@ -160,12 +161,11 @@ class Concurrency:
         return self._now_s - self._demanded_s <= _DEMAND_S
 
     def _measure_speed(self, first: FirstGrowth, passed_s: float, tokens: int) -> None:
-        begun = max(0, self._in_flight - self._waiting)
-        new = (passed_s, tokens, passed_s * begun, passed_s * begun**2)
+        new = (passed_s, tokens, passed_s * self._in_flight, passed_s * self._in_flight**2)
         self._unmeasured = [before + value for before, value in zip(self._unmeasured, new, strict=True)]
-        took_s, counted, begun_s, begun_squared_s = self._unmeasured
+        took_s, counted, in_flight_s, in_flight_squared_s = self._unmeasured
         if took_s >= _SPEED_S and counted >= _SPEED_TOKENS:
-            self._speed.add(counted, begun_s, begun_squared_s)
+            self._speed.add(counted, in_flight_s, in_flight_squared_s)
             self._unmeasured, first.is_measured = [0.0] * 4, True
 
     def _grow_at_first(self, first: FirstGrowth) -> None:
@@ -208,14 +208,20 @@ class Concurrency:
             return
         self._window = self._new_window()
         in_use = window.in_flight_s / (self.limit * took_s)
-        # While the door refuses requests, the number may be why there are not more of them.
-        is_full = window.most_in_flight >= self.limit and in_use >= _IN_USE
-        if tokens <= 0 or not (is_full or (self._is_demanded and in_use >= _PARTLY_IN_USE)):
-            # Nothing can be learned while there are fewer requests than may run.
+        if window.most_in_flight < self.limit or in_use < _IN_USE or tokens <= 0:
+            # Nothing can be learned while there are fewer requests than may run, unless the door refuses them.
+            if self._is_demanded and in_use >= _PARTLY_IN_USE and self.limit == self._best and tokens > 0:
+                self._best = self._without_waits(window)
             self._move_to(self._best)
             return
         self._note_score(tokens / took_s * (1 - _WAITING_WEIGHT * window.waiting), window.waiting)
         self._move_to(self._next(window.waiting))
+
+    def _without_waits(self, window: _Window) -> int:
+        """Return the next higher number for a door that refuses requests, or a lower one if they only wait."""
+        if window.waiting > _MANY_WAIT:
+            return max((level for level in self._levels if level < self._best), default=self._best)
+        return self._higher() if self._may_try(self._higher()) and window.waiting <= _MORE_WAIT else self._best
 
     def _only_waits(self, window: _Window, took_s: float) -> bool:
         """Whether a trial of a higher number has added only requests that wait for their first tokens."""

@@ -86,8 +86,8 @@ class Claimer:
         #: A claim that was sent but has not been answered yet, or whose answer has not been carried out. It is repeated
         #: unchanged.
         self._pending: ClaimRequest | None = None
-        #: The answer to the pending claim, if it came with the ends of jobs.
-        self._answer: ClaimReply | None = None
+        #: The answer to the pending claim, or its error, if it came with the ends of jobs.
+        self._answer: ClaimReply | Exception | None = None
         #: Whether a job may be waiting in the pool.
         self._work_expected = True
         self._next_poll_s = 0.0
@@ -151,11 +151,13 @@ class Claimer:
             delay_s = self._prepare(slot_freed=slot_freed, leaving=())
             if self._pending is None:
                 return delay_s
-        pending, exchange = self._pending, self._answer
+        pending, exchange, self._answer = self._pending, self._answer, None
         if exchange is None:
             self._last_sent_s = self._clock.monotonic()
             exchange = self._store.contend(self._worker, pending)
-        sent_s, self._answer = self._last_sent_s, None
+        if isinstance(exchange, Exception):
+            raise exchange
+        sent_s = self._last_sent_s
         self._count_idle_steps(got_jobs=bool(exchange.started or exchange.resume))
         self._next_poll_s = sent_s + POLL_S
         if 0 < pending.room <= len(exchange.started):

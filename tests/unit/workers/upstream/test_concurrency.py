@@ -61,6 +61,26 @@ def test_a_number_that_is_not_all_in_use_grows_while_the_door_refuses_requests(l
     assert _median_limit(server, control) == 64
 
 
+@pytest.mark.parametrize(("part", "seconds"), [(0.45, 4), (0.5, 2), (0.45, 3)])
+def test_demand_that_comes_and_goes_does_not_lower_a_number_while_the_door_refuses_requests(
+    part: float, seconds: int
+) -> None:
+    server, control = SimulatedUpstream(64, 20, 0.1, 0.01, 100, 60, lets_through=1.0), Concurrency(64, 0.0)
+    limits = []
+    for second in range(120):
+        server.lets_through = part if second // seconds % 2 else 1.0
+        server.run(control, 1.0)
+        limits.append(control.limit)
+    assert sorted(limits)[60] == 64
+    assert min(limits[30:]) >= 32
+
+
+@pytest.mark.parametrize("answer", [5, 10])
+def test_requests_that_spend_most_of_their_time_on_their_prompts_get_a_high_number_within_seconds(answer: int) -> None:
+    server, control = SimulatedUpstream(1_000, 10, 0.01, 0.001, 100, answer, prompt_s=0.5), Concurrency(64, 0.0)
+    assert _highest_limit(server, control, 6.0) == 64
+
+
 @pytest.mark.parametrize("slots", [2, 8, 24])
 def test_refusals_of_the_door_do_not_raise_the_number_beyond_what_the_server_begins_at_once(slots: int) -> None:
     server, control = SimulatedUpstream(slots, 20, 5, 0.5, 100, 60, lets_through=0.95), Concurrency(64, 0.0)
