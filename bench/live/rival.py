@@ -11,11 +11,14 @@ import argparse
 import asyncio
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bench.common import environment, print_environment, write_results
 from bench.engine_ceiling import Ceiling
@@ -66,6 +69,38 @@ class Setup:
             ceiling.close()
 
 
+class ServerTime:
+    """The CPU time that the C++ server takes within a window of a run, which begins with the block."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._timers: list[threading.Timer] = []
+        self._taken_s: list[float] = []
+
+    @contextmanager
+    def of(self, server: psutil.Process | None) -> Iterator[None]:
+        """Look at the server's CPU time at the begin and at the end of the window."""
+        if server is not None:
+            at_s = (self._window.begin_ms / 1_000, self._window.end_ms / 1_000)
+            self._timers = [threading.Timer(after_s, self._look, [server]) for after_s in at_s]
+        for timer in self._timers:
+            timer.start()
+        yield
+        for timer in self._timers:
+            timer.join()
+
+    def _look(self, server: psutil.Process) -> None:
+        used = server.cpu_times()
+        self._taken_s.append(used.user + used.system)
+
+    def figures(self, in_time_per_s: float) -> dict[str, float]:
+        """Return the part of a core that the server had, and the answers in time for each second of CPU time."""
+        if not self._taken_s:
+            return {}
+        core = (self._taken_s[1] - self._taken_s[0]) / self._window.seconds
+        return {"server_core": core, "in_time_per_server_cpu_s": in_time_per_s / core if core else 0.0}
+
+
 class Rivalry:
     """Runs both systems in turn, and keeps their figures."""
 
@@ -83,6 +118,8 @@ class Rivalry:
         self._times, self._closed_loop_s = times, closed_loop_s
         self._facts = setup.facts()
         self.rival_name = ""
+        #: The C++ server while one runs.
+        self._process: psutil.Process | None = None
         self.figures: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
@@ -95,26 +132,30 @@ class Rivalry:
         for load in LOADS:
             for name in SYSTEMS:
                 jobs = plan_burst(load, one_x_per_s, self._times, self._clients, SEED)
-                with self._serving(name) as port:
+                spent = ServerTime(self._times.in_burst)
+                with self._serving(name) as port, spent.of(self._process):
                     done = asyncio.run(send_all(port, jobs, self._times.seconds, self._clients.fields))
-                self._keep(f"{name} {load:g}x", burst_figures(done, self._times))
+                figures = burst_figures(done, self._times)
+                self._keep(f"{name} {load:g}x", figures | spent.figures(figures["in_time_per_s"]))
 
     def _closed_loop(self, name: str) -> dict[str, Any]:
         window = Window(WARM_UP_S * 1_000, (WARM_UP_S + self._closed_loop_s) * 1_000)
         # More requests than any of the systems can answer in that time.
         jobs = self._clients.impatient(plan(Crowd(1_000.0), WARM_UP_S + self._closed_loop_s, SEED))
-        with self._serving(name) as port:
+        spent = ServerTime(window)
+        with self._serving(name) as port, spent.of(self._process):
             running = send_in_turns(
                 port, jobs, self._setup.slots, WARM_UP_S + self._closed_loop_s, self._clients.fields
             )
             done = asyncio.run(running)
         sent = [job for job in jobs if job.attempts]
         answered = [job.answer for job in sent if job.in_time]
-        return {
+        figures = {
             "in_time_per_s": in_time_per_s(done, window),
             "answer_tokens": sum(answered) / max(1, len(answered)),
             "fates": fates(sent),
         }
+        return figures | spent.figures(in_time_per_s(done, window))
 
     @contextmanager
     def _serving(self, name: str) -> Iterator[int]:
@@ -125,7 +166,7 @@ class Rivalry:
             return
         with tempfile.TemporaryDirectory() as folder:
             peer = Peer(demo_model_path(), self._facts, self._server, Path(folder) / "log")
-            self.rival_name = peer.name
+            self.rival_name, self._process = peer.name, peer.processes["server"]
             try:
                 if name == "rival":
                     yield peer.port
@@ -138,6 +179,7 @@ class Rivalry:
                 with penstock_up(environ, port, "upstream"):
                     yield port
             finally:
+                self._process = None
                 peer.close()
 
     def _keep(self, title: str, figures: dict[str, Any]) -> None:

@@ -17,6 +17,8 @@ _COLOURS = {"penstock": "tab:blue", "rival": "tab:red"}
 _ROWS = (
     ("offered_per_s", "requests a second", ".1f"),
     ("in_time_per_s", "answers in time a second", ".1f"),
+    ("server_core", "CPU time of the server, s per s", ".2f"),
+    ("in_time_per_server_cpu_s", "answers in time per second of the server's CPU time", ".1f"),
     ("success", "success of all tenants", ".2f"),
     ("quiet_success", "success of the quiet tenants", ".2f"),
     ("longest_silence_after_s", "longest time after the burst in which nobody is answered, s", ".1f"),
