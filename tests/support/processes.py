@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import redis
+
 from shared.audit.invariants import Breach, find_breaches
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView, new_job_id
@@ -46,7 +48,7 @@ def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) 
         waited_s = time.monotonic() - began
         try:
             answer = condition()
-        except StoreUnavailable:
+        except (StoreUnavailable, redis.ConnectionError, redis.TimeoutError):
             answer = None
         if answer:
             return answer
