@@ -63,11 +63,10 @@ def test_with_max_inflight_1_one_of_twenty_clients_is_admitted_and_nineteen_get_
     assert "{'executed_total': 1, 'yielded_total': 19}, inflight 0" in done.stdout
 
 
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """A stack with a gate; its last test stops it."""
-    folder = tmp_path_factory.mktemp("up")
-    with Up(folder / "state", "--port", "0", "--gate-port", "0", PENSTOCK_MAX_INFLIGHT="1") as up:
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    """A stack with a gate."""
+    with Up(tmp_path / "state", "--port", "0", "--gate-port", "0", PENSTOCK_MAX_INFLIGHT="1") as up:
         yield up.serving()
 
 

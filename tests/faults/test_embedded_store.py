@@ -172,6 +172,9 @@ def test_other_commands_find_the_running_store_and_report_a_missing_one(folder):
 
 def test_a_starter_can_revive_its_killed_store_with_its_data(folder):
     store = EmbeddedStore.start(folder)
+    with open_client(store.url, name="test") as client:
+        # During an fsync, the server keeps what it has acknowledged for up to two seconds, and would lose it.
+        client.config_set("appendfsync", "always")
     write(store.url, "kept", "yes")
     before = store.pid
     assert store.alive()

@@ -13,6 +13,8 @@ from workers.exit_codes import ExitCode
 
 
 def kill_store(stage: Stage) -> None:
+    # During an fsync, the server keeps what it has acknowledged for up to two seconds, and would lose it.
+    stage.client.config_set("appendfsync", "always")
     os.kill(stage.embedded.pid, signal.SIGKILL)
     wait_for(lambda: not stage.embedded.alive(), "the store to die")
 

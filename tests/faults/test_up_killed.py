@@ -6,6 +6,9 @@ from shared.state_dir import read_note
 from tests.support.processes import wait_for
 from tests.support.up import Up, is_gone
 
+#: Otherwise, the store keeps what it has acknowledged for up to two seconds during an fsync, and a kill loses it.
+KEEPS_ALL = {"PENSTOCK_APPENDFSYNC": "always"}
+
 
 def test_a_start_after_a_killed_up_takes_over_its_store_and_its_jobs(tmp_path):
     state = tmp_path / "state"
@@ -53,7 +56,7 @@ def test_ctrl_c_stops_a_start_that_waits_for_a_store_that_hangs(tmp_path):
 def test_a_store_that_fails_to_start_is_started_again_until_it_succeeds(tmp_path):
     """The manifest is unreadable for a while, as on a failing disk; door and worker continue to run."""
     manifest = tmp_path / "state" / "store" / "appendonlydir" / "appendonly.aof.manifest"
-    with Up(tmp_path / "state") as up:
+    with Up(tmp_path / "state", **KEEPS_ALL) as up:
         up.serving()
         ended = up.submit(5)
         up.job(ended, wait_ms=20_000)
@@ -71,7 +74,7 @@ def test_a_store_that_fails_to_start_is_started_again_until_it_succeeds(tmp_path
 
 
 def test_a_killed_store_is_started_again_with_all_its_jobs(tmp_path):
-    with Up(tmp_path / "state") as up:
+    with Up(tmp_path / "state", **KEEPS_ALL) as up:
         up.serving()
         ended = up.submit(5)
         up.job(ended, wait_ms=20_000)

@@ -5,7 +5,7 @@ import pytest
 from shared.audit.invariants import INVARIANTS, Breach, find_breaches
 from shared.store import keys
 from shared.store.store import Store
-from tests.support.builders import MODEL, a_job, admitted, advance_clock, an_ending, claim_one, heartbeat
+from tests.support.builders import MODEL, a_job, admitted, advance_clock, an_ending, claim_one, heartbeat, hold_clock
 
 pytestmark = pytest.mark.rq
 
@@ -19,6 +19,8 @@ class Scene:
         self.client = client
         self.store = Store(client)
         self.store.configure(settings)
+        # The worker would not be live after five seconds.
+        hold_clock(self.store)
         heartbeat(self.store)
         self.ended, self.running, self.first, self.second = (admitted(self.store, a_job()) for _ in range(4))
         self.store.settle(an_ending(claim_one(self.store).held), "w1")
