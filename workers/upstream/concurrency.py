@@ -5,11 +5,12 @@ requests wait inside the server, where Penstock cannot order them, and tokens pe
 is the smallest with which the server generates nearly as many tokens per second as with any other.
 
 At first, the controller doubles the number each time the added requests have begun, as long as first tokens come nearly
-as fast as with the first number. After that, it measures each number for a window of about 1.5 s, and only while all of
-it is in use. The score of a number is the tokens per second, less a third of the share of the requests that wait for
-their first tokens. The controller compares the best number with the next lower and with twice the number from time to
-time, and ends a trial of more requests as soon as they only wait. If the upstream becomes faster or slower as a whole,
-all scores are scaled by the change at the current number, so that a slowdown does not look like a wrong number.
+as fast as with the first number and tokens per second are expected to grow. After that, it measures each number for a
+window of about 1.5 s, and only while all of it is in use. The score of a number is the tokens per second, less a third
+of the share of the requests that wait for their first tokens. The controller compares the best number with the next
+lower and with twice the number from time to time, and ends a trial of more requests as soon as they only wait. If the
+upstream becomes faster or slower as a whole, all scores are scaled by the change at the current number, so that a
+slowdown does not look like a wrong number.
 """
 
 from collections.abc import Sequence
@@ -30,9 +31,9 @@ _WINDOW_S, _WINDOW_TOKENS, _LONGEST_WINDOW_S = 1.5, 100, 5.0
 #: request at once, or a longer one: a window with few ends shows little.
 _WINDOW_ENDS, _LONGEST_WINDOW_OF_ENDS_S = 3, 20.0
 #: At first, a measurement of the speed takes at least this time, in seconds, and this many tokens, and the number is
-#: doubled only if the tokens per second are expected to grow by this factor.
-_SPEED_S, _SPEED_TOKENS, _WORTHWHILE = 0.1, 16, 1.15
-#: If not, twice the number is tried after this time, in seconds.
+#: raised only if the tokens per second are expected to grow by this part of the share of added requests.
+_SPEED_S, _SPEED_TOKENS, _WORTHWHILE = 0.1, 16, 0.15
+#: If not, the higher number is tried after this time, in seconds.
 _DOUBT_S = 10.0
 #: The shortest and the longest time until a new number has taken effect and its window begins, in seconds.
 _SETTLE_S, _LONGEST_SETTLE_S = 0.4, 5.0
@@ -173,11 +174,13 @@ class Concurrency:
         growth = first.verdict(self.limit, self._starts, refuses=self._is_demanded)
         if growth is Growth.GROW and self.limit < self._levels[-1]:
             self._best = self.limit
-            if self._speed.rate(self._higher()) < _WORTHWHILE * self._speed.rate(self.limit):
+            higher = self._higher()
+            needed = 1 + _WORTHWHILE * (higher / self.limit - 1)
+            if self._speed.rate(higher) < needed * self._speed.rate(self.limit):
                 # The next lower number is compared before the higher one.
-                self._first, self._ended_trials[self._higher()] = None, self._now_s + _DOUBT_S - _ENDED_TRIAL_S
+                self._first, self._ended_trials[higher] = None, self._now_s + _DOUBT_S - _ENDED_TRIAL_S
                 return
-            self._move_to(self._higher())
+            self._move_to(higher)
             first.note_limit(self._raised_by, self._starts)
         elif growth is not Growth.WAIT:
             self._first = None
@@ -211,14 +214,17 @@ class Concurrency:
         if window.most_in_flight < self.limit or in_use < _IN_USE or tokens <= 0:
             # Nothing can be learned while there are fewer requests than may run, unless the door refuses them.
             if self._is_demanded and in_use >= _PARTLY_IN_USE and self.limit == self._best and tokens > 0:
-                self._best = self._without_waits(window)
+                self._best = self._best_in_part(window)
             self._move_to(self._best)
             return
         self._note_score(tokens / took_s * (1 - _WAITING_WEIGHT * window.waiting), window.waiting)
         self._move_to(self._next(window.waiting))
 
-    def _without_waits(self, window: _Window) -> int:
-        """Return the next higher number for a door that refuses requests, or a lower one if they only wait."""
+    def _best_in_part(self, window: _Window) -> int:
+        """Return the number after a window that used a part of it while the door refused requests.
+
+        It is the next higher one if few requests have waited for first tokens, and the next lower one if many have.
+        """
         if window.waiting > _MANY_WAIT:
             return max((level for level in self._levels if level < self._best), default=self._best)
         return self._higher() if self._may_try(self._higher()) and window.waiting <= _MORE_WAIT else self._best
