@@ -61,7 +61,7 @@ test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces ## run al
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -n 2 -m rq $(PYTEST) || test $$? -eq 5
 
 quick: export PYTHONDONTWRITEBYTECODE =
-quick: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
+quick: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/traces ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
 	@$(BIN)/python -m compileall -q shared web workers tests
 	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough and not long' tests/unit tests/scripts tests/properties $(PYTEST)
 
