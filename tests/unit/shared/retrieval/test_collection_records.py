@@ -1,0 +1,121 @@
+"""Tests of collections, documents and queries as values: their bounds, and messages that name field and value."""
+
+import math
+
+import pytest
+
+from shared.retrieval.errors import InvalidInput, TooLarge
+from shared.retrieval.fusion import fuse
+from shared.retrieval.records import (
+    NewChunk,
+    NewCollection,
+    Passage,
+    Query,
+    check_chunks,
+    check_vector,
+    parse_metadata,
+    storable,
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": ""}, "name='': must be a text of 1 to 128 characters"),
+        ({"name": "a\nb"}, "name='a\\nb': must not contain control characters"),
+        ({"name": " a"}, "name=' a': must not contain control characters, or spaces at its ends"),
+        ({"dimensions": None}, "dimensions=None: a model and its dimensions belong together"),
+        ({"model": None}, "dimensions=4: a model and its dimensions belong together"),
+        ({"dimensions": 4_001}, "dimensions=4001: must be a whole number from 1 to 4000"),
+        ({"language": "klingon"}, "language='klingon': must be one of simple, arabic"),
+        ({"chunk_tokens": 8}, "chunk_tokens=8: must be a whole number from 16 to 4096"),
+        ({"chunk_tokens": True}, "chunk_tokens=True: must be a whole number"),
+        ({"overlap_tokens": 101}, "overlap_tokens=101: must be a whole number from 0 to 100"),
+    ],
+)
+def test_a_collection_with_a_wrong_field_is_refused_by_name(fields, message):
+    with pytest.raises(InvalidInput) as refused:
+        NewCollection(**({"name": "a", "model": "m", "dimensions": 4} | fields))
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ([], "metadata=[]: must be an object"),
+        ({str(key): 1 for key in range(17)}, "metadata='17 keys': may have at most 16 keys"),
+        ({"": 1}, "metadata key='': must be a text of 1 to 64 characters"),
+        ({"a": None}, "metadata.a=None: must be a text, a number, a boolean or a list of texts"),
+        ({"a": math.inf}, "metadata.a=inf: must be a finite number"),
+        ({"a": 10**400}, "metadata.a='a large integer': must be a number below 1e308"),
+        ({"a": "x" * 513}, "metadata.a='xxx"),
+        ({"a": "\0"}, "metadata.a='\\x00': must be a text"),
+        ({"a": ["b", 1]}, "metadata.a[1]=1: must be a text"),
+        ({"a": ["b"] * 33}, "metadata.a='33 texts': a list may have at most 32 texts"),
+    ],
+)
+def test_wrong_metadata_is_refused_by_name(metadata, message):
+    with pytest.raises(InvalidInput) as refused:
+        parse_metadata(metadata)
+    assert str(refused.value).startswith(message)
+
+
+def test_metadata_keeps_its_types():
+    given = {"year": 2026, "weight": 0.5, "draft": False, "team": "red", "tags": ["a", "b"]}
+    parsed = parse_metadata(given)
+    assert parsed == given | {"tags": ("a", "b")}
+    assert [type(value) for value in parsed.values()] == [int, float, bool, str, tuple]
+    assert parse_metadata(None) == {}
+    assert parse_metadata({"n": 2**80}) == {"n": float(2**80)}
+
+
+@pytest.mark.parametrize("query", [{"k": 0}, {"k": 51}, {"mode": "both"}, {"text": "x" * 8_193}])
+def test_a_query_is_bounded(query):
+    with pytest.raises(InvalidInput):
+        Query(**({"text": "a", "vector": None, "k": 3} | query))
+
+
+def test_a_query_searches_the_halves_for_which_it_has_something():
+    assert Query("a", (1.0,), 3).halves == ("vector", "words")
+    assert Query("a", None, 3).halves == ("words",)
+    assert Query(" ", (1.0,), 3).halves == ("vector",)
+    assert Query("a", (1.0,), 3, mode="words").halves == ("words",)
+    assert Query("a", None, 3, mode="vector").halves == ()
+
+
+def test_chunks_are_bounded_and_their_vectors_have_to_fit():
+    check_chunks([NewChunk("a", 1, (1.0, 0.0)), NewChunk("b", 1, None)], 2)
+    with pytest.raises(InvalidInput, match=r"chunks\[0\].vector='1 numbers': the collection has vectors of 2"):
+        check_chunks([NewChunk("a", 1, (1.0,))], 2)
+    with pytest.raises(InvalidInput, match="the collection has no model and so no vectors"):
+        check_chunks([NewChunk("a", 1, (1.0,))], None)
+    with pytest.raises(InvalidInput, match="must have finite numbers only"):
+        check_vector((1.0, math.nan), 2)
+    with pytest.raises(TooLarge, match="chunk 0 has 65537 characters, more than 65536"):
+        check_chunks([NewChunk("x" * 65_537, 1, None)], 2)
+    with pytest.raises(TooLarge, match="the document has 20001 chunks"):
+        check_chunks([NewChunk("x", 1, None)] * 20_001, 2)
+
+
+def test_characters_that_postgresql_cannot_store_are_replaced():
+    assert storable("a\0b\ud800ä") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}ä"
+
+
+def passage(document_id: str, score: float) -> Passage:
+    return Passage(document_id, 0, document_id, 1, score, {})
+
+
+def test_a_passage_that_is_good_in_both_halves_comes_before_one_that_is_best_in_one():
+    vectors = [passage("a", 0.9), passage("b", 0.8), passage("c", 0.7)]
+    words = [passage("d", 0.5), passage("b", 0.4)]
+    fused = fuse([vectors, words], 3)
+    assert [each.document_id for each in fused] == ["b", "a", "d"]
+    assert all(0 < each.score < 1 for each in fused)
+    assert fuse([vectors, vectors], 1)[0].score == pytest.approx(1)
+
+
+def test_one_half_alone_keeps_its_order_and_scores():
+    words = [passage("d", 0.5), passage("b", 0.4)]
+    assert fuse([words], 1) == (words[0],)
+    assert fuse([[], words], 5)[0].document_id == "d"
+    assert fuse([], 5) == ()
