@@ -72,6 +72,10 @@ NOT_SPOILED = {
     "keys": "only doors read it; a key whose record is spoiled is not accepted until an operator creates another",
     "admin_keys": "only doors read it; as above",
     "crashes": "only readiness and doctor read it; tests/scripts/test_crashes.py spoils it",
+    **dict.fromkeys(
+        ("passages", "passage_ages", "passages_dropped", "passage_bytes"),
+        "only the door's cache of passages reads it; tests/scripts/test_passages.py spoils it",
+    ),
     "prefixes": "a pool with one worker has none; tests/scripts/test_prefixes.py spoils it",
     "secret": "only doors read it, and replace a value that is no secret",
 }
