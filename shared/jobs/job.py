@@ -22,6 +22,17 @@ def new_job_id() -> str:
 
 
 @dataclass(frozen=True)
+class FewerPassages:
+    """The same job with fewer of the passages that were found for it."""
+
+    payload: dict[str, Any]
+    prompt_tokens: int
+    form: dict[str, Any]
+    #: Whether the job gets fewer passages under overload even if it could be admitted with all: the tenant opted in.
+    under_overload: bool
+
+
+@dataclass(frozen=True)
 class NewJob:
     """A job that the door offers to `Store.admit`.
 
@@ -70,6 +81,8 @@ class NewJob:
     private: bool = False
     #: The route that the request names; None if it names a pool. With a route, `model` is the name of the route.
     routing: Routing | None = None
+    #: What the store admits instead if the job would be refused for its tokens or its deadline; None for nothing.
+    fewer: FewerPassages | None = None
     #: The digests of the prompt's beginnings (shared/jobs/prompt_prefix.py); "" without any.
     prefix: str = ""
     #: The id of this offer. If the store's answer to the offer is lost, the door passes this id to Store.cancel.
@@ -273,6 +286,8 @@ class JobView:
     eta_at_ms: int | None = None
     #: The changes that degradation made to the job at its last claim; empty if the job runs as requested.
     degraded: tuple[Change, ...] = ()
+    #: Why the job was admitted with fewer passages than were found for it; "" if it has all of them.
+    fewer: str = ""
     #: How the job was routed; None if its request named a pool.
     routed: Routed | None = None
     priority: int = 0

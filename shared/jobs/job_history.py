@@ -19,12 +19,12 @@ class WaitTimes:
 
 @dataclass(frozen=True)
 class Change:
-    """A change that degradation made to a job, so that the answer is ready by the deadline."""
+    """A change to a job, so that its answer is ready by the deadline or within the bounds: something was left out."""
 
-    #: The changed field; always `max_tokens`.
+    #: What was changed: `max_tokens`, `passages` (their number) or `retrieval`.
     what: str
-    before: int
-    after: int
+    before: int | str
+    after: int | str
     why: str
 
     def as_dict(self) -> dict[str, str | int]:

@@ -14,6 +14,8 @@ class RoutedRequest:
     answer_bytes: int
     #: A RouteReason if the pool's engine cannot run the request, else "".
     cannot: str = ""
+    #: The tokens of the prompt with fewer passages; 0 if there are none to leave out.
+    fewer_tokens: int = 0
 
 
 @dataclass(frozen=True)

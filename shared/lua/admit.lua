@@ -43,6 +43,10 @@
 --   batch_token text · the claim of that batch
 --   batch_line int · the number of the line
 --   routing_json text · the JSON of lib/admission/routes.lua if the request names a route, '' if it names a pool
+--   fewer_tokens int · the door's estimate of the prompt's length with fewer passages; 0 if there are none to leave out
+--   fewer_payload text · the request with fewer passages as JSON, '' for none
+--   fewer_form text · the form of that request
+--   fewer_at_tier int · 1 if the job gets fewer passages at tiers 1 and 2, although it could be admitted with all
 --   kept rest · fields of the job's hash that no check reads, RQ's and ours (shared/jobs/request.py): field, value, …
 -- ANSWERS admitted refused mismatch rerouted stale
 --   admitted: the job's id; 0 if this call admitted the job, 1 if an earlier call did, 2 if an earlier call did and the
@@ -50,7 +54,7 @@
 --   jobs; if this call admitted the job, then the fields of its view that the caller does not know: now in ms; number
 --   of tokens of the jobs before it in the queue, or -1 if unknown; the name of its pool's model; its tokens there, of
 --   the prompt and at most of the answer; ms from now to its deadline; the predicted end in ms, or ''; why the route
---   chose the pool, or ''; 1 if only pools that are marked as local may take it
+--   chose the pool, or ''; 1 if only pools that are marked as local may take it; why it has fewer passages, or ''
 --   refused: reason; name, value and bound of the quantity that was checked; number of inflight jobs; the bound on
 --   inflight jobs; retry hint in ms; 1 if even an empty system could not meet the deadline, else 0; ms to compute the
 --   prompt and the answer without waiting, or -1 while rates are unknown; 1 if the wait is longer than the longest
@@ -62,14 +66,14 @@
 --   stale: another process has claimed the batch, the batch is to end, or its line has an answer
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job_record waiting rq stats reservation facts checks hint doorbell drop index tenant_bytes
--- USES offers generated_weight assess routes spending budget webhook eta
+-- USES offers generated_weight assess routes spending budget webhook eta fewer_passages
 -- LATER book_taken check_backlog check_bytes check_deadline check_lists check_room check_share credit_mwt_of
 -- LATER end_reservation enlist find_reservation fits_after_queued group_in hold_amount index_job is_contested iso
 -- LATER keep_offered keep_weight look_at_slots main_rows_of needs_ring paused_ms_of predict prompt_ms_of
 -- LATER relax_wait_factor reserve_tokens ring slot_wait_ms tokens_before wanted_until work_before
 -- RARELY cancel_job change_set choose_pool end_unchecked_tier join keep_route kept_places key_in_use leave_out
 -- RARELY look_at_group look_at_other_pools most_of move_tier owners_with_jobs period_ends_ms read_job restore_service
--- RARELY shorten spend webhook_bytes with_offer
+-- RARELY shorten spend swap_tokens webhook_bytes why_fewer with_offer
 
 local queue = tenant .. '.' .. slug
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
@@ -151,13 +155,29 @@ local function run_checks(request)
 end
 stats.count('offered_tokens', prompt_tokens + max_tokens)
 local label = stats.label_of(tenant)
-local request, why, refusal
-if routing then
-  request, why, refusal = routes.choose_pool(routing, id, request_in, run_checks)
-else
-  request = request_in({ slug = slug, model = model, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
+-- Returns the request in its pool, why its route chose it, and the refusal or nil.
+local function assess_request()
+  if routing then
+    return routes.choose_pool(routing, id, request_in, run_checks)
+  end
+  local request = request_in({ slug = slug, model = model, prompt_tokens = prompt_tokens, max_tokens = max_tokens,
     answer_bytes = answer_bytes }, 0)
-  refusal = run_checks(request)
+  return request, nil, run_checks(request)
+end
+local request, why, refusal = assess_request()
+local fewer = fewer_payload ~= '' and fewer_passages.why_fewer(request, refusal, fewer_at_tier == 1)
+if fewer then
+  -- The arguments describe the request with fewer passages while it is assessed, and for good if it is admitted.
+  prompt_tokens, fewer_tokens, payload, fewer_payload = fewer_tokens, prompt_tokens, fewer_payload, payload
+  form, fewer_form = fewer_form, form
+  fewer_passages.swap_tokens(routing)
+  local other, other_why, other_refusal = assess_request()
+  if other_refusal then
+    prompt_tokens, payload, form, fewer = fewer_tokens, fewer_payload, fewer_form, nil
+    fewer_passages.swap_tokens(routing)
+  else
+    request, why, refusal = other, other_why, nil
+  end
 end
 local asked, seen, verdict = request.asked, request.seen, request.verdict
 if seen.reservation then
@@ -233,6 +253,7 @@ end
 keep_if(priority ~= 0, 'penstock_priority', priority)
 keep_if(candidates > 1, 'penstock_candidates', candidates)
 keep_if(verdict.prediction, 'penstock_predicted', verdict.prediction)
+keep_if(fewer, 'penstock_fewer', fewer)
 keep_if(callback_url ~= '', 'penstock_callback_url', callback_url)
 keep_if(seen.is_private, 'penstock_private', 1)
 keep_if(prefix ~= '', 'penstock_prefix', prefix)
@@ -286,6 +307,9 @@ doorbell.ring(slug, tenant, prefix)
 hint.book_taken(asked, seen, verdict, attempt)
 stats.count('admitted')
 stats.count('admitted|' .. label)
+if fewer then
+  stats.count('degraded|' .. label .. '|passages')
+end
 return { 'admitted', id, 0, rank + 1, seen.inflight + 1, now_ms, job_record.tokens_before(queue, rank), model,
   prompt_tokens, max_tokens, deadline_in_ms, verdict.eta_ms and math.floor(now_ms + verdict.eta_ms) or '', why or '',
-  seen.is_private and 1 or 0 }
+  seen.is_private and 1 or 0, fewer or '' }

@@ -39,6 +39,10 @@ def admit_call(job: NewJob, result_ttl_s: int, *, attempt: int, ack_replicas: in
         "batch": request.line.batch if request.line else "",
         "batch_token": request.line.token if request.line else "",
         "batch_line": request.line.number if request.line else 0,
+        "fewer_tokens": job.fewer.prompt_tokens if job.fewer else 0,
+        "fewer_payload": _json(job.fewer.payload) if job.fewer else "",
+        "fewer_form": _json(job.fewer.form) if job.fewer else "",
+        "fewer_at_tier": int(job.fewer is not None and job.fewer.under_overload),
         "kept": [*rq_record.encode(job, result_ttl_s), "penstock_key_label", job.key_label, *request.kept_fields()],
     }
 

@@ -23,7 +23,7 @@ LIVE_MS = 5_000
 _MAX_INFLIGHT = 10_000_000
 
 #: The fields of a job's record that the script admit answers with, in order, and those that are the caller's arguments.
-_FRESH = ("model", "prompt_tokens", "max_tokens", "patience_ms", "eta_ms", "routed", "private")
+_FRESH = ("model", "prompt_tokens", "max_tokens", "patience_ms", "eta_ms", "routed", "private", "fewer")
 _SAME = ("tenant", "patience_from", "poll_grace_ms", "priority", "metadata", "form", "callback_url")
 _WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
 _CLAIM_INTERNAL = {"claim_id", "claim_ids", "claim_resume", "claim_pause", "asks_by_ms", "crowded"}
@@ -166,6 +166,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         requeued_since_ms=time_ms("requeued_at_ms") if time_ms("started_ms") is None else None,
         eta_at_ms=time_ms("eta_ms"),
         degraded=_changes(number("max_tokens"), number("cut_tokens"), number("cut_tier")),
+        fewer=field("fewer"),
         routed=Routed(field("model"), field("routed")) if field("routed") else None,
         priority={"1": 1, "-1": -1}.get(field("priority"), 0),
         callback_url=field("callback_url"),
@@ -187,6 +188,8 @@ def admitted_view(call: Mapping[str, Any], position: int, fresh: list[Any]) -> J
     # A job that enters its queue as the head waits for nothing but its tenant's turn from now on.
     added["head_ms"] = str(now_ms) if position == 1 else ""
     added |= {name: str(call[name]) for name in _SAME}
+    if added["fewer"]:
+        added["form"] = str(call["fewer_form"])
     record |= {PREFIX + name: value for name, value in added.items()}
     return job_view(now_ms, position, None, record, str(call["id"]), ahead_tokens)
 
