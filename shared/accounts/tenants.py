@@ -20,7 +20,6 @@ from shared.errors import ConfigError
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy, Value
 from shared.store import keys
 from shared.store.decode import text
-from shared.store.passage_cache import drop_passages
 from shared.store.redis_errors import raise_if_unavailable, store_faults
 
 #: The TTL of a tenant's hash after its policy was removed. The hash must outlive the queued jobs that it counts, and
@@ -127,7 +126,7 @@ class Tenants(StoredPolicies[TenantPolicy]):
     def remove(self, tenant: str) -> bool:
         """Remove the tenant's policy, so that the defaults apply. Return whether the tenant had a policy.
 
-        The tenant's queued jobs and its service do not change. Its cached passages are deleted.
+        The tenant's queued jobs and its service do not change.
         """
         key = keys.tenant(check_name(tenant))
 
@@ -149,7 +148,6 @@ class Tenants(StoredPolicies[TenantPolicy]):
         transaction: Any = self._client.transaction  # by its type hints, the callable's value is lost
         with store_faults(self._client):
             removed = bool(transaction(remove_fields, key, value_from_callable=True))
-        drop_passages(self._client, tenant)
         if removed:
             record(self._client, self._actor, "tenant.rm", f"tenant {tenant}")
         return removed

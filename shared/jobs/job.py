@@ -81,7 +81,7 @@ class NewJob:
     private: bool = False
     #: The route that the request names; None if it names a pool. With a route, `model` is the name of the route.
     routing: Routing | None = None
-    #: What the store admits instead if the job would be refused for its tokens or its deadline; None for nothing.
+    #: The job that the store admits instead if it would refuse this one for its tokens or its deadline; else None.
     fewer: FewerPassages | None = None
     #: The digests of the prompt's beginnings (shared/jobs/prompt_prefix.py); "" without any.
     prefix: str = ""

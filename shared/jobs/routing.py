@@ -14,7 +14,7 @@ class RoutedRequest:
     answer_bytes: int
     #: A RouteReason if the pool's engine cannot run the request, else "".
     cannot: str = ""
-    #: The tokens of the prompt with fewer passages; 0 if there are none to leave out.
+    #: The tokens of the prompt with fewer passages; 0 if it has no passages.
     fewer_tokens: int = 0
 
 

@@ -43,7 +43,7 @@
 --   batch_token text · the claim of that batch
 --   batch_line int · the number of the line
 --   routing_json text · the JSON of lib/admission/routes.lua if the request names a route, '' if it names a pool
---   fewer_tokens int · the door's estimate of the prompt's length with fewer passages; 0 if there are none to leave out
+--   fewer_tokens int · the door's estimate of the prompt's length with fewer passages; 0 if it has no passages
 --   fewer_payload text · the request with fewer passages as JSON, '' for none
 --   fewer_form text · the form of that request
 --   fewer_at_tier int · 1 if the job gets fewer passages at tiers 1 and 2, although it could be admitted with all

@@ -140,9 +140,7 @@ webhooks = Key("penstock:webhooks", "zset", "webhooks that are not told yet, by 
 webhook_due = Key("penstock:webhook_due:<tenant>", "zset", "a tenant's webhooks, by when they are due", "emptied")
 webhook_turns = Key("penstock:webhook_turns", "zset", "tenants with webhooks, by when their turn is", "emptied")
 webhook_secrets = Key("penstock:webhook_secrets", "hash", "the tenants' secrets for signatures", "permanent")
-passages = Key(
-    "penstock:passages:<tenant>", "hash", "passages found for a tenant's queries, by digest; bounded", "ttl"
-)
+passages = Key("penstock:passages:<tenant>", "hash", "passages found for a tenant's queries, by digest; bounded", "ttl")
 passage_ages = Key("penstock:passage_ages:<tenant>", "zset", "the same digests, by when they were stored", "ttl")
 passages_dropped = Key(
     "penstock:passages_dropped:<tenant>", "string", "when a tenant's cached passages were deleted", "ttl"

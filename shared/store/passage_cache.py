@@ -12,7 +12,7 @@ from shared.store.redis_errors import store_faults
 
 @dataclass(frozen=True)
 class CachedPassages:
-    """What was stored for a query, and how long ago, in ms."""
+    """The content that was stored for a query, and how long ago, in ms."""
 
     content: str
     age_ms: int
@@ -20,7 +20,7 @@ class CachedPassages:
 
 @dataclass(frozen=True)
 class Looked:
-    """The answer of a look-up: what was found, and the store's time in ms, which `keep` takes after a search."""
+    """The answer of a look-up: the entry or None, and the time in ms, which `keep` takes after a search."""
 
     now_ms: int
     found: CachedPassages | None
@@ -36,7 +36,7 @@ class PassageCache:
         self._client, self._ttl_s, self._max_bytes = client, ttl_s, max_bytes
 
     def find(self, tenant: str, digest: str) -> Looked:
-        """Return what was stored for a query. The content says of which version of its collection it is."""
+        """Return the content that was stored for a query, which names the version of its collection."""
         word, rest = self._call("passages_find", tenant=tenant, digest=digest)
         found = CachedPassages(text(rest[2]), int(rest[1])) if word == "found" else None
         return Looked(int(rest[0]), found)
@@ -47,7 +47,7 @@ class PassageCache:
         `since_ms` is the time of the look-up before the search. Nothing is stored if the tenant's passages were dropped
         after it, because the search may have found what was deleted.
         """
-        given = {"tenant": tenant, "digest": digest, "content": content, "since_ms": since_ms}
+        given: dict[str, scripts.Value] = {"tenant": tenant, "digest": digest, "content": content, "since_ms": since_ms}
         word, _ = self._call("passages_keep", **given, ttl_s=self._ttl_s, max_bytes=self._max_bytes)
         return word == "kept"
 

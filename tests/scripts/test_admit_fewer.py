@@ -17,7 +17,7 @@ from tests.support.builders import a_heartbeat, a_job, admitted, claim_one, cont
 from tests.support.pressure import HeldPool, a_quiet_pool, raise_tier
 from tests.support.routed import a_route, serve, to
 
-#: What a job has with all of its passages and with half of them.
+#: The payload and the form of a job with all of its passages, and with half of them.
 ALL, HALF = {"prompt": "question and 8 passages"}, {"prompt": "question and 4 passages"}
 FORM, HALF_FORM = {"retrieval": "8"}, {"retrieval": "4"}
 
@@ -45,7 +45,7 @@ def pool(store):
 
 
 def admitted_with(store, job: NewJob) -> tuple[str, int, dict[str, Any], dict[str, Any]]:
-    """Offer a job that must be admitted; return why it has fewer passages, its prompt tokens, its form and its payload."""
+    """Offer a job that must be admitted; return why it has fewer passages, its tokens, form and payload."""
     answer = store.admit(job)
     assert isinstance(answer, Admitted), answer
     view, payload = view_of(store, answer.id), json.loads(store.client.get(keys.payload(answer.id)))
@@ -128,4 +128,3 @@ def pressed(store, settings) -> HeldPool:
 def test_under_overload_the_jobs_of_a_tenant_that_opted_in_have_fewer(pressed, under_overload, why):
     job = with_passages(a_job("green", deadline_ms=60_000, cost_mwt=None), 5, under_overload=under_overload)
     assert admitted_with(pressed.store, job)[0] == why
-

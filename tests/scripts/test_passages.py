@@ -1,16 +1,14 @@
-"""Tests of the cache of passages: entries, lifetimes, bounds on bytes, deletion, and values that another program spoils."""
+"""Tests of the cache of passages: entries, lifetimes, bounds on bytes, deletion, and spoiled values."""
 
 import pytest
 
-from shared.accounts.tenants import Tenants
 from shared.errors import StoreUnavailable
-from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.passage_cache import PassageCache
 from tests.support.builders import advance_clock
 
 TTL_S, MAX_BYTES = 300, 10_000
-#: What an entry takes beside its content, about: its digest in two keys, times and tables.
+#: About the bytes of an entry beside its content: its digest in two keys, times and tables.
 OVERHEAD = 300
 
 
@@ -105,14 +103,6 @@ def test_dropping_deletes_all_passages_and_those_of_searches_that_run(store, cac
     assert cache.keep("red", "b", "of another tenant", since_ms=other.now_ms)
     advance_clock(store, 1)
     assert keep(cache, "b", "of afterwards")
-
-
-def test_removing_a_tenant_deletes_its_passages(store, cache):
-    tenants = Tenants(store.client)
-    tenants.set("blue", TenantPolicy(weight=2.0))
-    keep(cache, "a")
-    tenants.remove("blue")
-    assert content_of(cache, "a") is None
 
 
 def test_a_store_without_memory_keeps_none_and_drops_all_the_same(store, cache, memory_is_full):
