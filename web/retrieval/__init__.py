@@ -1,0 +1,1 @@
+"""Collections of documents: loading, embedding and searching them, and their routes."""
