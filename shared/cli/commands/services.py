@@ -1,4 +1,4 @@
-"""`penstock web`, `gate`, `worker` and `model demo`: each replaces this process with another program of the package.
+"""`penstock web`, `gate`, `worker` and `model`: each replaces this process with another program of the package.
 
 The commands execute these programs and do not import them, because `shared` must not import `web` or `workers`.
 """
@@ -90,6 +90,22 @@ def demo(
     options += [] if seed is None else [f"--seed={seed}"]
     # `--` ends the options, so that a path may begin with a dash.
     exec_module(["workers.demo", *options, "--", str(path)], load())
+
+
+@model_app.command()
+def minilm(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The GGUF file to write.")],
+    *,
+    source: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER|ZIP", help="The model's files. Default: those of the package that is installed."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write all-MiniLM-L6-v2, a small embedding model for collections, as a GGUF file."""
+    require_extra("worker", ("gguf", "numpy"))
+    options = [*(["--force"] if force else []), *([] if source is None else [f"--source={source}"])]
+    exec_module(["workers.demo.minilm", *options, "--", str(path)], load())
 
 
 def exec_module(module: Sequence[str], settings: Settings, *, take_over: bool = False) -> None:

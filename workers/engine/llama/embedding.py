@@ -21,6 +21,7 @@ from workers.engine.backend import END, Backend, BatchRow, DecodeFailed, Facts, 
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.load import EMBEDDING_SEQUENCES, Libraries
+from workers.engine.llama.prompt_fit import published_weights
 from workers.engine.llama.vocabulary import PairFormat, Tokens, Vocabulary
 from workers.engine.sampling import Sampling
 from workers.engine.slot_cells import SlotAccountingError
@@ -59,7 +60,8 @@ class EmbeddingBackend(Backend):
         self._vocab = Vocabulary(lib, model)
         self._memory = lib.llama_get_memory(ctx)
         self._width: int = lib.llama_model_n_embd_out(model)
-        self.facts = replace(facts, width=self._width)
+        weights = published_weights(lambda text: len(self._vocab.tokenize(text, parse_special=False)), None)
+        self.facts = replace(facts, width=self._width, prompt_weights=weights)
         self._batch = Batch(lib, lib.llama_n_batch(ctx))
         self._open: dict[int, _OpenJob] = {}
 

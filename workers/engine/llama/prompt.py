@@ -18,7 +18,7 @@ from workers.engine.chat.tool_formats import ToolFormat
 from workers.engine.chat.tool_request import ToolRequest
 from workers.engine.detokenizer import Detokenizer
 from workers.engine.events import JobRejected, JobSpec
-from workers.engine.llama.prompt_fit import fit_prompt_weights
+from workers.engine.llama.prompt_fit import published_weights
 from workers.engine.llama.vocabulary import Tokens, Vocabulary
 
 #: How many tokens of a prompt may be needed for the marks that begin the reasoning, and a line end after them.
@@ -76,11 +76,7 @@ class Prompts:
         def text_tokens(text: str) -> int:
             return len(self._vocab.tokenize(text, parse_special=False))
 
-        try:
-            found = fit_prompt_weights(text_tokens, None if template is None else chat_tokens)
-        except JobRejected:  # an odd tokenizer cannot process the sample
-            return ""
-        return "" if found is None else str(found)
+        return published_weights(text_tokens, None if template is None else chat_tokens)
 
     def _chat(self, spec: JobSpec, messages: Any, tools: ToolRequest | None, *, is_held: bool) -> tuple[Tokens, float]:
         if self.template is None:

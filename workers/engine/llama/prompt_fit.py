@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shared.jobs.prompt_weights import CHAT_COUNTS, PromptWeights, chat_counts, text_counts
 from shared.jobs.request_texts import message_texts
+from workers.engine.events import JobRejected
 
 #: Returns the number of tokens of a text, and of the prompt of a chat with these messages and tools.
 TextTokens = Callable[[str], int]
@@ -33,6 +34,18 @@ _SYSTEM = {"role": "system", "content": "You answer in one sentence."}
 _ASKED = {"role": "user", "content": "What is the weather like today?"}
 _SAID = {"role": "assistant", "content": "It is warm and dry."}
 _CHATS = ([_ASKED], [_SYSTEM, _ASKED], [_ASKED, _SAID, _ASKED], [_SYSTEM, _ASKED, _SAID, _ASKED, _SAID, _ASKED])
+
+
+def published_weights(text_tokens: TextTokens, chat_tokens: ChatTokens | None) -> str:
+    """Return the weights for a model in the form that the door reads; "" if none explain its numbers of tokens.
+
+    The arguments are those of `fit_prompt_weights`.
+    """
+    try:
+        found = fit_prompt_weights(text_tokens, chat_tokens)
+    except JobRejected:  # an odd tokenizer cannot process the sample
+        return ""
+    return "" if found is None else str(found)
 
 
 def fit_prompt_weights(text_tokens: TextTokens, chat_tokens: ChatTokens | None) -> PromptWeights | None:

@@ -80,7 +80,7 @@ def test_an_encoding_that_is_named_is_used() -> None:
 @pytest.mark.parametrize(
     ("content", "encoding", "message"),
     [
-        (b"caf\xe9", None, "not UTF-8: byte 3 is 0xe9; name the encoding in the content type"),
+        (b"K\xf6ln", None, "not UTF-8: byte 1 is 0xf6; name the encoding in the content type"),
         (b"\x81\x82\xff", "shift_jis", "not SHIFT_JIS: byte "),
         (b"a\0b", None, "not text: byte 1 is 0"),
         (b"PK\x03\x04...", None, "is a zip file and not text"),
