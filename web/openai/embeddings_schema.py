@@ -61,16 +61,20 @@ def embeddings_json(view: JobView, encoding: Literal["float", "base64"]) -> dict
         "object": "list",
         "model": view.model,
         "data": [
-            {"object": "embedding", "index": i, "embedding": vector if encoding == "base64" else _numbers(vector)}
+            {
+                "object": "embedding",
+                "index": i,
+                "embedding": vector if encoding == "base64" else numbers_of(vector).tolist(),
+            }
             for i, vector in enumerate(vectors)
         ],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }
 
 
-def _numbers(vector: str) -> list[float]:
+def numbers_of(vector: str) -> "array[float]":
     """Decode a vector of little-endian float32 numbers from base64."""
     numbers = array("f", base64.b64decode(vector))
     if sys.byteorder == "big":
         numbers.byteswap()
-    return numbers.tolist()
+    return numbers

@@ -1,0 +1,248 @@
+"""Embeddings for collections: made by the pool of the embedding model, as ordinary charged jobs of the tenant."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from shared.errors import StoreUnavailable
+from shared.jobs.job import JobView
+from shared.log import get_logger
+from web.api.deadline import RequestDeadline, max_deadline_ms
+from web.api.job_json import has_ended
+from web.api.refusals import Yield, store_unavailable_yield
+from web.http.api_errors import ApiError, invalid_field
+from web.jobs.admission import offer
+from web.jobs.callers import Caller
+from web.jobs.cancel_on_disconnect import cancel_when_possible
+from web.jobs.generation import GenerationRequest, vector_request
+from web.jobs.tenant_jobs import erase_job, wait_until_ended
+from web.openai.chat_answers import job_end_error
+from web.openai.embeddings_schema import numbers_of
+from web.runtime.context import DoorContext
+from web.runtime.model_pools import Model
+
+log = get_logger()
+
+#: The most texts of one job in bulk, and about how many tokens they have together: so much work that the overhead of a
+#: job is small, and so little that its slot is soon free for others.
+PIECE_TEXTS, PIECE_TOKENS = 32, 8_192
+#: The priorities of jobs in bulk, which give way to all others in their pool, and of a query's.
+_BULK, _QUERY = -1, 0
+#: The shortest deadline of a job in bulk, and the longest sleep between two looks whether to stop, in seconds.
+_SHORTEST_S, _LOOK_S = 1.0, 0.2
+#: A query that seems too long for the model's context is cut to this share of it, because estimates vary.
+_CUT_TO = 0.8
+#: The text with which an upstream's model is asked for its dimensions.
+_PROBE = "penstock"
+
+Vector = Sequence[float]
+#: Returns the error with which to stop early, or None.
+Stop = Callable[[], ApiError | None]
+
+
+class InputTooLong(Exception):
+    """One of the texts of a job has more tokens than the context of the embedding model."""
+
+
+class EmbeddingRefused(Exception):
+    """The embedding pool admitted no further job in time; `answer` says why, and when to come back."""
+
+    def __init__(self, answer: Yield) -> None:
+        super().__init__(str(answer.body.get("reason")))
+        self.answer = answer
+
+
+def embedding_model(context: DoorContext, caller: Caller, name: str) -> Model:
+    """Return the embedding model that a collection names.
+
+    Raises ApiError if the tenant may not use it, if it is a route, whose pools have different vectors, or if it makes
+    no embeddings. Raises StoreUnavailable.
+    """
+    target = context.pools.resolve_target(name, caller.policy)
+    if not isinstance(target, Model):
+        raise invalid_field("model", f"model={name!r} is a route; name one model, whose vectors can be compared")
+    if target.live and not target.forwards and target.purpose != "embed":
+        raise invalid_field("model", f"model={target.name!r} makes no embeddings")
+    return target
+
+
+def dimensions_of(context: DoorContext, caller: Caller, model: Model, until: float) -> int:
+    """Return the number of dimensions of a model's vectors, from its workers or, for an upstream, from a first vector.
+
+    Raises as `BulkEmbedder.embed` does.
+    """
+    if model.dimensions is not None:
+        return model.dimensions
+    return len(BulkEmbedder(context, caller, model, until).embed([_PROBE])[0])
+
+
+def embed_query(
+    context: DoorContext, caller: Caller, model: str, text: str, until: float, *, private: bool = False
+) -> Sequence[float] | None:
+    """Return the vector of a query, or None if it is not made by `until`, in seconds of time.monotonic().
+
+    It is a job of priority 0 whose deadline is `until`; one that has not ended by then is canceled. A refusal, an error
+    and a store that does not answer give None as well.
+    """
+    answer: Future[Vector | None] = Future()
+    # The calls of the store have time limits of their own, which may be longer.
+    work = threading.Thread(
+        target=_answer_query, args=(context, caller, model, text, until, private, answer), name="embed", daemon=True
+    )
+    try:
+        work.start()
+        return answer.result(timeout=max(0.0, until - time.monotonic()))
+    except (FutureTimeout, RuntimeError):  # the second one: the process can have no more threads
+        return None
+
+
+def _answer_query(
+    context: DoorContext,
+    caller: Caller,
+    model: str,
+    text: str,
+    until: float,
+    private: bool,
+    answer: "Future[Vector | None]",
+) -> None:
+    try:
+        found = context.pools.resolve_target(model, caller.policy)
+        cut = _fitting(found, text) if isinstance(found, Model) else text
+        deadline_ms = int(1000 * (until - time.monotonic()))
+        if deadline_ms < 1:
+            return
+        verdict = offer(context, caller, _request(model, [cut], deadline_ms, _QUERY, private=private))
+        if isinstance(verdict, Yield):
+            return
+        view = wait_until_ended(context, verdict.view, until - time.monotonic())
+        if not has_ended(view):
+            cancel_when_possible(context, view)
+            return
+        if job_end_error(view) is None:
+            answer.set_result(_vectors(view)[0])
+        erase_job(context, view)
+    except (ApiError, StoreUnavailable) as error:
+        log.info("retrieval.no_vector", tenant=caller.tenant, model=model, error=str(error)[:200])
+    except Exception:
+        log.exception("retrieval.embed_fault", tenant=caller.tenant, model=model)
+    finally:
+        if not answer.done():
+            answer.set_result(None)
+
+
+class BulkEmbedder:
+    """Embeds the texts of one load by jobs of priority -1, one after the other."""
+
+    def __init__(
+        self, context: DoorContext, caller: Caller, model: Model, until: float, stop: Stop = lambda: None
+    ) -> None:
+        """`until` (seconds of time.monotonic()) is when to give up. `stop` returns the error with which to stop."""
+        self._context, self._caller, self._model = context, caller, model
+        self._until, self._stop = until, stop
+
+    def embed_all(self, texts: Sequence[str], most: int) -> list[Vector]:
+        """Return the vectors of any number of texts; one job embeds `most` of them.
+
+        A text that is longer than the model's context has the vector of its beginning. Raises as `embed` does.
+        """
+        vectors: list[Vector] = []
+        left = [list(texts[at : at + most]) for at in range(0, len(texts), most)][::-1]
+        while left:
+            piece = left.pop()
+            try:
+                vectors += self.embed(piece)
+            except InputTooLong:
+                middle = len(piece) // 2
+                if middle:
+                    left += (piece[middle:], piece[:middle])
+                elif len(piece[0]) > 1:
+                    left.append([piece[0][: len(piece[0]) // 2]])
+                else:
+                    raise
+        return vectors
+
+    def embed(self, texts: Sequence[str]) -> list[Vector]:
+        """Return the vectors of texts, which one job embeds.
+
+        After a refusal, the job is offered again when the refusal's hint ends. Raises InputTooLong if one of the texts
+        is longer than the model's context; EmbeddingRefused if the hint ends after `until`, or if a retry is of no use;
+        ApiError if the job did not succeed by `until`, or if `stop` returns one. A job that has not ended is canceled.
+        """
+        view = self._ended(self._admitted(list(texts)))
+        problem = job_end_error(view)
+        vectors = [] if problem is not None else _vectors(view)
+        erase_job(self._context, view)
+        if problem is None:
+            return vectors
+        if problem.code == "context_length_exceeded":
+            raise InputTooLong(problem.message)
+        raise problem
+
+    def _admitted(self, texts: list[str]) -> JobView:
+        while True:
+            self._check_stop()
+            left_s = max(_SHORTEST_S, self._until - time.monotonic())
+            deadline_ms = min(int(1000 * left_s), max_deadline_ms(self._context.settings, self._caller.policy))
+            try:
+                verdict = offer(self._context, self._caller, _request(self._model.name, texts, deadline_ms, _BULK))
+            except StoreUnavailable:
+                verdict = store_unavailable_yield()
+            except ApiError as error:
+                if error.code == "context_length_exceeded":
+                    raise InputTooLong(error.message) from None
+                raise
+            if not isinstance(verdict, Yield):
+                return verdict.view
+            hint_ms, is_final = verdict.body["retry_hint_ms"], verdict.headers.get("x-should-retry") == "false"
+            next_s = time.monotonic() + (hint_ms or 0) / 1000
+            if hint_ms is None or is_final or next_s > self._until:
+                raise EmbeddingRefused(verdict)
+            while (rest_s := next_s - time.monotonic()) > 0:
+                self._check_stop()
+                time.sleep(min(_LOOK_S, rest_s))
+
+    def _ended(self, view: JobView) -> JobView:
+        """Wait until the job has ended. Raises ApiError if it is too late or to stop; then the job is canceled."""
+        try:
+            while not has_ended(view):
+                self._check_stop()
+                self._check_time()
+                view = wait_until_ended(self._context, view, _LOOK_S)
+        except ApiError:
+            cancel_when_possible(self._context, view)
+            raise
+        return view
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self._until:
+            raise ApiError("deadline_exceeded", f"model {self._model.name!r} did not embed the document in time")
+
+    def _check_stop(self) -> None:
+        problem = self._stop()
+        if problem is not None:
+            raise problem
+
+
+def _request(
+    model: str, texts: list[str], deadline_ms: int, priority: int, *, private: bool = False
+) -> GenerationRequest:
+    deadline = RequestDeadline(deadline_ms, "default")
+    request = vector_request({"input": texts}, model, deadline)
+    # No client polls the job.
+    return request.replaced(priority=priority, private=private, poll_grace_ms=0)
+
+
+def _vectors(view: JobView) -> list[Vector]:
+    return [numbers_of(text) for text in view.extra.get("embeddings", [])]
+
+
+def _fitting(model: Model, text: str) -> str:
+    """Return the query or, if it seems too long for the model's context, its beginning."""
+    if model.n_ctx is None or len(text) <= model.n_ctx:
+        return text
+    tokens = model.estimate({"input": [text]})
+    if tokens <= model.n_ctx:
+        return text
+    return text[: max(1, int(len(text) * _CUT_TO * model.n_ctx / tokens))]
