@@ -81,6 +81,25 @@ def store_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     embedded.stop()
 
 
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a PostgreSQL server that all processes of this run share."""
+    # Most files of tests need neither the server nor the packages that it needs.
+    from tests.support.postgres import shared_folder, shared_server
+
+    with shared_server(shared_folder(tmp_path_factory)) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def database_url(postgres_url: str) -> Iterator[str]:
+    """The URL of a database with Penstock's tables, of the file's own."""
+    from tests.support.postgres import new_database
+
+    with new_database(postgres_url) as url:
+        yield url
+
+
 @pytest.fixture(scope="module")
 def no_loaded_scripts(store_url: str) -> None:
     """Flush the scripts that tests of other files have loaded. Loading them for each test would take much CPU time."""

@@ -6,7 +6,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.streams import OutputError
-from shared.settings.settings import load
+from shared.settings.settings import Settings, load
 from shared.settings.store import StoreSettings
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from shared.cli.batch_client import BatchClient
     from shared.cli.client import JobClient
+    from shared.retrieval.database import Database
 
 #: Exit codes. FAULT: the command failed or was refused. USAGE: the command line or a setting is wrong. YIELD: the door
 #: answered `yield` (75 is EX_TEMPFAIL).
@@ -87,6 +88,16 @@ def writable_store_client(state_dir: str | None = None) -> "redis.Redis":
     client = store_client(state_dir)
     check_format(client)
     return client
+
+
+def collections_database(settings: Settings) -> "Database | None":
+    """Return the database of collections, or None if none is set. Raise ConfigError as `open_database` does."""
+    from shared.log import configure
+    from shared.retrieval.configured import open_database
+
+    # The command says itself why the database is away.
+    configure("error")
+    return open_database(settings)
 
 
 def door_client(tenant: str | None = None) -> "JobClient":

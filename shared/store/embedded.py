@@ -53,6 +53,8 @@ _PROBE_TIMEOUTS = Timeouts(connect_s=0.5, answer_s=1.0, connections=1)
 class EmbeddedStore:
     """A running server that this process owns, because it started the server or took it over from a dead process."""
 
+    name = "store"
+
     def __init__(self, state: Path, lock: FolderLock, appendfsync: str, max_bytes: int) -> None:
         self._state, self._lock, self._appendfsync, self._max_bytes = state, lock, appendfsync, max_bytes
         self._folder = state / "store"

@@ -19,7 +19,7 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 OPS = sorted(name for name, service in SERVICES.items() if service.get("profiles") == ["ops"])
 RULES = ROOT / "deploy" / "prometheus"
 #: Variables that are not settings of Penstock: those of the programs that run beside it.
-OTHERS = re.compile(r"OAUTH2_PROXY_\w+|GF_\w+|BOARDS|PROMETHEUS_URL")
+OTHERS = re.compile(r"OAUTH2_PROXY_\w+|GF_\w+|POSTGRES_\w+|BOARDS|PROMETHEUS_URL")
 
 
 def plain(text: str) -> str:

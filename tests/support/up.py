@@ -115,9 +115,10 @@ class Up:
         found = []
         for process in psutil.process_iter():
             try:
-                # The store's server overwrites its environment with its title; it is known by its working folder.
+                # The store's server overwrites its environment with its title, and that of the database has none of
+                # ours; they are known by their working folders.
                 is_ours = process.environ().get("PENSTOCK_STATE_DIR") == str(self.state)
-                is_ours = is_ours or process.cwd() == str(self.state / "store")
+                is_ours = is_ours or process.cwd() in {str(self.state / "store"), str(self.state / "database" / "data")}
                 if is_ours and process.pid != self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except psutil.Error:

@@ -52,6 +52,16 @@ def read_readiness(context: DoorContext) -> Readiness:
     return Readiness(reason, overview.workers)
 
 
+def read_retrieval_readiness(context: DoorContext) -> Readiness:
+    """Return the readiness for jobs that use collections: their database must answer too. Raises StoreUnavailable.
+
+    The answer is up to a second old. It does not say why the database is away, because that names hosts and users.
+    """
+    readiness = read_readiness(context)
+    reason = readiness.reason or ("no_database" if context.database is None else None)
+    return Readiness(reason or ("database_away" if context.database_away.get() else None), readiness.workers)
+
+
 def can_no_job_end(context: DoorContext) -> bool:
     """Return whether no job runs and no worker claims one, so that all inflight jobs stay queued.
 

@@ -6,7 +6,7 @@ from prometheus_client.exposition import choose_encoder
 
 from shared.errors import StoreUnavailable
 from shared.version import package_version
-from web.jobs.snapshots import read_readiness
+from web.jobs.snapshots import read_readiness, read_retrieval_readiness
 from web.request.caller import require_admin
 from web.request.responses import json_response, store_away_response
 from web.runtime.current import current_context
@@ -25,13 +25,13 @@ def health() -> Response:
 @bp.get("/health/ready")
 @bp.doc(responses={200: "The system is ready", 503: "The system is not ready; `reason` says why"})
 def ready() -> Response:
-    """Check whether the system is ready to admit jobs.
+    """Check whether the system is ready to admit jobs; with `?retrieval`, also whether the database of collections is.
 
     The answer is up to a second old, because anybody may send this request as often as they like.
     """
     context = current_context()
     try:
-        readiness = read_readiness(context)
+        readiness = (read_retrieval_readiness if "retrieval" in request.args else read_readiness)(context)
     except StoreUnavailable:
         return store_away_response(context)
     return json_response(readiness.body(), 200 if readiness.reason is None else 503)

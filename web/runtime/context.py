@@ -5,6 +5,7 @@ from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.jobs.job import JobView
+from shared.retrieval.configured import open_database
 from shared.settings.settings import Settings
 from shared.store.batches.files import Files
 from shared.store.batches.storage_location import files_folder
@@ -36,7 +37,7 @@ class DoorContext:
         """Create the context of one process.
 
         Raises ConfigError if the admin key file cannot be used, or if PENSTOCK_TRUSTED_PROXIES or
-        PENSTOCK_SIGN_IN_PROXIES contains an invalid entry, or as `make_traces` does.
+        PENSTOCK_SIGN_IN_PROXIES contains an invalid entry, or as `make_traces` and `open_database` do.
         """
         self.settings, self.store, self.clock = settings, store, clock
         self.files = Files(store.client, files_folder(settings, in_disk_thread))
@@ -64,12 +65,19 @@ class DoorContext:
         self.admin_key = "" if settings.auth == "open" else load_admin_key(settings)
         #: The trusted sources of users' names, and the roles of users.
         self.sign_in = make_sign_in(settings, clock)
+        #: The database of collections, or None if PENSTOCK_DATABASE_URL is not set. It connects when it is used.
+        self.database = open_database(settings)
+        #: Why collections cannot be searched now, or None if they can.
+        self.database_away = SharedAnswer(self._ask_database, clock)
         self.traces = make_traces("penstock-door", on=settings.traces == "on")
 
     def overview(self) -> Overview:
         """Return how many jobs are inflight, the bounds and the number of live workers. Raises StoreUnavailable."""
         with self.metrics.time_script("overview"):
             return self.store.overview()
+
+    def _ask_database(self) -> str | None:
+        return None if self.database is None else self.database.ready()
 
     def cancel(self, view: JobView) -> None:
         """Cancel a job on behalf of its tenant. Raises StoreUnavailable."""

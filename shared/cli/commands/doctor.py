@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, Json, StateDir, store_client, writable_store_client
-from shared.errors import SchemaConflict, StoreUnfit
+from shared.cli.reach import FAULT, Json, StateDir, collections_database, store_client, writable_store_client
+from shared.errors import ConfigError, SchemaConflict, StoreUnfit
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
 
@@ -33,12 +33,12 @@ def doctor(
     """Check every invariant on the live store.
 
     Exit with 0 if all hold. Exit with 1 if one is broken, if the store's own settings could lose jobs, if the folder
-    for files cannot be used, or if workers end by faults again and again. With --repair, the check follows the repair.
+    for files cannot be used, if the database of collections is away, or if workers end by faults again and again. With
+    --repair, the check follows the repair.
     """
     from shared.accounts.admin_actions import local_actor, record
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
-    from shared.store.batches.storage_location import files_notes
     from shared.store.store import Store
 
     client = writable_store_client(state_dir) if repair else store_client(state_dir)
@@ -55,15 +55,14 @@ def doctor(
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
-    has_no_folder, about_files = files_notes(client, load(state_dir=state_dir))
-    has_faults, about_workers = _restarts(client)
-    notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_workers]
-    notes += [*_advice(snapshot), *_undelivered(client), *about_files, *_spoiled(client), *skew_notes(client)]
+    has_faults, about_others = _others(client, load(state_dir=state_dir))
+    notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_others]
+    notes += [*_advice(snapshot), *_undelivered(client), *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
     }
-    broken = unfit or has_no_folder or has_faults or any(by_number.values())
+    broken = unfit or has_faults or any(by_number.values())
     if json:
         rows = [
             {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}
@@ -118,12 +117,41 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
         return True, [str(error)]
 
 
+def _others(client: "redis.Redis", settings: Settings) -> tuple[bool, list[str]]:
+    """Return whether workers, the folder for files or the database are at fault, and notes about them."""
+    from shared.store.batches.storage_location import files_notes
+
+    found = [_restarts(client), files_notes(client, settings), _database(settings)]
+    return any(is_at_fault for is_at_fault, _ in found), [note for _, notes in found for note in notes]
+
+
 def _restarts(client: "redis.Redis") -> tuple[bool, list[str]]:
     """Return whether workers end by faults again and again, and a note about each pool whose workers restart often."""
     from shared.store.crashes import find_restart_loops
 
     loops = find_restart_loops(client)
     return any(loop.has_fault for loop in loops), [loop.sentence() for loop in loops]
+
+
+def _database(settings: Settings) -> tuple[bool, list[str]]:
+    """Return whether a database of collections is set and away, and notes about it."""
+    try:
+        database = collections_database(settings)
+    except ConfigError as error:
+        return True, [str(error)]
+    if database is None:
+        return False, []
+    from shared.retrieval.errors import RetrievalError
+
+    try:
+        reason = database.ready()
+        if reason is not None:
+            return True, [f"the database of collections is away: {reason}"]
+        return False, ["database: answers", *database.notes()]
+    except RetrievalError as error:
+        return True, [str(error)]
+    finally:
+        database.close()
 
 
 def _undelivered(client: "redis.Redis") -> list[str]:

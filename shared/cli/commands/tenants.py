@@ -8,10 +8,12 @@ import typer
 from shared.cli import output
 from shared.cli.durations import format_timestamp
 from shared.cli.policy_options import OF_TENANTS, Changes, display_value, policy_command, print_policy
-from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, collections_database, end_with, store_client, writable_store_client
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    import redis
+
     from shared.accounts.tenants import TenantEntry
 
 app = typer.Typer(no_args_is_help=True, help="Manage the policies of tenants: weights, bounds, models.")
@@ -92,16 +94,44 @@ def change(
 
 
 @app.command()
-def rm(tenant: Name, *, state_dir: StateDir = None) -> None:
+def rm(
+    tenant: Name,
+    *,
+    erase_collections: Annotated[
+        bool,
+        typer.Option("--erase-collections", help="Also delete the tenant's collections, with their documents."),
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
     """Remove a tenant's policy, so that the defaults apply again. The tenant's jobs and keys stay."""
     from shared.accounts.tenants import Tenants
     from shared.accounts.webhook_secrets import WebhookSecrets
 
     client = writable_store_client(state_dir)
+    erased = _erase_collections(client, tenant, state_dir) if erase_collections else None
     WebhookSecrets(client).change(tenant, "")
     if not Tenants(client).remove(tenant):
-        end_with(f"tenant {tenant!r} has no policy")
+        if erased is None:
+            end_with(f"tenant {tenant!r} has no policy")
+        return
     output.write_note(f"the defaults apply to tenant {tenant!r} again; its API keys remain valid (`penstock keys ls`)")
+
+
+def _erase_collections(client: "redis.Redis", tenant: str, state_dir: str | None) -> int:
+    """Delete the collections of a tenant, and return how many there were."""
+    from shared.accounts.admin_actions import local_actor, record
+    from shared.settings.settings import load
+
+    database = collections_database(load(state_dir=state_dir))
+    if database is None:
+        raise ConfigError("--erase-collections needs PENSTOCK_DATABASE_URL, the database of collections")
+    try:
+        count = database.erase_tenant(tenant)
+    finally:
+        database.close()
+    record(client, local_actor(), "tenant.erase_collections", f"tenant {tenant}: {count} collections")
+    output.write_note(f"{count} collections of tenant {tenant!r} were deleted")
+    return count
 
 
 def _as_dict(entry: "TenantEntry") -> dict[str, Any]:

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import redis
 
@@ -23,12 +24,13 @@ from shared.cli import output
 from shared.cli.reach import FAULT
 from shared.cli.readiness import why_not_ready
 from shared.cli.stack.addresses import check_can_listen, connect_host
-from shared.cli.stack.extras import module_command
+from shared.cli.stack.extras import module_command, require_extra
 from shared.cli.stack.greeting import greeting
 from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftovers, find_leftovers
-from shared.cli.stack.store_keeper import StoreKeeper
+from shared.cli.stack.server_keeper import ServerKeeper
 from shared.cli.streams import OutputError
 from shared.errors import PenstockError, StoreUnavailable
+from shared.settings.database import EMBEDDED
 from shared.settings.settings import Settings, as_environ
 from shared.state_dir import lock_state_dir
 from shared.store.batches.storage_location import claim_home, noted_home
@@ -36,6 +38,9 @@ from shared.store.connection import WORKER, open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.preflight import check_fitness, require_answer
 from shared.store.store import Store
+
+if TYPE_CHECKING:
+    from shared.retrieval.embedded import EmbeddedDatabase
 
 #: Seconds between two passes of the main loop, which checks the processes and notices Ctrl-C.
 POLL_INTERVAL_S = 0.1
@@ -56,7 +61,8 @@ class Stack:
         self._state = settings.state_path
         self._processes = ManagedProcesses(self._state, report)
         self._embedded: EmbeddedStore | None = None
-        self._keeper: StoreKeeper | None = None
+        self._database: EmbeddedDatabase | None = None
+        self._keepers: list[ServerKeeper] = []
         self._signals: list[int] = []
         host, port = settings.listen_host_port
         self._door_address = (connect_host(host), port)
@@ -88,13 +94,18 @@ class Stack:
                     max_bytes=self._settings.store_max_bytes,
                     should_abort=self._stopping,
                 )
-                self._keeper = StoreKeeper(self._embedded, report, self._stopping)
+                self._keepers.append(ServerKeeper(self._embedded, report, self._stopping))
                 self._settings = replace(self._settings, redis_url=self._embedded.url)
                 report(f"store: {'taken over' if self._embedded.adopted else 'started'} in {self._state}")
+            if self._settings.database_url == EMBEDDED:
+                self._start_database()
             end_leftovers(self._state, self._grace_s, report, self._stop_now)
             return self._serve()
         finally:
             self._processes.stop(self._grace_s, self._stop_now)
+            if self._database is not None:
+                self._database.stop()
+                report("database: stopped")
             if self._embedded is not None:
                 self._mark_drain(began=False)
                 self._embedded.stop()
@@ -103,6 +114,17 @@ class Stack:
                 # This is an external store. If the URL is empty, no store was started, and a failed start of the
                 # embedded store, or the end of this process, releases the lock.
                 lock.close()
+
+    def _start_database(self) -> None:
+        """Start the embedded database; the child processes get its URL. Raises ConfigError and EmbeddedStoreError."""
+        require_extra("retrieval")
+        from shared.retrieval.embedded import EmbeddedDatabase
+
+        self._database = EmbeddedDatabase.start(self._state, should_abort=self._stopping)
+        self._keepers.append(ServerKeeper(self._database, report, self._stopping))
+        self._settings = replace(self._settings, database_url=self._database.url)
+        user = f", as the user {self._database.user}" if self._database.user else ""
+        report(f"database: {'taken over' if self._database.adopted else 'started'} in {self._state}{user}")
 
     def _serve(self) -> int:
         """Start the door, the gate and the workers, and restart those that die until a signal arrives.
@@ -122,8 +144,8 @@ class Stack:
                 if fatal:
                     report(f"{fatal}; its output above says why. Stopping.")
                     return FAULT
-                if self._keeper is not None:
-                    self._keeper.restart_if_dead()
+                for keeper in self._keepers:
+                    keeper.restart_if_dead()
                 if not serving:
                     reason = self._not_ready()
                     serving = not reason

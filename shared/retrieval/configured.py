@@ -1,0 +1,41 @@
+"""Opens the database that the settings name, if they name one; nothing else imports the package on ordinary paths."""
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from shared.errors import ConfigError
+from shared.settings.database import EMBEDDED
+from shared.settings.settings import Settings
+from shared.state_dir import read_note
+
+if TYPE_CHECKING:
+    from shared.retrieval.database import Database
+
+
+def open_database(settings: Settings) -> "Database | None":
+    """Return the database of collections, or None if PENSTOCK_DATABASE_URL is not set. It connects when it is used.
+
+    Raises ConfigError if the extra `retrieval` is not installed, or if the embedded database is wanted and does not
+    run.
+    """
+    if not settings.database_url:
+        return None
+    if importlib.util.find_spec("psycopg") is None:
+        raise ConfigError("PENSTOCK_DATABASE_URL needs the extra: pip install 'penstock[retrieval]'")
+    from shared.retrieval.database import Bounds, Database  # noqa: PLC0415 - psycopg is not imported without a database
+
+    url = settings.database_url
+    if url == EMBEDDED:
+        url = str(read_note(settings.state_path / "database.json").get("url") or "")
+        if not url:
+            raise ConfigError(
+                f"PENSTOCK_DATABASE_URL={EMBEDDED}: no database runs in {settings.state_path}; `penstock up` starts one"
+            )
+    bounds = Bounds(
+        connections=settings.database_connections,
+        index_from_chunks=settings.index_from_chunks,
+        max_indexes=settings.max_vector_indexes,
+        max_collections=settings.max_collections,
+        max_tenant_chunks=settings.max_tenant_chunks,
+    )
+    return Database(url, bounds)

@@ -1,0 +1,115 @@
+"""Connections to PostgreSQL whose waits end in time, and that hold the event loop of a door neither then nor before."""
+
+import math
+import socket
+import time
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow
+
+from shared.retrieval import schema
+from shared.retrieval.errors import DatabaseAway
+
+#: How long a connection may take to be opened, in seconds.
+CONNECT_S = 5
+#: The longest message of the database that is repeated, in characters.
+_REPEATED = 300
+#: How often a wait looks whether the connection was closed meanwhile, in seconds.
+_WAKE_S = 0.1
+_R = TypeVar("_R")
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server has not answered by the deadline of the connection, which cannot be used any more."""
+
+
+class Connection(psycopg.Connection[TupleRow]):
+    """A connection that waits for the server until `deadline_s` (of time.monotonic), and then raises NoAnswer."""
+
+    deadline_s = math.inf
+    #: The value of search_path for every transaction.
+    search_path = ""
+
+    def wait(self, gen: PQGen[_R], interval: float = _WAKE_S, timeout: float | None = None) -> _R:
+        """Run a generator of psycopg to its end, but not beyond the deadline, and for `timeout` seconds at most.
+
+        Every operation of a connection waits here. In a door, psycopg waits with functions that gevent has replaced.
+        """
+        left_s = self.deadline_s - time.monotonic()
+        if left_s <= 0:
+            gen.close()
+            raise NoAnswer("no answer by the deadline")
+        if left_s == math.inf or (timeout is not None and timeout < left_s):
+            return super().wait(gen, interval, timeout)
+        try:
+            return super().wait(gen, interval, left_s)
+        except psycopg.OperationalError as error:
+            if time.monotonic() < self.deadline_s:
+                raise
+            raise NoAnswer("no answer by the deadline") from error
+
+
+def open_connection(url: str, connect_s: int = CONNECT_S) -> Connection:
+    """Connect, check that this version can use the database, and create its tables if it has none.
+
+    The connection commits each statement. Raises DatabaseAway, whose reason contains no password.
+    """
+    try:
+        connection = Connection.connect(
+            **_parameters(url),
+            autocommit=True,
+            # Partial indexes are found only by plans that know the collection's number, so none is prepared.
+            prepare_threshold=None,
+            connect_timeout=connect_s,
+        )
+    except (psycopg.Error, OSError, UnicodeError) as error:
+        raise DatabaseAway(reason_of(error)) from None
+    connection.deadline_s = time.monotonic() + 3 * connect_s
+    try:
+        connection.search_path = schema.prepare(connection)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, psycopg.Error):
+            raise DatabaseAway(reason_of(error)) from None
+        raise
+    connection.deadline_s = math.inf
+    return connection
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an operator may read about an error of the database: nothing that contains values of tenants."""
+    if isinstance(error, psycopg.Error) and error.sqlstate:
+        primary = error.diag.message_primary or ""
+        # Classes 08, 28, 3D, 42, 53 and 57 name roles, tables and settings. Messages of others may quote values.
+        known = error.sqlstate[:2] in {"08", "28", "3D", "42", "53", "57"}
+        return f"{type(error).__name__} ({error.sqlstate}){f': {primary}' if known and primary else ''}"[:_REPEATED]
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:_REPEATED]
+
+
+def _parameters(url: str) -> dict[str, Any]:
+    """Return the parameters of libpq for a URL, with the addresses of its hosts.
+
+    libpq would look names up itself, and hold the event loop of a door meanwhile.
+    """
+    parameters: dict[str, Any] = dict(conninfo_to_dict(url))
+    parameters.setdefault("application_name", "penstock")
+    hosts = str(parameters.get("host") or "").split(",")
+    if any(hosts) and not parameters.get("hostaddr") and not any(host.startswith(("/", "@")) for host in hosts):
+        ports = str(parameters.get("port") or "5432").split(",")
+        ports = ports * len(hosts) if len(ports) == 1 else ports
+        found = [
+            (host, str(info[4][0]), port)
+            for host, port in zip(hosts, ports, strict=True)
+            for info in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        ]
+        parameters["host"], parameters["hostaddr"], parameters["port"] = (
+            ",".join(part) for part in zip(*found, strict=True)
+        )
+        # A server that has vanished is noticed although the connection is idle.
+        for name, value in {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}.items():
+            parameters.setdefault(name, value)
+    return parameters

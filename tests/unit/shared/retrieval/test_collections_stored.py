@@ -1,0 +1,269 @@
+"""Tests of collections and documents in a real database: what is kept, what is replaced, what is bounded."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from shared.retrieval.backup import export_tenant, import_tenant
+from shared.retrieval.database import Database
+from shared.retrieval.errors import CollectionExists, CollectionMissing, DatabaseAway, InvalidInput, TooLarge
+from shared.retrieval.records import NewChunk, NewCollection
+from shared.retrieval.tenant_documents import seconds_for
+from tests.support.collected import a_database, find, make, put, texts, vector
+from tests.support.postgres import execute, rows
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    with a_database(database_url, max_collections=3, max_tenant_chunks=20, max_indexes=0) as database:
+        yield database
+
+
+def test_a_collection_is_created_listed_found_and_deleted(database):
+    new = NewCollection("guide", "small", 4, "german", 100, 20)
+    created = database.create_collection("listed", new)
+    assert (created.tenant, created.name, created.model, created.dimensions) == ("listed", "guide", "small", 4)
+    assert (created.language, created.chunk_tokens, created.overlap_tokens) == ("german", 100, 20)
+    assert (created.version, created.documents, created.chunks, created.text_bytes) == (1, 0, 0, 0)
+    assert created.loaded_ms is None
+    assert len(created.id) == 24
+    make(database, "listed", "another")
+    assert [each.name for each in database.collections("listed")] == ["another", "guide"]
+    assert database.collection("listed", "guide") == created
+    database.delete_collection("listed", "guide")
+    assert [each.name for each in database.collections("listed")] == ["another"]
+    for call in (database.collection, database.delete_collection, database.documents):
+        with pytest.raises(CollectionMissing, match="no collection 'guide'"):
+            call("listed", "guide")
+
+
+def test_a_name_is_taken_once_by_each_tenant_and_is_free_after_a_deletion(database):
+    make(database, "red", "same")
+    make(database, "blue", "same")
+    with pytest.raises(CollectionExists, match="'same' exists"):
+        make(database, "red", "same")
+    old = database.collection("red", "same").id
+    put(database, "red", "1", "old text", name="same")
+    database.delete_collection("red", "same")
+    make(database, "red", "same")
+    assert database.collection("red", "same").id != old
+    assert texts(find(database, "red", "text", name="same")) == []
+    assert database.collection("blue", "same").name == "same"
+
+
+def test_a_tenant_has_a_bounded_number_of_collections_and_chunks(database):
+    for number in range(3):
+        make(database, "bounded", f"c{number}")
+    with pytest.raises(TooLarge, match="has 3 collections, and may have 3"):
+        make(database, "bounded", "c3")
+    put(database, "bounded", "1", *["word"] * 12, name="c0")
+    with pytest.raises(TooLarge, match="would have 22 chunks, and may have 20"):
+        put(database, "bounded", "2", *["word"] * 10, name="c1")
+    # A document that gets smaller or stays as it is can always be replaced.
+    put(database, "bounded", "1", *["word"] * 12, name="c0")
+    put(database, "bounded", "2", *["word"] * 8, name="c1")
+
+
+def test_each_change_of_a_document_raises_the_version_by_one_and_the_sums_are_true(database):
+    make(database, "counted")
+    put(database, "counted", "a", "one", "two", metadata={"year": 2026})
+    put(database, "counted", "b", "drei ä")
+    put(database, "counted", "a", "three")
+    counted = database.collection("counted", "handbook")
+    assert (counted.version, counted.documents, counted.chunks, counted.text_bytes) == (4, 2, 2, 5 + 7)
+    assert counted.loaded_ms >= counted.created_ms
+    assert database.delete_document("counted", "handbook", "a")
+    assert not database.delete_document("counted", "handbook", "a")
+    counted = database.collection("counted", "handbook")
+    assert (counted.version, counted.documents, counted.chunks, counted.text_bytes) == (5, 1, 1, 7)
+
+
+def test_a_document_is_replaced_whole(database, database_url):
+    make(database, "replaced")
+    put(database, "replaced", "a", "apple", "pear", vectors=[vector(1), vector(0, 1)], metadata={"kind": "fruit"})
+    put(database, "replaced", "a", "carrot", metadata={"kind": "root", "tags": ["x", "y"]})
+    document = database.document("replaced", "handbook", "a")
+    assert document is not None
+    assert (document.metadata, document.chunks, document.digest) == ({"kind": "root", "tags": ("x", "y")}, 1, "digest")
+    assert texts(find(database, "replaced", "apple")) == []
+    found = find(database, "replaced", "carrots").passages[0]
+    assert (found.text, found.ordinal, found.tokens, found.metadata) == ("carrot", 0, 1, document.metadata)
+    assert rows(database_url, "SELECT count(*) FROM penstock.chunks WHERE tenant = 'replaced'") == [(1,)]
+
+
+def test_documents_are_listed_in_pages_in_the_order_of_their_bytes(database):
+    make(database, "paged")
+    ids = ["B", "a", "b", "ä", "10", "9"]
+    for id_ in ids:
+        put(database, "paged", id_, "word")
+    ordered = sorted(ids, key=str.encode)
+    first = database.documents("paged", "handbook", limit=4)
+    assert [each.id for each in first] == ordered[:4]
+    assert [each.id for each in database.documents("paged", "handbook", after=first[-1].id)] == ordered[4:]
+    assert database.document("paged", "handbook", "c") is None
+
+
+def test_chunks_are_read_back_as_they_were_written(database):
+    make(database, "read")
+    put(database, "read", "a", "one\0two", "three", vectors=[vector(0.5, -1), None])
+    assert database.chunks("read", "handbook", "a") == [
+        NewChunk("one\N{REPLACEMENT CHARACTER}two", 1, [0.5, -1.0, 0.0, 0.0]),
+        NewChunk("three", 1, None),
+    ]
+    assert [chunk.text for chunk in database.chunks("read", "handbook", "a", first=1)] == ["three"]
+
+
+def test_a_refused_document_leaves_the_one_before(database):
+    make(database, "kept")
+    put(database, "kept", "a", "apple")
+    with pytest.raises(InvalidInput, match="the collection has vectors of 4"):
+        put(database, "kept", "a", "pear", vectors=[(1.0, 2.0)])
+    with pytest.raises(InvalidInput, match="id=''"):
+        put(database, "kept", "", "pear")
+    with pytest.raises(InvalidInput, match=r"metadata\.a=None"):
+        put(database, "kept", "a", "pear", metadata={"a": None})
+    assert texts(find(database, "kept", "apple pear")) == ["apple"]
+    assert database.collection("kept", "handbook").version == 2
+
+
+def test_a_load_may_take_longer_the_more_chunks_a_document_has():
+    assert seconds_for(20_000) - seconds_for(0) >= 20_000 * 0.02
+
+
+def test_an_interrupted_deletion_is_continued(database, database_url):
+    make(database, "interrupted")
+    put(database, "interrupted", "a", "apple")
+    execute(database_url, "UPDATE penstock.collections SET gone = true WHERE tenant = 'interrupted'")
+    with pytest.raises(CollectionMissing):
+        find(database, "interrupted", "apple")
+    database.tidy()
+    for table in ("collections", "documents", "chunks"):
+        assert rows(database_url, f"SELECT * FROM penstock.{table} WHERE tenant = 'interrupted'") == []
+
+
+def test_the_erasure_of_a_tenant_leaves_none_of_its_rows_and_all_of_the_others(database, database_url):
+    for tenant in ("erased", "stays"):
+        make(database, tenant)
+        make(database, tenant, "second")
+        put(database, tenant, "a", f"text of {tenant}")
+    execute(database_url, "UPDATE penstock.collections SET gone = true WHERE tenant = 'erased' AND name = 'second'")
+    assert database.erase_tenant("erased") == 2
+    assert database.erase_tenant("erased") == 0
+    for table in ("collections", "documents", "chunks"):
+        assert rows(database_url, f"SELECT * FROM penstock.{table} WHERE tenant = 'erased'") == []
+    assert texts(find(database, "stays", "text")) == ["text of stays"]
+
+
+def test_exported_collections_are_the_same_after_their_import(database):
+    make(database, "exported", "first", language="german")
+    make(database, "exported", "empty")
+    put(database, "exported", "a", "eins", "zwei", name="first", vectors=[vector(1), None], metadata={"tags": ["x"]})
+    put(database, "exported", "b", "drei", name="first")
+    records = list(export_tenant(database, "exported"))
+    assert import_tenant(database, "imported", records) == 2
+    assert list(export_tenant(database, "imported")) == records
+    assert import_tenant(database, "imported", records) == 2
+    with pytest.raises(InvalidInput, match=r"record 2=.*is not one of an export"):
+        import_tenant(database, "imported", [{"document": {}}, {}])
+
+
+def test_sizes_are_those_of_all_tenants_the_largest_collection_first(database):
+    make(database, "sized")
+    put(database, "sized", "a", *["word"] * 19)
+    sizes = database.sizes()
+    assert sizes.collections[0].tenant == "sized"
+    assert (sizes.collections[0].chunks, sizes.collections[0].documents, sizes.collections[0].indexed) == (19, 1, False)
+    assert sizes.chunks == sum(each.chunks for each in sizes.collections)
+    assert sizes.count == len(sizes.collections)
+    assert sizes.tenants == len({each.tenant for each in sizes.collections})
+    assert sizes.disk_bytes > 8_192
+    assert database.ready() is None
+    assert database.notes() == []
+
+
+def test_when_a_newer_version_has_changed_the_tables_this_one_neither_writes_nor_searches(database, database_url):
+    make(database, "newer")
+    put(database, "newer", "a", "apple")
+    execute(database_url, "UPDATE penstock.format SET number = 2")
+    try:
+        for call in (
+            lambda: put(database, "newer", "b", "pear"),
+            lambda: make(database, "newer", "other"),
+            lambda: find(database, "newer", "apple"),
+            lambda: database.delete_collection("newer", "handbook"),
+            lambda: database.erase_tenant("newer"),
+        ):
+            with pytest.raises(DatabaseAway, match="have format 2, and this version of Penstock has format 1"):
+                call()
+        assert "format 2" in (database.ready() or "")
+        with a_database(database_url) as another:
+            assert "format 2" in (another.ready() or "")
+    finally:
+        execute(database_url, "UPDATE penstock.format SET number = 1")
+    assert texts(find(database, "newer", "apple")) == ["apple"]
+
+
+def test_a_change_of_the_tables_waits_for_a_load_that_has_begun(database_url):
+    """The loads of an older version end before the format changes, and none begins in between."""
+    with psycopg.connect(database_url) as load, psycopg.connect(database_url) as change:
+        load.execute("SELECT number FROM penstock.format")
+        change.execute("SET lock_timeout = '50ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            change.execute("LOCK TABLE penstock.format IN ACCESS EXCLUSIVE MODE")
+
+
+# --- rows of other tenants --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["collections", "documents", "chunks"])
+def test_a_transaction_sees_the_rows_of_the_tenant_that_it_has_set_and_no_others(database, database_url, table):
+    for tenant in ("secured", "x' OR 'a'='a", "penstock_keeper", "%"):
+        if not database.collections(tenant):
+            make(database, tenant)
+            put(database, tenant, "a", "apple")
+    query = f"SELECT DISTINCT tenant FROM penstock.{table}"
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SET LOCAL ROLE penstock_tenant")
+        assert connection.execute(query).fetchall() == []
+        for tenant in ("secured", "x' OR 'a'='a", "penstock_keeper", "%"):
+            connection.execute("SELECT set_config('penstock.tenant', %s, true)", (tenant,))
+            assert connection.execute(query).fetchall() == [(tenant,)]
+            assert (
+                connection.execute(
+                    f"UPDATE penstock.{table} SET tenant = tenant WHERE tenant <> %s", (tenant,)
+                ).rowcount
+                == 0
+            )
+        for nobody in ("", "secured'", "SECURED", "secured "):
+            connection.execute("SELECT set_config('penstock.tenant', %s, true)", (nobody,))
+            assert connection.execute(query).fetchall() == []
+
+
+def test_a_transaction_cannot_write_a_row_for_another_tenant(database, database_url):
+    if not database.collections("secured"):
+        make(database, "secured")
+    with psycopg.connect(database_url) as connection:
+        connection.execute("SET LOCAL ROLE penstock_tenant")
+        connection.execute("SELECT set_config('penstock.tenant', 'intruder', true)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            connection.execute(
+                "INSERT INTO penstock.collections (id, tenant, name, language, chunk_tokens, overlap_tokens) "
+                "VALUES ('x', 'secured', 'planted', 'english', 100, 0)"
+            )
+
+
+@pytest.mark.parametrize("role", ["penstock_tenant", "penstock_keeper"])
+def test_the_roles_cannot_log_in_are_not_exempt_from_the_policies_and_own_no_table(database_url, role):
+    assert rows(database_url, "SELECT rolcanlogin, rolbypassrls, rolsuper FROM pg_roles WHERE rolname = %s", role) == [
+        (False, False, False)
+    ]
+    assert (
+        rows(
+            database_url,
+            "SELECT relname FROM pg_class WHERE relnamespace = 'penstock'::regnamespace AND relkind = 'r' "
+            "AND (relowner = %s::regrole OR (relname <> 'format' AND NOT (relrowsecurity AND relforcerowsecurity)))",
+            role,
+        )
+        == []
+    )
