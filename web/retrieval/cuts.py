@@ -21,8 +21,10 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t]|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*\Z")
 _ITEM = re.compile(r"[ \t]{0,12}(?:[-*+•]|\d{1,9}[.)])[ \t]")
-#: The most characters of a heading, and the most levels, that the name of a section has.
-_TITLE_CHARS, _LEVELS = 80, 6
+#: The most characters of a heading, and of the name of a section, which consists of its lowest headings.
+_TITLE_CHARS, _SECTION_CHARS = 80, 160
+#: The number of levels of headings.
+_LEVELS = 6
 
 
 class Cut(IntEnum):
@@ -114,7 +116,10 @@ class Outline:
             titles = self._headings[at].above
         else:
             titles = (*self._headings[at - 1].above, self._headings[at - 1].title) if at else ()
-        return " > ".join(filter(None, titles))
+        shown = list(filter(None, titles))
+        while len(name := " > ".join(shown)) > _SECTION_CHARS:
+            del shown[0]
+        return name
 
     def _add_heading(self, start: int, end: int) -> None:
         line = self._text[start:end].rstrip()

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from web.retrieval.formats.decoding import find_encoding
 from web.retrieval.formats.documents import Format, UnreadableDocument, format_of
@@ -42,9 +42,11 @@ class ParsersBusy(Exception):
 class ParseLimits:
     """The most that reading one document may take."""
 
+    #: The CPU time, in seconds, and that for a PDF file, whose pages take some hundredths of a second each.
     cpu_s: int = 10
+    pdf_cpu_s: int = 60
     #: The time on the clock, in seconds: longer, because the machine may be busy.
-    wall_s: float = 60.0
+    wall_s: float = 300.0
     memory_bytes: int = 512 << 20
     #: The bytes of the text.
     text_bytes: int = 8 << 20
@@ -64,8 +66,8 @@ def parse_file(
 ) -> str:
     """Return the text of a file. Its format follows from the content type and the ending of its name.
 
-    Raises UnreadableDocument, whose message is for the client, if it cannot be read within the limits. Raises
-    ParsersBusy if no process may be started by `until`, in seconds of time.monotonic().
+    Raises UnreadableDocument, whose message is for the client, if it cannot be read within the limits and by `until`,
+    in seconds of time.monotonic(). Raises ParsersBusy if no process may be started by then.
     """
     kind, charset = format_of(content_type, name)
     if kind is Format.TEXT and len(content) <= _INLINE_BYTES:
@@ -73,6 +75,8 @@ def parse_file(
         return read_text(content, kind, encoding, limits.text_bytes)
     if not _places.acquire(timeout=max(0.0, until - time.monotonic())):
         raise ParsersBusy(f"{_AT_ONCE} other documents are being read")
+    wall_s = min(limits.wall_s, until - time.monotonic())
+    limits = replace(limits, cpu_s=limits.pdf_cpu_s if kind is Format.PDF else limits.cpu_s, wall_s=wall_s)
     try:
         return _read_apart(content, {"content_type": content_type, "name": name}, limits, command)
     finally:
@@ -137,7 +141,7 @@ def _exchange(process: "subprocess.Popen[bytes]", given: bytes, limits: ParseLim
     while True:
         ready = pipes.poll(1000 * max(0.0, until - time.monotonic()))
         if not ready:
-            raise UnreadableDocument(f"reading the document takes more than {limits.wall_s:g} s")
+            raise UnreadableDocument(f"reading the document takes more than {limits.wall_s:.3g} s")
         for fd, _ in ready:
             if fd == sink:
                 left = left[_write(sink, left) :]

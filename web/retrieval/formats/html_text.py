@@ -106,6 +106,9 @@ class _Page(HTMLParser):
             self._inline.append(data)
 
     def _end_block(self) -> None:
+        if not self._inline:
+            self._verbatim = False
+            return
         text = "".join(self._inline)
         self._inline.clear()
         if self._verbatim:

@@ -140,6 +140,13 @@ def test_code_and_tables_are_cut_at_ends_of_lines_only(line_end: str) -> None:
             assert set(chunk.text.split(line_end)) <= set(lines)
 
 
+def test_the_name_of_a_section_consists_of_its_lowest_titles() -> None:
+    titles = [letter * 100 for letter in "abcd"]
+    text = "".join(f"{'#' * level} {title}\n" for level, title in enumerate(titles, 1)) + "Some words. " * 40
+    assert list(divide(text, words, 30, 5))[-1].section == "d" * 80
+    assert list(divide(text.replace("c" * 100, "c"), words, 30, 5))[-1].section == f"c > {'d' * 80}"
+
+
 def test_indentation_at_the_beginning_of_a_chunk_stays() -> None:
     code = "\n".join(["def main():", *(f"    line = {number} + one" for number in range(40))])
     chunks = list(divide(code, words, 20, 0))
@@ -204,7 +211,7 @@ def test_chunks_are_made_as_they_are_asked_for() -> None:
 def test_a_chunk_fits_the_context_of_the_embedding_model_with_a_margin() -> None:
     assert fitting_tokens(200, None) == 200
     assert fitting_tokens(200, 512) == 200
-    assert fitting_tokens(500, 512) == math.floor(510 / 1.3)
+    assert fitting_tokens(500, 512) == math.floor(510 / 1.5)
     assert fitting_tokens(500, 8) == MIN_TOKENS
 
 

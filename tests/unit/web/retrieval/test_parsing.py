@@ -133,6 +133,12 @@ def test_a_process_that_reaches_a_limit_is_ended_and_the_limit_named(
     assert [process.returncode is not None for process in started] == [True]
 
 
+def test_a_document_is_read_by_the_time_that_the_caller_names() -> None:
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(UnreadableDocument, match=r"takes more than 0\.[12] s"):
+        parse_file(b"x", "text/html", "", time.monotonic() + 0.2, command=command)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound the memory of a process")
 def test_a_document_that_takes_too_much_memory_is_refused() -> None:
     with pytest.raises(UnreadableDocument, match="more than 100 MiB of memory"):
