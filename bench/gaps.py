@@ -94,17 +94,21 @@ class Batch:
         return LINE_TOKENS * (within[-1] - within[0]) if within else 0
 
 
-async def interact(url: str, planned: list[tuple[float, str]]) -> tuple[Times, Times]:
-    """Send the planned requests. Return the ms to each first token, and when each token came."""
-    begin_s, first_ms, tokens = time.monotonic(), Times(), Times()
+async def interact(url: str, planned: list[tuple[float, str]]) -> tuple[Times, Times, int]:
+    """Send the planned requests. Return the ms to each first token, when each token came, and how many were refused."""
+    begin_s, first_ms, tokens, refused = time.monotonic(), Times(), Times(), 0
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
     body = {"prompt": "Once upon a time", "max_tokens": ANSWER_TOKENS, "stream": True, "ignore_eos": True}
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
 
         async def send(at_s: float, tenant: str) -> None:
+            nonlocal refused
             await asyncio.sleep(max(0.0, begin_s + at_s - time.monotonic()))
             sent_s, came = time.monotonic(), Times()
             async with client.stream("POST", "/v1/completions", json=body, headers={"X-Tenant": tenant}) as answer:
+                if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                    refused += 1
+                    return
                 answer.raise_for_status()
                 async for line in answer.aiter_lines():
                     if line.startswith("data: {"):
@@ -115,7 +119,7 @@ async def interact(url: str, planned: list[tuple[float, str]]) -> tuple[Times, T
             tokens.extend(came[0] - begin_s + span_s * number for number in range(ANSWER_TOKENS))
 
         await asyncio.gather(*(send(at_s, tenant) for at_s, tenant in planned))
-    return first_ms, tokens
+    return first_ms, tokens, refused
 
 
 @contextmanager
@@ -148,15 +152,17 @@ def measure(engine: str, seconds: float, days: float) -> dict[str, Any]:
             capacity_tps = batch.tokens(START_S, START_S + ALONE_S) / ALONE_S
         time.sleep(START_S)
         planned = sends(seconds, capacity_tps / ANSWER_TOKENS, days)
-        alone_ms, _ = asyncio.run(interact(url, planned))
+        alone_ms, _, alone_refused = asyncio.run(interact(url, planned))
         with Batch(url) as batch:
             time.sleep(START_S)
-            beside_ms, tokens = asyncio.run(interact(url, planned))
+            beside_ms, tokens, beside_refused = asyncio.run(interact(url, planned))
             filled = batch.tokens(START_S, START_S + seconds)
     idle = capacity_tps * seconds - sum(at_s <= seconds for at_s in tokens)
     return {
         "capacity_tps": capacity_tps,
         "requests": len(planned),
+        "alone_refused": alone_refused,
+        "beside_refused": beside_refused,
         "alone_p50_ms": statistics.median(alone_ms),
         "alone_p99_ms": percentile(alone_ms, 0.99),
         "beside_p50_ms": statistics.median(beside_ms),

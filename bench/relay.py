@@ -2,8 +2,9 @@
 
 A scripted upstream in a process of its own streams 128 answers at once, one chunk a token as vLLM sends them. The
 clients read them directly, then through `penstock up --upstream`, in turns. In further turns the clients wait for whole
-answers, whose text nobody reads before its end. `--beside FOLDER` compares with the Penstock of another checkout, in
-the same turns. bench/README.md explains the figures.
+answers, whose text nobody reads before its end. Before each rate, short answers are asked for one after another, while
+nothing else runs. `--beside FOLDER` compares with the Penstock of another checkout, in the same turns. bench/README.md
+explains the figures.
 """
 
 import argparse
@@ -36,6 +37,8 @@ _RAMP_S, _SETTLE_S = 2.0, 1.5
 #: Short answers that are asked for beside the streams, after the window: how many, the time between two of them, and
 #: how long the last one may begin, in seconds.
 _PROBES, _PROBE_S, _ALL_PROBES_S = 12, 0.2, 6.0
+#: How many short answers are asked for on each way while nothing else runs, and the tokens of each.
+_IDLE_ANSWERS, _IDLE_TOKENS = 60, 2
 #: The longest answer: longer than a turn.
 _MOST_TOKENS = 100_000
 _SETTINGS = {
@@ -130,6 +133,28 @@ async def _probe(way: Way) -> list[float]:
     return times
 
 
+async def take_idle_turn(ways: dict[str, Way], upstream_port: int) -> dict[str, Figures]:
+    """Ask for short answers, the ways in turns. Return the median times to the first text and to the end, in ms."""
+    await post(upstream_port, "/pace", {"steps_per_s": 1_000})
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(_IDLE_ANSWERS):
+        for name, way in ways.items():
+            answer = await way.target.open(_IDLE_TOKENS, stream=way.streams)
+            await answer.has_closed
+            end_s = time.perf_counter() - answer.began_s
+            if not answer.arrivals:
+                raise RuntimeError(f"an answer on the way {name!r} was refused with {answer.status}: {answer.end!r}")
+            times[name].append((answer.first_s, end_s))
+            await asyncio.sleep(0.02)
+    return {
+        name: {
+            "first_ms": 1000 * statistics.median(first_s for first_s, _ in taken),
+            "end_ms": 1000 * statistics.median(end_s for _, end_s in taken),
+        }
+        for name, taken in times.items()
+    }
+
+
 @contextmanager
 def running_stack(folder: Path, upstream_port: int) -> Iterator[Way]:
     """Run `penstock up` with the code of a checkout."""
@@ -148,7 +173,7 @@ def running_stack(folder: Path, upstream_port: int) -> Iterator[Way]:
             yield Way(Target(port, MODEL), found)
 
 
-def run(rates: Sequence[int], rounds: int, seconds: float, beside: Path | None) -> dict[str, list[dict[str, Figures]]]:
+def run(rates: Sequence[int], rounds: int, seconds: float, beside: Path | None) -> dict[str, dict[str, Any]]:
     """Let all ways take turns, in another order each round. Return the figures of each round, by the rate."""
     upstream_port, draw = free_port(), random.Random(SEED)
     with ExitStack() as stack:
@@ -162,16 +187,19 @@ def run(rates: Sequence[int], rounds: int, seconds: float, beside: Path | None) 
             way = stack.enter_context(running_stack(folder, upstream_port))
             ways[name] = Way(way.target, upstream | way.processes)
             ways[f"{name}, plain"] = Way(way.target, upstream | way.processes, streams=False)
-        found: dict[str, list[dict[str, Figures]]] = {}
+        found: dict[str, dict[str, Any]] = {}
         for rate in rates:
-            found[str(rate)] = []
+            rounds_of_rate: list[dict[str, Figures]] = []
+            idle = asyncio.run(take_idle_turn(ways, upstream_port))
+            print(f"# idle: {idle}", flush=True)
             for _ in range(rounds):
                 order = draw.sample(sorted(ways), len(ways))
                 turns = {name: asyncio.run(take_turn(ways[name], upstream_port, rate, seconds)) for name in order}
-                found[str(rate)].append(turns)
+                rounds_of_rate.append(turns)
                 cpu = {name: {kind: round(turns[name].get(f"{kind}_us", 0), 1) for kind in _KINDS} for name in turns}
-                print(f"# {rate} tokens/s, round {len(found[str(rate)])}, CPU in µs a token: {cpu}", flush=True)
-            print_rate(rate, found[str(rate)])
+                print(f"# {rate} tokens/s, round {len(rounds_of_rate)}, CPU in µs a token: {cpu}", flush=True)
+            print_rate(rate, rounds_of_rate)
+            found[str(rate)] = {"idle_ms": idle, "turns": rounds_of_rate, "differences": differences(rounds_of_rate)}
     return found
 
 
@@ -224,8 +252,7 @@ def main() -> None:
     facts = environment(SEED) | {"streams": STREAMS, "rounds": chosen.rounds, "seconds": chosen.seconds}
     print_environment(facts)
     beside = chosen.beside and chosen.beside.resolve()
-    found: dict[str, Any] = run(chosen.rates, chosen.rounds, chosen.seconds, beside)
-    figures = {rate: {"turns": turns, "differences": differences(turns)} for rate, turns in found.items()}
+    figures = run(chosen.rates, chosen.rounds, chosen.seconds, beside)
     if not chosen.keep:
         write_results("relay", facts | {"load_after": os.getloadavg()}, figures)
 

@@ -28,11 +28,14 @@
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
+-- A worker that cannot pause its jobs leaves one of so many slots free of batch jobs while it gets other jobs too: for
+-- this long after the last one, in ms. Without a free slot, each of these waits until a batch job ends.
+local SLOTS_FOR_ONE_FREE, INTERACTIVE_MS = 10, 30000
 
 local worker_key = k_worker .. worker
 local worker_fields = read_fields(worker_key, { 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps', 'tpot_ms',
   'claim_resume', 'claim_pause', 'mu_wtps', 'generated_tps', 'fingerprint', 'can_pause', 'slots', 'asks_by_ms',
-  'apart', 'prefixes', 'free_slots' })
+  'apart', 'prefixes', 'free_slots', 'interactive_ms' })
 local fingerprint = worker_fields.fingerprint or ''
 -- Nearly every claim needs these settings.
 local set = settings.read_settings({ 'schema_oldest', 'preemption', 'fairness', 'quantum_ms', 'admission',
@@ -88,6 +91,7 @@ if worker_fields.suspect and worker_fields.suspect ~= '' then
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
 local worker_pauses = pausing.may_pause(worker_fields.can_pause)
+local kept_free = worker_pauses and 0 or math.floor(number(worker_fields.slots, 0) / SLOTS_FOR_ONE_FREE)
 -- Until the worker's jobs are read, the report is empty. Nothing is `seen` if no slot of the worker may change hands.
 local report, seen, decided = { lost = {}, paused = {} }, nil, nil
 local has_report, leased, min_wait_ms = false, {}, nil
@@ -123,6 +127,13 @@ local function may_take_slots()
 end
 
 local examined, free, cells = 0, room, cells_free
+
+-- Returns whether the rest of the free slots are kept for jobs other than batch jobs, which have no turn then.
+local function keeps_rest()
+  return view.is_batch and free > 0 and free <= kept_free
+    and (min_wait_ms or now_ms - number(worker_fields.interactive_ms, 0, 0, now_ms) <= INTERACTIVE_MS)
+end
+
 -- How many owners at the beginning of each set were passed: of the pool's set (''), and of the groups' sets.
 local passed = { [''] = 0 }
 
@@ -229,7 +240,7 @@ while examined < MAX_EXAMINED and (free > 0 or may_take_slots()) do
     view.is_batch = true
     owner = least_served('')
   end
-  if not owner[1] then
+  if not owner[1] or keeps_rest() then
     break
   end
   local group = service.is_group(owner[1]) and owner[1] or ''
@@ -291,12 +302,15 @@ if #leased + #answer.resume + #answer.pause > 0 then
   end
   redis.call('HSET', worker_key, 'claim_id', claim_id, 'claim_ids', table.concat(leased_ids, ' '),
     'claim_resume', table.concat(answer.resume, ' '), 'claim_pause', table.concat(answer.pause, ' '))
+  if min_wait_ms and not worker_pauses then
+    redis.call('HSET', worker_key, 'interactive_ms', now_ms)
+  end
   redis.call('PEXPIRE', worker_key, 60000)
 end
 -- An idle worker is woken for jobs whose prompts it has begun. One that leaves jobs although it has a free slot (it has
 -- too few cells, or sets their tenants aside) counts as full until it finds none that it leaves.
 if view.held_prefixes ~= '' then
-  local leaves_jobs = free > 0 and view.queued_jobs > #leased
+  local leaves_jobs = free > 0 and not keeps_rest() and view.queued_jobs > #leased
     and number(redis.call('HGET', k_books .. slug, 'waiting'), 0) > 0
   local woken_for = leaves_jobs and 0 or free
   if number(worker_fields.free_slots) ~= woken_for or view.held_prefixes ~= worker_fields.prefixes then

@@ -26,7 +26,7 @@ _MAX_INFLIGHT = 10_000_000
 _FRESH = ("model", "prompt_tokens", "max_tokens", "patience_ms", "eta_ms", "routed", "private", "fewer")
 _SAME = ("tenant", "patience_from", "poll_grace_ms", "priority", "metadata", "form", "callback_url")
 _WORKER_FIELDS = {"model", "slug", "slots", "slots_busy", "cells", "cells_free", "draining", "beat_ms"}
-_CLAIM_INTERNAL = {"claim_id", "claim_ids", "claim_resume", "claim_pause", "asks_by_ms", "crowded"}
+_CLAIM_INTERNAL = {"claim_id", "claim_ids", "claim_resume", "claim_pause", "asks_by_ms", "crowded", "interactive_ms"}
 _WORKER_INTERNAL = _CLAIM_INTERNAL | {"suspect", "apart", "drain_asked", "since_ms"}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shared.jobs.job import ClaimedJob
 from shared.jobs.states import JobState
 from shared.store import keys
 from tests.scripts.test_groups import put, set_group
@@ -200,3 +201,41 @@ def test_jobs_that_were_stored_before_there_were_priorities_keep_their_order(poo
     assert not pool.client.hexists(keys.rq_job(first), "penstock_priority")
     urgent = offer(pool, "blue", 1, latest_start_ms=3_000)
     assert turns(pool, 3) == [urgent, first, second]
+
+
+def leased(store, room: int) -> list[ClaimedJob]:
+    """Claim for a worker with so many free slots."""
+    return claim(store, room=room, cells_free=100_000)
+
+
+@pytest.mark.passing_time
+def test_a_worker_that_cannot_pause_keeps_a_tenth_of_its_slots_from_batch_jobs_while_other_jobs_come(pool):
+    heartbeat(pool, slots=20, facts={"can_pause": 0})
+    other = offer(pool, "bob", 0)
+    batch = [offer(pool, "ann", -1) for _ in range(40)]
+    running = leased(pool, 20)
+    assert [job.id for job in running] == [other, *batch[:17]]
+    later = [offer(pool, "bob", 0), offer(pool, "cyd", 0)]
+    running += leased(pool, 2)
+    assert [job.id for job in running[18:]] == later
+    for job in running:
+        pool.settle(an_ending(job.held), "w1")
+    pass_time(pool, 31_000, beating="w1")
+    heartbeat(pool, slots=20, facts={"can_pause": 0})
+    assert [job.id for job in leased(pool, 20)] == batch[17:37]
+
+
+@pytest.mark.parametrize(("slots", "can_pause"), [(20, 1), (9, 0)])
+def test_a_worker_that_pauses_or_has_few_slots_keeps_none_from_batch_jobs(pool, slots, can_pause):
+    heartbeat(pool, slots=slots, facts={"can_pause": can_pause})
+    offer(pool, "bob", 0)
+    for _ in range(30):
+        offer(pool, "ann", -1)
+    assert len(leased(pool, slots)) == slots
+
+
+def test_without_other_jobs_batch_jobs_get_all_slots(pool):
+    heartbeat(pool, slots=20, facts={"can_pause": 0})
+    for _ in range(30):
+        offer(pool, "ann", -1)
+    assert len(leased(pool, 20)) == 20
