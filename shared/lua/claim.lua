@@ -28,9 +28,9 @@
 
 -- The most entries of the active set that one call examines, whether or not it can lease their jobs.
 local MAX_EXAMINED = 64
--- A worker that cannot pause its jobs leaves one of so many slots free of batch jobs while it gets other jobs too: for
--- this long after the last one, in ms. Without a free slot, each of these waits until a batch job ends.
-local SLOTS_FOR_ONE_FREE, INTERACTIVE_MS = 10, 30000
+-- A worker that cannot pause its jobs keeps a tenth of its slots free of batch jobs for this time after its last other
+-- job, in ms. Without a free slot, each other job would wait until a batch job ends.
+local KEPT_PART, INTERACTIVE_MS = 10, 30000
 
 local worker_key = k_worker .. worker
 local worker_fields = read_fields(worker_key, { 'claim_id', 'claim_ids', 'cells', 'suspect', 'prefill_tps', 'tpot_ms',
@@ -91,7 +91,7 @@ if worker_fields.suspect and worker_fields.suspect ~= '' then
   view.has_suspect = suspect and suspect.state == 'running' and suspect.worker == worker
 end
 local worker_pauses = pausing.may_pause(worker_fields.can_pause)
-local kept_free = worker_pauses and 0 or math.floor(number(worker_fields.slots, 0) / SLOTS_FOR_ONE_FREE)
+local kept_free = worker_pauses and 0 or math.floor(number(worker_fields.slots, 0) / KEPT_PART)
 -- Until the worker's jobs are read, the report is empty. Nothing is `seen` if no slot of the worker may change hands.
 local report, seen, decided = { lost = {}, paused = {} }, nil, nil
 local has_report, leased, min_wait_ms = false, {}, nil

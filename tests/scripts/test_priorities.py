@@ -204,7 +204,7 @@ def test_jobs_that_were_stored_before_there_were_priorities_keep_their_order(poo
 
 
 def leased(store, room: int) -> list[ClaimedJob]:
-    """Claim for a worker with so many free slots."""
+    """Claim jobs for all free slots of a worker."""
     return claim(store, room=room, cells_free=100_000)
 
 
