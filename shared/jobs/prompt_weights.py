@@ -7,6 +7,7 @@ finds the weight of each (workers/engine/llama/prompt_fit.py) and publishes them
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 from shared.jobs.request_texts import MAX_BYTES_PER_TOKEN, compact, message_texts, shown_tools
@@ -25,6 +26,8 @@ def _kind(byte: int) -> str:
 
 #: Maps each byte to a letter for its kind: small and capital letters, digits, spaces, line ends, marks, and others.
 _KINDS = bytes(ord(_kind(byte)) for byte in range(256))
+#: The pairs of bytes that begin a word, and a run of marks: one of another kind, and one of theirs.
+_BEGINS = tuple([bytes((before, kind)) for before in b" \n.0xa" if before != kind] for kind in b"a.")
 #: The first bytes of characters with two, three and four bytes in UTF-8.
 _LEADS = tuple(bytes(range(first, last)) for first, last in ((0xC2, 0xE0), (0xE0, 0xF0), (0xF0, 0xF5)))
 #: Runs whose number matters, in a text without capital letters: letters, long words, marks, line ends, indentations.
@@ -75,11 +78,11 @@ def text_counts(text: str) -> list[float]:
         raw = b"".join(raw[at : at + size] for at in range(0, whole - size, (whole - size) // (_PIECES - 1) - 1))
     shapes = raw.translate(_KINDS)
     small = shapes.replace(b"A", b"a")
-    begins = [sum(small.count(bytes((before, kind))) for before in b" \n.0xa" if before != kind) for kind in b"a."]
-    leads = [len(raw) - len(raw.translate(None, bytes_)) for bytes_ in _LEADS]
-    counts = [*begins, *map(small.count, _RUNS), *map(shapes.count, _CAPITALS), *leads]
+    begins = [sum(map(small.count, pairs)) for pairs in _BEGINS]
+    leads = [0, 0, 0] if raw.isascii() else [len(raw) - len(raw.translate(None, bytes_)) for bytes_ in _LEADS]
+    counts: list[float] = [*begins, *map(small.count, _RUNS), *map(shapes.count, _CAPITALS), *leads]
     counts[0] += small.startswith(b"a")
-    return [count * whole / len(raw) for count in counts] if raw else [0.0] * TEXT_COUNTS
+    return counts if whole == len(raw) else [count * whole / len(raw) for count in counts]
 
 
 def chat_counts(payload: Mapping[str, Any], tokens: Callable[[str], float]) -> list[float]:
@@ -112,4 +115,5 @@ def _names(parameters: Any) -> Iterable[str]:
 
 
 def _sum(weights: Sequence[float], counts: Sequence[float]) -> float:
-    return sum(weight * count for weight, count in zip(weights, counts, strict=True))
+    total: float = sum(map(mul, weights, counts))
+    return total
