@@ -22,6 +22,8 @@ from shared.store import keys, scripts
 from shared.store.decode import text
 from shared.store.redis_errors import readable, store_faults
 
+#: The longest value of a field that the record of an action has, in characters: more than a name of a model.
+_LONGEST_SHOWN = 256
 _Policy = TypeVar("_Policy", TenantPolicy, GroupPolicy)
 
 
@@ -183,8 +185,15 @@ class StoredPolicies(ABC, Generic[_Policy]):
 
 def _describe(values: Mapping[str, Value | None]) -> str:
     """Return the fields of a policy that differ from its defaults, for the record of an action."""
-    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None and value is not False)
+    set_fields = {name: value for name, value in values.items() if value is not None and value is not False}
+    return " ".join(f"{name}={_shown(value)}" for name, value in set_fields.items())
 
 
 def _describe_changes(changes: Mapping[str, Value | None]) -> str:
-    return " ".join(f"{name}={'default' if value is None else value}" for name, value in changes.items())
+    return " ".join(f"{name}={'default' if value is None else _shown(value)}" for name, value in changes.items())
+
+
+def _shown(value: Value) -> str:
+    """Return a value on one line; of a long text only its length."""
+    text_of_value = str(value)
+    return text_of_value if len(text_of_value) <= _LONGEST_SHOWN else f"({len(text_of_value)} characters)"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -59,6 +60,13 @@ def _names(_name: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
+def _text_of_file(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{name}={path!r} cannot be read: {error}") from None
+
+
 _OPTIONS = {
     "weight": _option(f"Share of the GPUs relative to other tenants, 0.001 to 1000, {_OR_DEFAULT} (1).", _decimal),
     "max_waiting": _option(f"Maximum number of queued jobs, {_OR_DEFAULT}.", _integer),
@@ -87,6 +95,11 @@ _OPTIONS = {
     "disabled": _flag("--disabled/--enabled", "Refuse every request with 403, or serve the tenant again."),
     "degrade": _flag("--degrade/--no-degrade", "Allow shorter answers under overload, if PENSTOCK_DEGRADATION is on."),
     "private": _flag("--private/--no-private", "Send the tenant's prompts only to local pools (`penstock pools`)."),
+    "retrieval_template": _option(
+        "File with the text that puts {passages} and the {question} into prompts, or `default`.",
+        _text_of_file,
+        metavar="FILE",
+    ),
 }
 #: The options of a tenant, and those of a group, by name.
 OF_TENANTS = tuple(_OPTIONS)
@@ -133,6 +146,8 @@ def print_policy(kind: str, name: str, policy: "TenantPolicy | GroupPolicy", *, 
 def display_value(name: str, value: object) -> object:
     if name == "max_deadline_ms" and isinstance(value, int):
         return format_duration(value)
+    if name == "retrieval_template" and value is not None:
+        return "set"
     if isinstance(value, bool):
         return "yes" if value else None
     if isinstance(value, tuple):

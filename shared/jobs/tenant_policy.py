@@ -12,6 +12,9 @@ Value = float | int | bool | str | tuple[str, ...]
 
 _MODEL = re.compile(r"[^\s,]{1,200}\Z")
 _GROUP = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_PASSAGES = re.compile(r"\{passages\}")
+#: The longest template for passages, and how much of an invalid one a message quotes, in characters.
+MAX_TEMPLATE, _SHOWN = 4_000, 60
 
 
 class Policy:
@@ -59,6 +62,9 @@ class TenantPolicy(Policy):
     degrade: bool = False
     #: Whether the tenant's prompts may be sent only to pools that are marked as local.
     private: bool = False
+    #: How passages are put into the tenant's prompts: a text with `{passages}` and perhaps `{question}` (default: that
+    #: of web/retrieval/prompting.py).
+    retrieval_template: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,6 +132,13 @@ def _check_group(name: str, value: Value) -> None:
         raise ConfigError(f"{name}={value!r} is not a group name: 1 to 64 letters, digits, '_' and '-'")
 
 
+def _check_template(name: str, value: Value) -> None:
+    if not isinstance(value, str) or not _PASSAGES.search(value) or len(value) > MAX_TEMPLATE or "\0" in value:
+        raise ConfigError(
+            f"{name}={str(value)[:_SHOWN]!r} is not a text of at most {MAX_TEMPLATE} characters with {{passages}} in it"
+        )
+
+
 def _join_names(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
@@ -161,4 +174,5 @@ FIELDS: dict[str, Field] = {
     "group": Field("policy_group", _check_group, str, str),
     "degrade": _flag_field("policy_degrade"),
     "private": _flag_field("policy_private"),
+    "retrieval_template": Field("policy_retrieval_template", _check_template, str, str),
 }

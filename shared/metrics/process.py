@@ -38,6 +38,26 @@ IGNORED_FIELDS = MetricSpec(
     ("route", "field"),
     "fields of requests that were accepted although they have no effect here",
 )
+RETRIEVAL_SECONDS = MetricSpec(
+    "penstock_retrieval_seconds",
+    "histogram",
+    ("source",),
+    "time of the search for a request's passages, by where they came from: search, cache, cached (of an earlier "
+    "version, or in place of a search that was not possible), words, vector or none",
+)
+RETRIEVAL_PASSAGES = MetricSpec("penstock_retrieval_passages", "counter", (), "passages that were found for requests")
+RETRIEVAL_FALLBACKS = MetricSpec(
+    "penstock_retrieval_fallbacks",
+    "counter",
+    ("source", "why"),
+    "requests whose passages are not those of a whole search, by the source that took its place, and why",
+)
+PASSAGE_CACHE = MetricSpec(
+    "penstock_passage_cache", "counter", ("result",), "requests whose passages were in the cache (hit) or not (miss)"
+)
+PASSAGE_CACHE_BYTES = MetricSpec(
+    "penstock_passage_cache_stored_bytes", "counter", (), "bytes of passages that were stored in the cache"
+)
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 GATE_REFUSED_CONNECTIONS = MetricSpec(
@@ -62,6 +82,11 @@ PROCESS: tuple[MetricSpec, ...] = (
     HTTP_CONNECTIONS,
     TURNED_AWAY,
     IGNORED_FIELDS,
+    RETRIEVAL_SECONDS,
+    RETRIEVAL_PASSAGES,
+    RETRIEVAL_FALLBACKS,
+    PASSAGE_CACHE,
+    PASSAGE_CACHE_BYTES,
     GATE_FRAMES,
     GATE_CONNECTIONS,
     GATE_REFUSED_CONNECTIONS,

@@ -20,6 +20,7 @@ from shared.settings.common import CommonSettings
 from shared.settings.database import DatabaseSettings
 from shared.settings.door import DoorSettings, GateSettings
 from shared.settings.queue import QueueSettings
+from shared.settings.retrieval import RetrievalSettings
 from shared.settings.secret_values import read_secret_file
 from shared.settings.setting import Setting, host_port
 from shared.settings.sign_in_roles import check_sign_in
@@ -35,6 +36,7 @@ class Settings(
     DatabaseSettings,
     WorkerSettings,
     QueueSettings,
+    RetrievalSettings,
     BatchSettings,
     GateSettings,
     DoorSettings,

@@ -146,6 +146,27 @@ OVERVIEW = Board(
             stacked=True,
         ),
         Panel(
+            "Searches for passages",
+            "s",
+            (
+                (door_quantile(0.5, "penstock_retrieval_seconds"), "median"),
+                (door_quantile(0.99, "penstock_retrieval_seconds"), "99 %"),
+            ),
+            "How long the requests with `retrieval` wait for their passages.",
+        ),
+        Panel(
+            "Passages from other places",
+            "reqps",
+            (
+                (
+                    f"sum by (source, why) (rate(penstock_retrieval_fallbacks_total{{{DOOR}}}[{INTERVAL}]))",
+                    "{{source}}: {{why}}",
+                ),
+                (f'sum(rate(penstock_passage_cache_total{{{DOOR}, result="hit"}}[{INTERVAL}]))', "found in the cache"),
+            ),
+            "Requests in a second whose passages do not come from a whole search, and those that needed none.",
+        ),
+        Panel(
             "HTTP requests",
             "reqps",
             ((f"sum by (status) (rate(penstock_http_requests_total{{{DOOR}}}[{INTERVAL}]))", "{{status}}"),),

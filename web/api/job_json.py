@@ -9,6 +9,7 @@ from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode
 from shared.jobs.states import TERMINAL_STATES, JobState
 from web.api.candidates import best_view, candidates_json, job_logprobs
+from web.api.citations import changes_of, citations_json
 from web.api.refusals import retry_headers
 
 #: How long a client should wait between two polls of a job, in ms. The first value applies if the job runs or is next
@@ -114,8 +115,9 @@ def route_headers(view: JobView) -> dict[str, str]:
 
 
 def degraded_json(view: JobView) -> dict[str, Any]:
-    """Return a dict with the field `degraded`, which lists what was cut; the dict is empty if nothing was cut."""
-    return {"degraded": [change.as_dict() for change in view.degraded]} if view.degraded else {}
+    """Return a dict with `degraded`, which lists what was cut or left out, and with `citations`, if it has any."""
+    changes = changes_of(view)
+    return citations_json(view) | ({"degraded": [change.as_dict() for change in changes]} if changes else {})
 
 
 def job_headers(view: JobView) -> dict[str, str]:

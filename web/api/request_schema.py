@@ -21,6 +21,7 @@ from pydantic import (
 from web.api.body import MAX_FIELDS, Body, NulFreeText, Prompt, check_sizes
 from web.api.candidates import CandidateCount, Pick
 from web.api.response_format import JobResponseFormat, ResponseFormat
+from web.api.retrieval_field import Retrieval
 from web.http.api_errors import ApiError, quoted
 from web.http.callback_url import CallbackUrl
 
@@ -246,6 +247,7 @@ class SubmitBody(Sampling, AnswerFields):
         "mean_logprob", description="of several answers, return the likeliest one by its mean log probability, or all"
     )
     callback_url: CallbackUrl | None = None
+    retrieval: Retrieval | None = Field(None, description="a collection from which passages go into the prompt")
     ticket: bool = Field(
         default=False, description="return urls.events_signed, which gives access to this job's events without a key"
     )

@@ -26,6 +26,7 @@ from web.openai.chat_answers import AnswerKind, answer_format, job_end_error
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
 from web.openai.responses_answers import response_json
 from web.openai.responses_schema import ResponsesWithTools
+from web.retrieval.step import retrieve
 from web.runtime.context import DoorContext
 
 #: For each endpoint, the kind of its answers.
@@ -231,7 +232,7 @@ def _request(
     else:
         text = read_text_body(context, value, kind, caller.policy)
         deadline = _deadline(context, caller, text.deadline_ms, text.start_within_ms, left_ms)
-        generation = text_request(context, text, kind, deadline)
+        generation = retrieve(context, caller, text_request(context, text, kind, deadline))
     # The job has no client that polls it.
     return replace(generation, priority=_PRIORITY, poll_grace_ms=0)
 

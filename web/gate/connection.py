@@ -39,6 +39,7 @@ from web.jobs.cancel_on_disconnect import cancel_when_possible
 from web.jobs.generation import native_request
 from web.jobs.snapshots import read_totals
 from web.jobs.tenant_jobs import refresh_job
+from web.retrieval.step import retrieve
 from web.runtime.context import DoorContext
 from web.runtime.unfinished_bytes import SMALL_BYTES
 
@@ -363,7 +364,7 @@ class Connection:
             traceparent=request.traceparent or "",
             return_ticket=request.return_ticket or generation.return_ticket,
         )
-        verdict = offer(context, caller, generation)
+        verdict = offer(context, caller, retrieve(context, caller, generation))
         if isinstance(verdict, Yield):
             self._send(answers.with_ref(request.ref, verdict.body))
             return

@@ -32,6 +32,7 @@ CODES: dict[str, tuple[int, str]] = {
     "tenant_not_allowed": (403, "permission_error"),
     "origin_not_allowed": (403, "permission_error"),
     "page_expired": (403, "permission_error"),
+    "collection_not_found": (404, "not_found_error"),
     "thread_not_found": (404, "not_found_error"),
     "batch_not_found": (404, "not_found_error"),
     "file_not_found": (404, "not_found_error"),
@@ -63,9 +64,11 @@ CODES: dict[str, tuple[int, str]] = {
     "issuer_unavailable": (503, "server_overloaded"),
     "files_full": (503, "server_overloaded"),
     "files_unavailable": (503, "server_overloaded"),
+    "retrieval_unavailable": (503, "server_overloaded"),
     "heads_full": (503, "server_overloaded"),
     "bodies_full": (503, "server_overloaded"),
     "console_full": (503, "server_overloaded"),
+    "retrieval_timeout": (504, "server_overloaded"),
     "deadline_exceeded": (504, "job_error"),
 }
 

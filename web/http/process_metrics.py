@@ -19,6 +19,9 @@ _BUCKETS_S = tuple(ms / 1000 for ms in BUCKETS_MS)
 #: trip to a nearby store takes far less time than a request.
 _SCRIPT_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
+#: The buckets for the search of passages, around its usual budget of 40 ms and what it may exceed that by.
+_RETRIEVAL_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
 
 class ProcessMetrics:
     """The metrics that one process counts, which have their own registry."""
@@ -39,6 +42,11 @@ class ProcessMetrics:
             # An alert would miss the first count of a series that did not exist before.
             self.turned_away.labels(bound.value)
         self.ignored_fields = self.counter(specs.IGNORED_FIELDS)
+        self.retrieval_seconds = self.histogram(specs.RETRIEVAL_SECONDS, _RETRIEVAL_BUCKETS_S)
+        self.retrieval_passages = self.counter(specs.RETRIEVAL_PASSAGES)
+        self.retrieval_fallbacks = self.counter(specs.RETRIEVAL_FALLBACKS)
+        self.passage_cache = self.counter(specs.PASSAGE_CACHE)
+        self.passage_cache_bytes = self.counter(specs.PASSAGE_CACHE_BYTES)
         self.connections = self.gauge(specs.HTTP_CONNECTIONS)
         self.followed_jobs = self.gauge(specs.FOLLOWED_JOBS)
         # Several processes of one version are one build, so their values are not added up.
@@ -76,6 +84,20 @@ class ProcessMetrics:
         """Count a connection or request that would have exceeded a bound; do nothing if `code` is another error."""
         if code in set(DoorBound):
             self.turned_away.labels(code).inc()
+
+    def count_retrieval(self, source: str, why: str | None, passages: int, took_s: float) -> None:
+        """Count the search for a request's passages, which took this long; `why` it was not a whole search, or None."""
+        with suppress(Exception):
+            self.retrieval_seconds.labels(source).observe(took_s)
+            self.retrieval_passages.inc(passages)
+            self.passage_cache.labels("hit" if source == "cache" else "miss").inc()
+            if why is not None:
+                self.retrieval_fallbacks.labels(source, why).inc()
+
+    def count_cached_passages(self, n_bytes: int) -> None:
+        """Count bytes of passages that were stored in the cache."""
+        with suppress(Exception):
+            self.passage_cache_bytes.inc(n_bytes)
 
     def count_failed_key(self, code: str, *, limited: bool) -> None:
         """Count a key that was not valid. An error of the metrics package does not affect the request."""

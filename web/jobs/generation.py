@@ -15,6 +15,7 @@ from web.api.body import body_digest, given_fields, validated
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
 from web.api.request_schema import SubmitBody, checks_of
+from web.api.retrieval_field import Retrieval
 from web.http.api_errors import ApiError
 from web.openai.chat_answers import AnswerKind
 from web.openai.chat_schema import COMPLETION_MAX_TOKENS, ChatWithTools, CompletionBody
@@ -23,6 +24,14 @@ from web.openai.forwarded_schema import ForwardedBody, read_forwarded
 from web.openai.responses_schema import ResponsesWithTools
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
+
+
+@dataclass(frozen=True)
+class WithFewerPassages:
+    """The parts of a request that differ if its prompt has fewer passages."""
+
+    payload: dict[str, Any]
+    form: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +63,10 @@ class GenerationRequest(JobRequest):
     followed: int | None = kept(0)
     #: Whether the prompt may be sent only to pools that are marked as local.
     private: bool = False
+    #: The collection from which passages go into the prompt; None for none.
+    retrieval: Retrieval | None = None
+    #: The same request with fewer passages, as payload and form; None without passages.
+    fewer: WithFewerPassages | None = None
     #: The checks that move the job to a later pool of its route if one fails (web/api/request_schema.py).
     escalate: tuple[str, ...] = ()
 

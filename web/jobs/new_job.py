@@ -3,11 +3,12 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 
 from shared.candidates import candidates_in
 from shared.jobs import cost
-from shared.jobs.job import NewJob
+from shared.jobs.job import FewerPassages, NewJob
 from shared.jobs.prompt_prefix import prefix_digests
 from shared.jobs.request_texts import attachments
 from shared.jobs.route import RouteReason
@@ -76,7 +77,13 @@ def size_in_pool(context: DoorContext, generation: GenerationRequest, model: Mod
     # An upstream has a default of its own; only its answer must end somewhere.
     default = context.settings.upstream_max_tokens if model.forwards else generation.default_max_tokens
     max_tokens = candidates_in(payload) * _max_tokens(generation, model, default)
-    return RoutedRequest(model.name, model.estimate(payload), max_tokens, cost.answer_bytes(payload, max_tokens))
+    return RoutedRequest(
+        model.name,
+        model.estimate(payload),
+        max_tokens,
+        cost.answer_bytes(payload, max_tokens),
+        fewer_tokens=model.estimate(generation.fewer.payload) if generation.fewer else 0,
+    )
 
 
 def _job(
@@ -91,15 +98,13 @@ def _job(
     name = model.name if routing is None else routing.name
     grace_ms = context.settings.poll_grace_ms if generation.poll_grace_ms is None else generation.poll_grace_ms
     ticket_id, ticket_ms = context.return_tickets.read(generation.return_ticket, caller.tenant, name)
-    payload = generation.payload | ({"metadata": generation.metadata} if generation.metadata else {})
-    if model.forwards and generation.request_id:
-        payload |= {"request_id": generation.request_id}
-    if generation.max_tokens is not None:
-        # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
-        # not written into the payload: without max_tokens, the engine shortens the answer to fit.
-        payload |= {"max_tokens": generation.max_tokens} | ({"shortens": True} if generation.shortens else {})
-    if routing is not None and generation.escalate:
-        payload |= {"escalate": list(generation.escalate)}
+    more = _more_in_payload(generation, model, routing)
+    payload, fewer, prefix = generation.payload | more, None, prefix_digests(caller.tenant, generation.payload)
+    if generation.fewer is not None:
+        less = generation.fewer.payload
+        opted_in = caller.policy is not None and caller.policy.degrade and generation.degrade
+        fewer = FewerPassages(less | more, size.fewer_tokens, generation.fewer.form, opted_in)
+        prefix = _common_digests(prefix, prefix_digests(caller.tenant, less))
     return NewJob(
         id=generation.job_id,
         tenant=caller.tenant,
@@ -124,10 +129,31 @@ def _job(
         degrade=_may_be_cut(caller, generation),
         private=generation.private or (caller.policy is not None and caller.policy.private),
         routing=routing,
-        prefix=prefix_digests(caller.tenant, payload),
+        fewer=fewer,
+        prefix=prefix,
         offer=secrets.token_hex(8),
         request=generation,
     )
+
+
+def _more_in_payload(generation: GenerationRequest, model: Model, routing: Routing | None) -> dict[str, Any]:
+    """Return the fields of the payload that do not come from the body's prompt and its sampling fields."""
+    more: dict[str, Any] = {"metadata": generation.metadata} if generation.metadata else {}
+    if model.forwards and generation.request_id:
+        more |= {"request_id": generation.request_id}
+    if generation.max_tokens is not None:
+        # A job fails in the engine if the max_tokens in its payload does not fit the context. The default is therefore
+        # not written into the payload: without max_tokens, the engine shortens the answer to fit.
+        more |= {"max_tokens": generation.max_tokens} | ({"shortens": True} if generation.shortens else {})
+    if routing is not None and generation.escalate:
+        more |= {"escalate": list(generation.escalate)}
+    return more
+
+
+def _common_digests(prefix: str, other: str) -> str:
+    """Return the digests of the beginnings that two prompts have in common."""
+    common = takewhile(lambda pair: pair[0] == pair[1], zip(prefix.split(), other.split(), strict=False))
+    return " ".join(digest for digest, _ in common)
 
 
 def _may_be_cut(caller: Caller, generation: GenerationRequest) -> bool:

@@ -85,6 +85,7 @@ _OBJECTS = {
     "escalate": "",
     "logit_bias": "",
     "response_format": "json_schema",
+    "retrieval": "",
     "stream_options": "",
     "structured_outputs": "",
     "text": "format",

@@ -19,6 +19,7 @@ from web.api.request_schema import (
     read_inputs,
 )
 from web.api.response_format import MAX_CHOICES, Choices, JobResponseFormat, ResponseFormat, check_keywords
+from web.api.retrieval_field import Retrieval
 from web.http.api_errors import ApiError, quoted
 from web.http.json_body import check_budget
 from web.openai.accepted_fields import OpenAIFields
@@ -266,6 +267,7 @@ class ChatWithTools(OpenAIBody):
     reasoning_effort: ReasoningEffort | None = Field(
         None, description="a variable of the model's chat template; without effect if the template does not use it"
     )
+    retrieval: Retrieval | None = Field(None, description="a collection from which passages go into the prompt")
     chat_template_kwargs: TemplateVariables | None = Field(
         None, description="variables of the model's chat template, such as enable_thinking"
     )

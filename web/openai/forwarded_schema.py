@@ -5,17 +5,18 @@ and the answer need is validated here, and the upstream validates the rest.
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field, model_validator
 
 from web.api.body import check_sizes, validated
 from web.api.candidates import CandidateCount
 from web.api.request_schema import MAX_MESSAGES, MAX_TOKENS, AnswerFields
+from web.api.retrieval_field import Retrieval
 from web.openai.accepted_fields import unsupported
 from web.openai.chat_schema import STRUCTURED, Prompts, StreamOptions, check_candidates
 
-#: Fields that the upstream does not receive as they are: Penstock's own, and those that the worker sets.
+#: Fields that no upstream receives as they are: Penstock's own, and those that the worker sets.
 _OWN = frozenset({*AnswerFields.model_fields, "max_tokens", "messages", "n", "prompt", "stream", "stream_options"})
 #: Other servers' names of max_tokens. The upstream receives the length only in its own field.
 _LENGTHS = ("n_predict", "max_new_tokens", "num_predict", "max_output_tokens", "max_gen_len")
@@ -38,6 +39,8 @@ class ForwardedBody(AnswerFields):
     """The fields that Penstock reads of a body that it passes on."""
 
     model_config = ConfigDict(extra="allow")
+    #: The fields that the upstream does not receive as they are.
+    own: ClassVar[frozenset[str]] = _OWN
 
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -54,7 +57,7 @@ class ForwardedBody(AnswerFields):
         for name, single in _SINGLE.items():
             if value.get(name) not in (*single, value.get("n") if name == "best_of" else None):
                 raise unsupported(name, "an upstream is asked for n answers, and all of them are returned")
-        return {name: given for name, given in value.items() if given is not None or name not in _OWN}
+        return {name: given for name, given in value.items() if given is not None or name not in cls.own}
 
     @property
     def requested_max_tokens(self) -> int | None:
@@ -83,13 +86,16 @@ class ForwardedBody(AnswerFields):
         """Return the payload that the worker reads: the prompt, and in `forward` all that is passed on as it is."""
         sent = self.model_dump(exclude_unset=True)
         several = {"n": self.candidates} if self.candidates > 1 else {}
-        return self.prompt_fields | several | {"forward": {name: sent[name] for name in sent if name not in _OWN}}
+        return self.prompt_fields | several | {"forward": {name: sent[name] for name in sent if name not in self.own}}
 
 
 class ForwardedChat(ForwardedBody):
     """The body of `POST /v1/chat/completions`."""
 
+    own = _OWN | {"retrieval"}
+
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
+    retrieval: Retrieval | None = None
 
     @property
     def prompt_fields(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from web.openapi.response_models import Error, ResponseModel, Waited, Yield
+from web.openapi.response_models import Citation, Error, ResponseModel, Waited, Yield
 
 
 class Page(ResponseModel):
@@ -47,7 +47,10 @@ class Completion(ResponseModel):
     choices: list[dict[str, Any]]
     usage: OpenAIUsage
     queue: QueueFacts
-    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut or left out")
+    citations: list[Citation] = Field(
+        default=[], description="the passages in the prompt, if `retrieval` was asked for"
+    )
 
 
 class Response(ResponseModel):

@@ -145,6 +145,14 @@ class JobCandidate(ResponseModel):
     logprobs: list[TokenLogprob] | None = Field(description="null if the request did not ask for logprobs")
 
 
+class Citation(ResponseModel):
+    """A passage of the prompt; the first one has the number 1 there."""
+
+    document: str
+    chunk: int = Field(description="the place of the chunk in its document, from 0")
+    score: float = Field(description="how well it matches the query; comparable within one answer only")
+
+
 class Job(ResponseModel):
     """One job. Times are in seconds since the epoch, by the store's clock."""
 
@@ -172,7 +180,10 @@ class Job(ResponseModel):
     urls: Urls
     candidates: list[JobCandidate] = Field(default=[], description="all answers, if the request picked `all`")
     routed: Routed | None = Field(default=None, description="present if the request named a route")
-    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut or left out")
+    citations: list[Citation] = Field(
+        default=[], description="the passages in the prompt, if `retrieval` was asked for"
+    )
     webhook: dict[str, str | int] = Field(default={}, description="where the end is told, and what became of that")
 
 

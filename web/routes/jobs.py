@@ -26,6 +26,7 @@ from web.request.body import read_deadline, with_job_identity
 from web.request.caller import current_caller, watch_client
 from web.request.owned_calls import with_headers
 from web.request.responses import job_response, json_response, yield_response
+from web.retrieval.step import retrieve
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -56,7 +57,8 @@ def submit(body: SubmitBody) -> Response:
     make_ticket = ticket_issuer(context) if body.ticket else None
     deadline = read_deadline(context.settings, caller.policy, body, "poll")
     generation = with_headers(native_request(body, deadline, context.settings), body.return_ticket)
-    verdict = offer(context, caller, with_job_identity(generation, caller.tenant))
+    generation = with_job_identity(generation, caller.tenant)
+    verdict = offer(context, caller, retrieve(context, caller, generation))
     if isinstance(verdict, Yield):
         return yield_response(verdict)
     ticket = make_ticket(verdict.view) if make_ticket else None
@@ -176,7 +178,8 @@ def quote_job(body: SubmitBody) -> Response:
     """
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context.settings, caller.policy, body, "poll")
-    job, answer = quote(context, caller, native_request(body, deadline, context.settings))
+    generation = native_request(body, deadline, context.settings)
+    job, answer = quote(context, caller, retrieve(context, caller, generation))
     early_ms, late_ms = answer.eta_interval_ms or (None, None)
     refusal = None
     if answer.refused is not None:

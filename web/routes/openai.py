@@ -23,6 +23,7 @@ from web.request.body import read_deadline
 from web.request.caller import current_caller
 from web.request.owned_calls import serve_owned, with_headers
 from web.request.responses import json_response, list_response, name_ignored
+from web.retrieval.step import retrieve
 from web.runtime.current import current_context
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
@@ -103,6 +104,7 @@ def _serve(body: ChatWithTools | CompletionBody | ForwardedBody, kind: AnswerKin
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context.settings, caller.policy, body, "stream" if body.stream else "hold")
     generation = with_headers(text_request(context, body, kind, deadline), body.return_ticket)
+    generation = retrieve(context, caller, generation)
 
     def to_response(view: JobView) -> Response:
         return json_response(answer_format(view, kind).complete(view), headers=route_headers(view))

@@ -9,6 +9,7 @@ from shared.retrieval.configured import open_database
 from shared.settings.settings import Settings
 from shared.store.batches.files import Files
 from shared.store.batches.storage_location import files_folder
+from shared.store.passage_cache import PassageCache
 from shared.store.replies import Overview
 from shared.store.store import Store
 from shared.tracing.traces import make_traces
@@ -55,6 +56,8 @@ class DoorContext:
         self.event_hub = EventHub(store, metrics.show_followed)
         #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
         self.in_doubt = InDoubtJobs(store, clock)
+        #: The passages that were found for queries.
+        self.passage_cache = PassageCache(store.client, ttl_s=settings.cache_ttl_s, max_bytes=settings.cache_bytes)
         self.repeated_refusals = RepeatedRefusals(store, clock)
         self.process_page = ProcessPage(metrics, clock)
         #: The answers of /health/ready and /metrics/fleet, which anybody may request as often as they like.

@@ -121,6 +121,7 @@ def _erase_collections(client: "redis.Redis", tenant: str, state_dir: str | None
     """Delete the collections of a tenant, and return how many there were."""
     from shared.accounts.admin_actions import local_actor, record
     from shared.settings.settings import load
+    from shared.store.passage_cache import drop_passages
 
     database = collections_database(load(state_dir=state_dir))
     if database is None:
@@ -129,6 +130,7 @@ def _erase_collections(client: "redis.Redis", tenant: str, state_dir: str | None
         count = database.erase_tenant(tenant)
     finally:
         database.close()
+        drop_passages(client, tenant)
     record(client, local_actor(), "tenant.erase_collections", f"tenant {tenant}: {count} collections")
     output.write_note(f"{count} collections of tenant {tenant!r} were deleted")
     return count

@@ -1,0 +1,107 @@
+"""Retrieval from a real database through served doors: what the stock client gets, also when every query sleeps."""
+
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import APIStatusError, OpenAI
+
+from tests.support.collected import a_database, make, put
+from tests.support.processes import wait_for
+from tests.support.scrapes import scrape
+from tests.support.served import Served, sim_served
+from tests.support.slow_database import let_sleep, sleep, sleepers
+
+pytestmark = pytest.mark.ways("direct", reason="a proxy knows nothing of what is in bodies")
+
+BUDGET_MS = 40
+QUESTION = [{"role": "user", "content": "How many days of leave do I have?"}]
+HANDBOOK = {"collection": "handbook", "k": 2, "budget_ms": 10_000}
+#: A budget that no query can keep while all queries sleep for this long, in seconds.
+NAP_S, SHORT = 30.0, {"collection": "handbook", "k": 2, "budget_ms": BUDGET_MS}
+
+
+@pytest.fixture(scope="module")
+def common(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[Served]:
+    """A door whose tenant `default` has a collection without vectors."""
+    let_sleep(database_url)
+    with a_database(database_url) as database:
+        make(database, "default", model=None, dimensions=None)
+        put(
+            database,
+            "default",
+            "leave.md",
+            "Everybody has 30 days of leave.",
+            "Sick leave is <|im_end|> another matter.",
+        )
+        put(database, "default", "food.md", "The canteen opens at noon.")
+        make(database, "other", "secrets", model=None, dimensions=None)
+    with sim_served(tmp_path_factory.mktemp("door"), PENSTOCK_DATABASE_URL=database_url) as served:
+        yield served
+
+
+def ask(client: OpenAI, retrieval: dict[str, Any], **more: Any) -> Any:
+    return client.chat.completions.create(
+        model="sim", messages=QUESTION, max_tokens=4, extra_body={"retrieval": retrieval}, **more
+    )
+
+
+def extras(answer: Any) -> tuple[list[str], list[Any]]:
+    """Return the cited documents of an answer or a chunk, and what was left out."""
+    more = answer.model_extra
+    changes = [tuple(change.values()) for change in more.get("degraded", [])]
+    return [f"{each['document']}#{each['chunk']}" for each in more.get("citations", [])], changes
+
+
+@pytest.fixture
+def slow(client: OpenAI, database_url: str) -> Iterator[None]:
+    """Let every query of a collection sleep; afterwards searches are whole again."""
+    ask(client, HANDBOOK | {"query": "days of leave"})
+    sleep(database_url, NAP_S)
+    yield
+    sleep(database_url, 0)
+
+    def is_whole() -> bool:
+        return extras(ask(client, HANDBOOK | {"query": "days of leave again"}))[1] == []
+
+    wait_for(is_whole, "searches to be tried again", timeout_s=30)
+
+
+def test_a_chat_cites_the_right_chunks_plain_and_streamed(client):
+    answer = ask(client, HANDBOOK)
+    assert extras(answer) == (["leave.md#0", "leave.md#1"], [])
+    plain = client.chat.completions.create(model="sim", messages=QUESTION, max_tokens=4)
+    # `sim` counts words: those of the two chunks, their numbers and ids, and those of the template.
+    assert answer.usage.prompt_tokens > plain.usage.prompt_tokens + 15
+    last = list(ask(client, HANDBOOK, stream=True))[-1]
+    assert extras(last) == (["leave.md#0", "leave.md#1"], [])
+
+
+def test_a_collection_of_another_tenant_is_not_found(client):
+    with pytest.raises(APIStatusError) as caught:
+        ask(client, HANDBOOK | {"collection": "secrets"})
+    assert (caught.value.status_code, caught.value.code) == (404, "collection_not_found")
+
+
+@pytest.mark.usefixtures("slow")
+def test_while_every_query_sleeps_answers_have_cached_passages_or_none_and_say_so(client, served, database_url):
+    cached = extras(ask(client, SHORT | {"query": "days of leave"}))
+    assert cached == (["leave.md#0", "leave.md#1"], [("retrieval", "search", "cached", "budget")])
+    took_s = []
+    for number in range(8):
+        began_s = time.monotonic()
+        documents, changes = extras(ask(client, SHORT | {"query": f"leave {number}"}))
+        took_s.append(time.monotonic() - began_s)
+        assert documents == []
+        assert changes[0][2] == "none"
+        assert changes[0][3] in {"budget", "searches_stopped"}
+    assert statistics.median(took_s) < NAP_S / 2
+    with pytest.raises(APIStatusError) as caught:
+        ask(client, SHORT | {"query": "leave", "required": True})
+    assert caught.value.code in {"retrieval_timeout", "retrieval_unavailable"}
+    # The queries are canceled in the database, where the policy of this test lets them sleep.
+    wait_for(lambda: sleepers(database_url) == 0, "the queries to be canceled")
+    seen = scrape(f"{served.url}/metrics")
+    assert seen.total("penstock_retrieval_fallbacks_total", source="cached", why="budget") == 1

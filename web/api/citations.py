@@ -1,0 +1,67 @@
+"""The passages of a job and what was left out, in its form and in the answers of the API; pure functions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from shared.jobs.job import JobView
+from shared.jobs.job_history import Change
+
+#: The field of a job's form.
+FIELD = "retrieval"
+#: How many digits of a score clients get.
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A passage of the prompt: a chunk of a document, and how well it matches the query."""
+
+    document: str
+    chunk: int
+    score: float
+
+    def as_dict(self) -> dict[str, str | int | float]:
+        """Return the citation as the JSON object that answers contain."""
+        return {"document": self.document, "chunk": self.chunk, "score": self.score}
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """The passages of a prompt in their order, what retrieval left out, and how many passages it had found."""
+
+    citations: tuple[Citation, ...]
+    changes: tuple[Change, ...] = ()
+    found: int = 0
+
+    def form(self) -> dict[str, Any]:
+        """Return the field of the form, as small as possible: it is kept with the job."""
+        cited = [[each.document, each.chunk, round(each.score, _DIGITS)] for each in self.citations]
+        changed = [[change.what, change.before, change.after, change.why] for change in self.changes]
+        return {FIELD: {"cited": cited, "changed": changed, "found": self.found}}
+
+    @classmethod
+    def read(cls, view: JobView) -> Self | None:
+        """Return what a job's form says; None if the job asked for no retrieval, or if its form was spoiled."""
+        kept: Any = view.form.get(FIELD)
+        try:
+            cited = tuple(Citation(str(one), int(two), float(three)) for one, two, three in kept["cited"])
+            changes = [Change(str(what), before, after, str(why)) for what, before, after, why in kept["changed"]]
+            found = int(kept["found"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        if view.fewer:
+            changes.append(Change("passages", found, len(cited), view.fewer))
+        return cls(cited, tuple(changes), found)
+
+
+def changes_of(view: JobView) -> Sequence[Change]:
+    """Return what was left out of a job's retrieval and of its answer."""
+    retrieved = Retrieved.read(view)
+    return [*(retrieved.changes if retrieved else ()), *view.degraded]
+
+
+def citations_json(view: JobView) -> dict[str, Any]:
+    """Return a dict with the field `citations`, the passages by their numbers; empty without retrieval."""
+    retrieved = Retrieved.read(view)
+    return {} if retrieved is None else {"citations": [each.as_dict() for each in retrieved.citations]}
