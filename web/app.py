@@ -17,6 +17,7 @@ from web.openapi import document
 from web.request import caller as request_caller
 from web.request import hosts_and_cors, open_requests, telemetry
 from web.request.body import DoorRequest, check_content_encoding
+from web.retrieval import routes as collections
 from web.routes import events, health, jobs, messages, openai, pages, queue, responses
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
@@ -56,7 +57,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     open_requests.count_tenants(app)
     errors.install(app, settings)
     document.install(app)
-    for routes in (jobs, events, queue, health, pages, openai, responses, messages, batches):
+    for routes in (jobs, events, queue, health, pages, openai, responses, messages, batches, collections):
         app.register_blueprint(routes.bp)
     app.register_blueprint(batches.file_bp)
     register_dashboard(app, store, mode_of(settings))

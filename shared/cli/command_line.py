@@ -14,6 +14,7 @@ from shared.cli.commands import (
     admin_keys,
     audit,
     batch,
+    collections,
     config,
     doctor,
     drain,
@@ -65,6 +66,7 @@ _ACCEPTS_JOB_ID = {"ignore_unknown_options": True, "help_option_names": ["--help
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
 app.add_typer(batch.app, name="batch", rich_help_panel=_JOBS)
+app.add_typer(collections.app, name="collections", rich_help_panel=_JOBS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)
 app.add_typer(groups.app, name="groups", rich_help_panel=_OPERATORS)
 app.add_typer(routes.app, name="routes", rich_help_panel=_OPERATORS)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from shared.cli.batch_client import BatchClient
     from shared.cli.client import JobClient
+    from shared.cli.collection_client import CollectionClient
     from shared.retrieval.database import Database
 
 #: Exit codes. FAULT: the command failed or was refused. USAGE: the command line or a setting is wrong. YIELD: the door
@@ -113,3 +114,10 @@ def batch_client(tenant: str | None = None) -> "BatchClient":
 
     settings = load()
     return BatchClient(settings.url, api_key=settings.api_key, tenant=tenant or "")
+
+
+def collection_client(tenant: str | None = None) -> "CollectionClient":
+    from shared.cli.collection_client import CollectionClient
+
+    settings = load()
+    return CollectionClient(settings.url, api_key=settings.api_key, tenant=tenant or "")

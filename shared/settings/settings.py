@@ -16,6 +16,7 @@ from typing import Any
 from dotenv import dotenv_values
 
 from shared.errors import ConfigError
+from shared.settings.collections import CollectionSettings
 from shared.settings.common import CommonSettings
 from shared.settings.database import DatabaseSettings
 from shared.settings.door import DoorSettings, GateSettings
@@ -37,6 +38,7 @@ class Settings(
     WorkerSettings,
     QueueSettings,
     RetrievalSettings,
+    CollectionSettings,
     BatchSettings,
     GateSettings,
     DoorSettings,

@@ -13,16 +13,18 @@ from tests.support.browser import document, needs_browser
 from tests.support.chromium import chromium
 from tests.support.processes import ROOT, wait_for
 from tests.support.served import Address, Served, random_model_served
-from web.openapi.document import EXAMPLES
+from web.openapi.texts import EXAMPLES
 
 pytestmark = pytest.mark.ways("direct", reason="the page and its examples do not depend on the way to the door")
 
 SCALAR = ROOT / "web" / "static" / "scalar"
-#: The routes whose example needs a model that embeds, or a file: status and code of the error.
+#: The routes whose example needs a model that embeds, a file or a database: status and code of the error.
 OTHERWISE = {
     "/v1/embeddings": (400, "unsupported_parameter"),
     "/v1/rerank": (400, "unsupported_parameter"),
     "/v1/batches": (404, "file_not_found"),
+    "/v1/collections": (404, "collections_off"),
+    "/v1/collections/{name}/search": (404, "collections_off"),
 }
 
 

@@ -11,12 +11,14 @@ _WORDS = tuple(f"\u2581{a}{b}" for a in "bdfgklmnprst" for b in "aeiou")
 _PIECES = tuple(word[1:] for word in _WORDS)
 
 
-def write_bert(path: Path, *, pooling: PoolingType = PoolingType.CLS, width: int = 32, layers: int = 2) -> None:
-    """Write the model to `path`; its longest text is 64 tokens."""
+def write_bert(
+    path: Path, *, pooling: PoolingType = PoolingType.CLS, width: int = 32, layers: int = 2, context: int = 64
+) -> None:
+    """Write the model to `path`; its longest text has `context` tokens."""
     tokens = [*_SPECIAL, *_WORDS, *_PIECES]
     writer = GGUFWriter(path, "bert")
     writer.add_block_count(layers)
-    writer.add_context_length(64)
+    writer.add_context_length(context)
     writer.add_embedding_length(width)
     writer.add_feed_forward_length(2 * width)
     writer.add_head_count(4)
@@ -39,7 +41,7 @@ def write_bert(path: Path, *, pooling: PoolingType = PoolingType.CLS, width: int
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd": (len(tokens), width),
         "token_types": (2, width),
-        "position_embd": (64, width),
+        "position_embd": (context, width),
     }
     norms = ["token_embd_norm"]
     for layer in range(layers):

@@ -63,7 +63,7 @@ def scripted_door(*answers: Answer) -> Iterator[ScriptedDoor]:
             script.answers.pop(0)(self)
             self.close_connection = True
 
-        do_GET = do_POST = do_DELETE = take  # noqa: N815 - the library looks for these names
+        do_GET = do_POST = do_PUT = do_DELETE = take  # noqa: N815 - the library looks for these names
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -116,7 +116,7 @@ def named(field: str) -> str:
 
 
 #: The label under which the usage of the console's jobs is counted, in place of that of an API key.
-_KEY_LABEL = "console"
+KEY_LABEL = "console"
 #: A longer number is not a number of tokens.
 _MAX_DIGITS = 10
 
@@ -128,7 +128,7 @@ def submit() -> str:
     if not is_tenant_name(tenant):
         raise invalid_field("tenant", f"tenant={tenant[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'")
     body = _body()
-    caller = Caller(tenant, _KEY_LABEL, enabled_policy(context, tenant))
+    caller = Caller(tenant, KEY_LABEL, enabled_policy(context, tenant))
     generation = native_request(body, read_deadline(context.settings, caller.policy, body, "poll"), context.settings)
     generation = replace(generation, form=generation.form | {CONSOLE_FORM: True})
     announce(context.store.client, acting_admin(), "job.submit", f"job {generation.job_id} of tenant {tenant}")

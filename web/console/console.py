@@ -8,7 +8,7 @@ from flask import render_template, request
 from shared.clock import Clock
 from shared.store.store import Store
 from shared.version import package_version
-from web.console import actions, jobs, panels  # noqa: F401 - the first two add their routes
+from web.console import actions, collections, jobs, panels  # noqa: F401 - the first three add their routes
 from web.console.feed import EXTENSION_NAME, ConsoleFeed, current_feed
 from web.console.guard import bp, page_token
 from web.console.reads import read_counts
@@ -36,6 +36,7 @@ def page() -> str:
         token=page_token(),
         version=package_version(),
         is_open=context.settings.auth == "open",
+        has_collections=context.database is not None,
         models=[name for name in directory.live if directory.models[name].purpose == "generate"],
     )
 

@@ -26,7 +26,7 @@ CONTENT_SECURITY_POLICY = (
 
 #: The routes of the pages. A link to another route, such as one in a window that a foreign page opens, could take the
 #: places of viewers.
-_PAGES = frozenset({"console.page", "console.find_job", "console.job_page"})
+_PAGES = frozenset({"console.page", "console.find_job", "console.job_page", "console.collections_page"})
 
 
 bp = APIBlueprint("console", __name__, url_prefix="/console", enable_openapi=False)

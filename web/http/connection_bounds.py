@@ -22,6 +22,8 @@ PROBE_PATHS = frozenset({"/health", "/health/ready"})
 _MOST_CONNECTIONS = 10_000
 #: Open files that are left for the store, the log and the listening socket.
 _OTHER_FILES = 128
+#: How many documents one process loads into collections at once: of one tenant, and in all. A load holds the document.
+_TENANT_LOADS, _LOADS = 2, 8
 #: How long a client should wait after it was turned away, in ms. A place becomes free as soon as any request ends.
 _RETRY_MS = 1_000
 
@@ -36,6 +38,7 @@ class DoorBound(StrEnum):
     TENANT_BODIES = "tenant_bodies_full"
     BODIES = "bodies_full"
     CONSOLE = "console_full"
+    LOADS = "loads_full"
 
 
 class ConnectionService(StrEnum):
@@ -177,6 +180,7 @@ class RequestBounds:
     #: The requests of clients behind trusted proxies. The connections of all other clients are counted instead.
     address_requests: Budget
     bodies: Budget
+    loads: Budget = field(default_factory=lambda: Budget(_TENANT_LOADS, _LOADS))
 
     def open_tenant_request(self, tenant: str) -> Callable[[], None]:
         """Count a request of the tenant; return the function that counts it as ended. Raises ApiError (429)."""
@@ -198,6 +202,14 @@ class RequestBounds:
             message = f"this process reads bodies of at most {self.bodies.total} bytes at once"
             raise turned_away(DoorBound.BODIES, message)
         return self.bodies.take(tenant, length)
+
+    def open_load(self, tenant: str) -> Callable[[], None]:
+        """Count a document that is loaded; return the function that counts it as ended. Raises ApiError (429)."""
+        if not self.loads.fits_holder(tenant, 1) or not self.loads.fits(1):
+            mine, total = self.loads.per_holder, self.loads.total
+            message = f"this process loads {total} documents at once, and {mine} of tenant {tenant!r}"
+            raise turned_away(DoorBound.LOADS, message)
+        return self.loads.take(tenant)
 
 
 def _open_request(budget: Budget, holder: str, who: str, bound: DoorBound) -> Callable[[], None]:

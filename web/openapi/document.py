@@ -8,114 +8,9 @@ from pydantic.json_schema import models_json_schema
 from shared.jobs.states import JobState
 from web.http.api_errors import is_api_path
 from web.openapi import compatible_models, response_models
+from web.openapi.texts import with_texts
 from web.request.body import MAX_ATTEMPT
-
-INTRODUCTION = """\
-A queue in front of a few GPUs that many users share. A request is admitted within bounds, or it is refused at once with
-a time to come back; nothing waits without bounds.
-
-Models answer on the native routes (**Jobs**), and on those of the OpenAI and Anthropic APIs, whose stock clients work
-unchanged.
-
-**Refusals.** A refused job is answered with status 503, or with 429 if its tenant has exceeded its own rate or budget.
-The body is `{"status": "yield", "retry_hint_ms": 1200, "reason": "inflight_full"}`, with more fields, and the header
-`Retry-After` tells the same in seconds. Come back after the hint.
-
-**Errors.** Every other error has the body
-`{"error": {"message": "...", "type": "...", "param": "...", "code": "..."}}`.
-
-**Keys.** If this door requires API keys, send `Authorization: Bearer KEY`. To try a request on this page, enter the key
-under *Authentication*.
-"""
-
-TAGS = {
-    "Jobs": "The native API: submit a job, then poll it, wait for it or follow its events.",
-    "OpenAI": "OpenAI's API, for its stock clients: chats, completions, responses, embeddings, files and batches.",
-    "Anthropic": "Anthropic's Messages API, for its stock clients.",
-    "Operators": "Health and metrics.",
-}
-
-_CHAT = [{"role": "user", "content": "What is a penstock?"}]
-_WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather in a city now.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
-_PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-
-#: Examples of request bodies by path: name -> (summary, body). None names a model, which may be left out wherever one
-#: model is served.
-EXAMPLES: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-    "/v1/jobs": {
-        "prompt": ("A prompt", {"prompt": "Once upon a time", "max_tokens": 32}),
-        "chat": (
-            "A chat that must begin within two seconds and end within ten",
-            {"messages": _CHAT, "max_tokens": 64, "start_within_ms": 2_000, "deadline_ms": 10_000},
-        ),
-        "schema": (
-            "An answer that is valid by a JSON schema",
-            {
-                "prompt": "Ada is 36 years old. As JSON: ",
-                "max_tokens": 64,
-                "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": _PERSON}},
-            },
-        ),
-    },
-    "/v1/quote": {"prompt": ("A prompt", {"prompt": "Once upon a time", "max_tokens": 32})},
-    "/v1/chat/completions": {
-        "chat": ("A chat", {"messages": _CHAT, "max_tokens": 64}),
-        "stream": ("A chat, streamed", {"messages": _CHAT, "max_tokens": 64, "stream": True}),
-        "tools": (
-            "A chat with a tool",
-            {
-                "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
-                "max_tokens": 64,
-                "tools": [_WEATHER],
-            },
-        ),
-    },
-    "/v1/completions": {"prompt": ("A prompt", {"prompt": "Once upon a time", "max_tokens": 32})},
-    "/v1/embeddings": {"texts": ("Two texts", {"input": ["a first text", "a second text"]})},
-    "/v1/rerank": {
-        "documents": (
-            "Two documents",
-            {"query": "What is a penstock?", "documents": ["A pipe to a turbine.", "A kind of bird."]},
-        )
-    },
-    "/v1/responses": {"text": ("A text", {"input": "What is a penstock?", "max_output_tokens": 64})},
-    "/v1/batches": {
-        "batch": (
-            "A batch of chats in an uploaded file",
-            {"input_file_id": "file-ID", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
-        )
-    },
-    "/v1/messages": {"chat": ("A chat", {"messages": _CHAT, "max_tokens": 64})},
-    "/v1/messages/count_tokens": {"chat": ("A chat", {"messages": _CHAT})},
-}
-
-
-def with_texts(spec: dict[str, Any]) -> None:
-    """Add the introduction, the groups and the examples to an OpenAPI document."""
-    spec["info"]["description"] = INTRODUCTION
-    used = {tag for operations in spec["paths"].values() for one in operations.values() for tag in one.get("tags", [])}
-    spec["tags"] = [{"name": name, "description": text} for name, text in TAGS.items() if name in used]
-    for path, examples in EXAMPLES.items():
-        content = spec["paths"][path]["post"]["requestBody"]["content"]["application/json"]
-        content["examples"] = {name: {"summary": summary, "value": body} for name, (summary, body) in examples.items()}
-
+from web.retrieval.bodies import DocumentBody
 
 Parameter = dict[str, Any]
 
@@ -153,6 +48,7 @@ def _idempotency_key(description: str) -> Parameter:
     return _header("Idempotency-Key", "string", description, minLength=1, maxLength=256)
 
 
+_DOCUMENT_PATH = "/v1/collections/{name}/documents/{document_id}"
 _AFTER = _query("after", "string", "the id behind which the page begins", minLength=1, maxLength=100)
 _LIMIT = _query("limit", "integer", "how many items to return; at most 100 are returned", minimum=1, maximum=99_999)
 
@@ -163,6 +59,15 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         _AFTER,
         _query("order", "string", "by creation time; the default is desc", enum=["asc", "desc"]),
         _query("purpose", "string", "return only such files of the page", enum=["batch", "batch_output"]),
+    ],
+    ("get", "/v1/collections/{name}/documents"): [
+        _LIMIT,
+        _query("after", "string", "the id behind which the page begins", minLength=1, maxLength=256),
+    ],
+    ("put", _DOCUMENT_PATH): [
+        _query("filename", "string", "the name of the file in the body; its end says what the file is", maxLength=256),
+        _query("metadata", "string", "a JSON object: the metadata of the file in the body"),
+        _DEADLINE_AND_ATTEMPT[0],
     ],
     ("post", "/v1/jobs"): [
         *_WAIT,
@@ -235,6 +140,15 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("get", "/v1/responses/{response_id}/input_items"): compatible_models.InputItemList,
     ("post", "/v1/responses/input_tokens"): compatible_models.InputTokens,
     ("post", "/v1/responses/{response_id}/cancel"): compatible_models.Response,
+    ("post", "/v1/collections"): response_models.Collection,
+    ("get", "/v1/collections"): response_models.CollectionList,
+    ("get", "/v1/collections/{name}"): response_models.Collection,
+    ("delete", "/v1/collections/{name}"): response_models.CollectionDeleted,
+    ("get", "/v1/collections/{name}/documents"): response_models.CollectionDocumentList,
+    ("put", _DOCUMENT_PATH): response_models.LoadedDocument,
+    ("get", _DOCUMENT_PATH): response_models.CollectionDocument,
+    ("delete", _DOCUMENT_PATH): response_models.CollectionDocumentDeleted,
+    ("post", "/v1/collections/{name}/search"): response_models.FoundPassages,
     ("get", "/health"): response_models.Health,
     ("get", "/health/ready"): response_models.Ready,
 }
@@ -310,6 +224,17 @@ _MODELS: set[type[response_models.ResponseModel]] = {
 }
 
 
+#: The bodies that APIFlask does not know, by the types of their contents.
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+_CONTENTS: dict[tuple[str, str], dict[str, Any]] = {
+    ("post", "/v1/files"): {"multipart/form-data": {"schema": _UPLOAD}},
+    ("put", _DOCUMENT_PATH): {
+        "application/json": {"schema": DocumentBody.model_json_schema(ref_template=_REF)},
+        **dict.fromkeys(("text/plain", "text/markdown", "text/html", "application/pdf"), _FILE),
+    },
+}
+
+
 def install(app: APIFlask) -> None:
     """Add a processor that completes the OpenAPI description that APIFlask generates from the routes."""
 
@@ -342,9 +267,8 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
         added |= _POST_RESPONSES if method == "post" else {}
         added |= _JOB_END_RESPONSES if path in _ROUTES_WITH_JOB_END_ERRORS else {}
         operation["responses"] = {code: {"description": text} for code, text in added.items()} | operation["responses"]
-        if (method, path) == ("post", "/v1/files"):
-            form = {"multipart/form-data": {"schema": _UPLOAD}}
-            operation["requestBody"] = {"required": True, "content": form}
+        if (content := _CONTENTS.get((method, path))) is not None:
+            operation["requestBody"] = {"required": True, "content": content}
     elif path == "/metrics/fleet":
         operation["security"] = [{"key": []}]
         operation["responses"] |= {

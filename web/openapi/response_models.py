@@ -271,3 +271,93 @@ class Health(ResponseModel):
 
     status: Literal["ok"]
     version: str
+
+
+class Collection(ResponseModel):
+    """A tenant's named set of documents."""
+
+    object: Literal["collection"]
+    name: str
+    model: str | None = Field(description="the embedding model; null if words alone are searched")
+    dimensions: int | None
+    language: str
+    chunk_tokens: int
+    overlap_tokens: int
+    documents: int
+    chunks: int
+    text_bytes: int
+    version: int = Field(description="grows with each change of the documents")
+    created_at: float
+    loaded_at: float | None
+
+
+class CollectionList(ResponseModel):
+    """All collections of a tenant."""
+
+    object: Literal["list"]
+    data: list[Collection]
+
+
+class CollectionDeleted(ResponseModel):
+    """The answer to the deletion of a collection."""
+
+    object: Literal["collection.deleted"]
+    name: str
+    deleted: bool
+
+
+class CollectionDocument(ResponseModel):
+    """A document of a collection, without its text."""
+
+    object: Literal["collection.document"]
+    id: str
+    metadata: dict[str, str | float | bool | list[str]]
+    text_bytes: int
+    chunks: int
+    digest: str
+    loaded_at: float
+
+
+class LoadedDocument(CollectionDocument):
+    """A document after its load."""
+
+    unchanged: bool = Field(description="whether it was the same before, so that nothing was embedded")
+
+
+class CollectionDocumentList(ResponseModel):
+    """One page of a collection's documents."""
+
+    object: Literal["list"]
+    data: list[CollectionDocument]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class CollectionDocumentDeleted(ResponseModel):
+    """The answer to the deletion of a document."""
+
+    object: Literal["collection.document.deleted"]
+    id: str
+    deleted: bool
+
+
+class FoundPassage(ResponseModel):
+    """A chunk that was found for a query."""
+
+    document_id: str
+    ordinal: int = Field(description="the place of the chunk in its document, from 0")
+    text: str
+    tokens: int
+    score: float
+    metadata: dict[str, str | float | bool | list[str]]
+
+
+class FoundPassages(ResponseModel):
+    """The passages for a query, the best first."""
+
+    object: Literal["list"]
+    data: list[FoundPassage]
+    omitted: list[Literal["vector", "words"]] = Field(description="the halves that were not searched in time")
+    version: int = Field(description="the version of the collection that was searched")
+    took_ms: int

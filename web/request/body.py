@@ -63,14 +63,15 @@ class DoorRequest(Request):
         open_body = g.get("open_body")
         end = open_body(longest if given is None else min(given, longest)) if open_body else None
         try:
-            data = self._whole_body(given)
+            data = self.whole_body(given)
             self.body_digest = hashlib.sha256(data).hexdigest()
             return parse_json(data)
         finally:
             if end is not None:
                 end()
 
-    def _whole_body(self, length: int | None) -> bytes:
+    def whole_body(self, length: int | None) -> bytes:
+        """Return the bytes of the body, which has this length if the client has named one. Raises as `get_json`."""
         with _errors_of_body():
             data = self.get_data(cache=False)
         if length is None and len(data) >= (self.max_content_length or sys.maxsize):
@@ -99,6 +100,12 @@ def read_part(size: int) -> bytes:
     """Return the next bytes of the body. Raises ApiError, and RequestEntityTooLarge (413) if the body is too long."""
     with _errors_of_body():
         return request.stream.read(size)
+
+
+def read_whole() -> bytes:
+    """Return the body of the current request. Raises ApiError, and RequestEntityTooLarge (413) if it is too long."""
+    incoming = cast("DoorRequest", request)
+    return incoming.whole_body(incoming.content_length)
 
 
 def check_content_encoding() -> None:

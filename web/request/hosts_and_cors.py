@@ -8,7 +8,7 @@ from web.http.api_errors import ApiError
 from web.http.connection_bounds import PROBE_PATHS
 from web.runtime.current import current_request
 
-_CORS_METHODS = "GET, POST, DELETE, OPTIONS"
+_CORS_METHODS = "GET, POST, PUT, DELETE, OPTIONS"
 _CORS_EXPOSED = (
     "x-request-id, request-id, retry-after-ms, retry-after, x-deadline-ms, x-should-retry, x-penstock-return-ticket, "
     "x-penstock-route, x-penstock-ignored, location"

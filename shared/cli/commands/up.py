@@ -1,6 +1,7 @@
 """`penstock up`: turns its options into settings and runs the stack (shared/cli/stack/stack.py) with them."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -64,6 +65,10 @@ def up(
     upstream_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="The model's name there. Default: the only model that it serves.")
     ] = None,
+    embedding_model: Annotated[
+        str | None,
+        typer.Option(metavar="PATH|NAME", help="Also run a worker on the CPU with this model, for collections."),
+    ] = None,
     workers: Annotated[
         str, typer.Option(metavar="N|auto", help="auto: one for each visible GPU, or one on the CPU.")
     ] = "auto",
@@ -85,9 +90,10 @@ def up(
     require_engine(settings.engine)
     _check_model_file(settings, "PENSTOCK_MODEL" if model is None else "--model")
     count = _worker_count(workers, settings)
+    embedder = None if embedding_model is None else _embedder(settings, embedding_model)
     from shared.cli.stack.stack import Stack
 
-    code = Stack(settings, count, take_over=take_over).run()
+    code = Stack(settings, count, take_over=take_over, embedder=embedder).run()
     if code:
         raise typer.Exit(code)
 
@@ -136,6 +142,15 @@ def _settings(
     if origin["auth"] == "default" and {host, gate_host} <= _LOOPBACK:
         overrides["auth"] = "open"
     return load_with_origin(**overrides)[0]
+
+
+def _embedder(settings: Settings, model: str) -> Settings:
+    """Return the settings of the worker that embeds documents. Raises ConfigError if there is no such model file."""
+    # Workers of text take the memory of their GPUs as if they were alone on them.
+    own = replace(settings, engine="llama", model=model, model_name="", device="cpu", pooling="auto")
+    require_engine(own.engine)
+    _check_model_file(own, "--embedding-model")
+    return own
 
 
 def _check_model_file(settings: WorkerSettings, source: str) -> None:

@@ -30,6 +30,7 @@ from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftov
 from shared.cli.stack.server_keeper import ServerKeeper
 from shared.cli.streams import OutputError
 from shared.errors import PenstockError, StoreUnavailable
+from shared.jobs.model_name import served_names
 from shared.settings.database import EMBEDDED
 from shared.settings.settings import Settings, as_environ
 from shared.state_dir import lock_state_dir
@@ -56,8 +57,12 @@ FATAL_EXIT_CODES = frozenset({2, 3, 7})
 class Stack:
     """All processes of one `penstock up`, and the lock on its state folder."""
 
-    def __init__(self, settings: Settings, workers: int, *, take_over: bool) -> None:
+    def __init__(self, settings: Settings, workers: int, *, take_over: bool, embedder: Settings | None = None) -> None:
+        """`embedder` has the settings of one more worker, whose model is the embedding model of new collections."""
         self._settings, self._workers, self._take_over = settings, workers, take_over
+        self._embedder = embedder
+        if embedder is not None:
+            self._settings = replace(settings, embedding_model=served_names(embedder)[0])
         self._state = settings.state_path
         self._processes = ManagedProcesses(self._state, report)
         self._embedded: EmbeddedStore | None = None
@@ -147,7 +152,7 @@ class Stack:
                 for keeper in self._keepers:
                     keeper.restart_if_dead()
                 if not serving:
-                    reason = self._not_ready()
+                    reason = self._not_ready(client)
                     serving = not reason
                     if serving:
                         self._greet(client)
@@ -212,16 +217,28 @@ class Stack:
         specs = [ProcessSpec("door", module_command("web"), environ, FATAL_EXIT_CODES)]
         if self._settings.gate_listen:
             specs.append(ProcessSpec("gate", module_command("web.gate"), environ, FATAL_EXIT_CODES))
-        for index in range(self._workers):
-            command = module_command("workers", f"--index={index}", f"--workers={self._workers}")
-            environ = os.environ | as_environ(_worker_settings(self._settings, index))
-            specs.append(ProcessSpec(f"worker {index + 1}", command, environ, FATAL_EXIT_CODES, is_worker=True))
+        workers = [(f"worker {index + 1}", self._settings) for index in range(self._workers)]
+        if self._embedder is not None:
+            workers.append(("embedding worker", replace(self._embedder, redis_url=self._settings.redis_url)))
+        for index, (name, settings) in enumerate(workers):
+            command = module_command("workers", f"--index={index}", f"--workers={len(workers)}")
+            environ = os.environ | as_environ(_worker_settings(settings, index))
+            specs.append(ProcessSpec(name, command, environ, FATAL_EXIT_CODES, is_worker=True))
         return specs
 
-    def _not_ready(self) -> str:
-        """Return the reason why the door or the gate is not ready yet, or "" if both are ready."""
+    def _not_ready(self, client: redis.Redis) -> str:
+        """Return the reason why the door, the gate or the embedding worker is not ready yet, or "" if all are ready."""
         host = self._settings.allowed_hosts.split(",")[0].strip()
-        return why_not_ready(self._url, host=host) or self._gate_not_ready()
+        return why_not_ready(self._url, host=host) or self._gate_not_ready() or self._embedder_not_ready(client)
+
+    def _embedder_not_ready(self, client: redis.Redis) -> str:
+        """Return the reason why the embedding model is not live yet, or "" if it is, or none is configured."""
+        if self._embedder is None:
+            return ""
+        with suppress(StoreUnavailable):
+            if self._settings.embedding_model in Store(client).snapshot(tenants=0).live_models:
+                return ""
+        return "the embedding worker is not live yet"
 
     def _gate_not_ready(self) -> str:
         """Return the reason why the gate is not ready yet, or "" if it accepts connections or no gate is configured."""
@@ -235,7 +252,8 @@ class Stack:
         return ""
 
     def _greet(self, client: redis.Redis) -> None:
-        models = [worker.model for worker in Store(client).snapshot(tenants=0).workers if worker.live]
+        live = (worker.model for worker in Store(client).snapshot(tenants=0).workers if worker.live)
+        models = [model for model in live if model != self._settings.embedding_model]
         # The stack serves, whether anybody reads this or not.
         with suppress(OSError, OutputError):
             output.write_data(greeting(self._settings, self._url, models[0] if models else "the model"))

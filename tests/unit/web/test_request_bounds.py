@@ -55,6 +55,17 @@ def test_bodies_are_bounded_for_each_tenant_and_in_all():
     made.open_body("c", 2 * MIB)
 
 
+def test_loads_of_documents_are_bounded_for_each_tenant_and_in_all():
+    made = bounds()
+    ends = [made.open_load(tenant) for tenant in "aabbccdd"]
+    for tenant in "ae":
+        with pytest.raises(ApiError, match="loads 8 documents at once, and 2 of") as refused:
+            made.open_load(tenant)
+        assert (refused.value.status, refused.value.code) == (429, "loads_full")
+    ends[0]()
+    made.open_load("a")
+
+
 def test_an_amount_is_given_back_once_and_leaves_no_holder_behind():
     budget = Budget(per_holder=5, total=9)
     give_back = budget.take("a", 3)

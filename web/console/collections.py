@@ -1,0 +1,49 @@
+"""The console's page of collections: how much each keeps, when it was loaded last, and a form to try a query."""
+
+from datetime import UTC, datetime
+
+from flask import render_template, request
+
+from shared.accounts.admin_actions import announce
+from shared.store.keys import is_tenant_name
+from web.api.body import validated
+from web.console.actions import KEY_LABEL, named
+from web.console.guard import bp, page_token
+from web.http.api_errors import ApiError, invalid_field
+from web.jobs.callers import Caller, enabled_policy
+from web.request.caller import acting_admin
+from web.retrieval.access import sizes_of
+from web.retrieval.bodies import SearchBody
+from web.retrieval.searching import search_collection
+from web.runtime.current import current_context
+
+#: The most collections and passages that are shown, and the time for a search, in ms.
+_SHOWN, _PASSAGES, _BUDGET_MS = 100, 5, 5_000
+
+
+@bp.get("/collections")
+def collections_page() -> str | tuple[str, int]:
+    """Return the page of the largest collections of all tenants."""
+    try:
+        sizes = sizes_of(current_context())
+    except ApiError as error:
+        return render_template("console/collections.html", problem=error.message, token=page_token()), error.status
+    lines = [(each, "" if each.loaded_ms is None else _minute(each.loaded_ms)) for each in sizes.collections[:_SHOWN]]
+    return render_template("console/collections.html", sizes=sizes, lines=lines, token=page_token())
+
+
+@bp.post("/collections/search")
+def search_one() -> str:
+    """Search a collection on behalf of its tenant, and show the passages; the search is recorded."""
+    context, tenant, name = current_context(), named("tenant"), named("collection")
+    if not is_tenant_name(tenant):
+        raise invalid_field("tenant", f"tenant={tenant[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'")
+    fields = {"query": request.form.get("query", ""), "k": _PASSAGES, "budget_ms": _BUDGET_MS}
+    body = validated(SearchBody, fields)
+    announce(context.store.client, acting_admin(), "collection.search", f"collection {name} of tenant {tenant}")
+    found = search_collection(context, Caller(tenant, KEY_LABEL, enabled_policy(context, tenant)), name, body)
+    return render_template("console/passages.html", found=found)
+
+
+def _minute(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,209 @@
+"""Loads a document into a collection: parses, divides and embeds it, and writes its chunks, unless it is unchanged."""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from shared.jobs.cost import TOKENS_PER_BYTE
+from shared.log import get_logger
+from shared.retrieval.records import Collection, Document, NewChunk
+from web.http.api_errors import ApiError
+from web.http.connection_bounds import DoorBound, turned_away
+from web.jobs.callers import Caller
+from web.retrieval.access import collection_of, database_errors, database_of
+from web.retrieval.chunking import divide, fitting_tokens
+from web.retrieval.embedding import PIECE_TEXTS, PIECE_TOKENS, BulkEmbedder, Stop, Vector, embedding_model
+from web.retrieval.formats.documents import UnreadableDocument, format_of
+from web.retrieval.parsing import ParseLimits, ParsersBusy, parse_file
+from web.runtime.context import DoorContext
+from web.runtime.model_pools import Model
+
+log = get_logger()
+
+#: Changes whenever the same document would be divided into other chunks, so that it is then loaded anew.
+_FORM = 1
+#: After how many chunks other greenlets run: each takes the event loop some tenths of a millisecond.
+_CHUNKS_A_TURN = 16
+
+
+@dataclass(frozen=True)
+class File:
+    """The content of a file, with the type and the name that the client has given."""
+
+    content: bytes
+    content_type: str
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class NewDocument:
+    """A document as a client sends it."""
+
+    id: str
+    source: str | File
+    metadata: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A document after its load."""
+
+    document: Document
+    #: Whether the collection had the same document already, so that nothing was embedded.
+    unchanged: bool
+
+
+def load_document(
+    context: DoorContext,
+    caller: Caller,
+    collection_name: str,
+    new: NewDocument,
+    until: float,
+    *,
+    stop: Stop = lambda: None,
+) -> Loaded:
+    """Load a document into a collection of the caller's tenant; one with the same id is replaced.
+
+    A document that is the same as before, with its metadata and the collection's settings, is not embedded again.
+    Raises ApiError for a document that cannot be loaded, for bounds that it would exceed, and what `stop` returns;
+    EmbeddingRefused if the embedding pool admits no job until `until` (seconds of time.monotonic()); StoreUnavailable.
+    """
+    database, tenant = database_of(context), caller.tenant
+    collection = collection_of(context, tenant, collection_name)
+    digest = _digest(collection, new)
+    with database_errors(tenant, collection_name):
+        before = database.document(tenant, collection_name, new.id)
+    if before is not None and before.digest == digest:
+        return Loaded(before, unchanged=True)
+    end = context.request_bounds.open_load(tenant)
+    try:
+        return _load(context, caller, collection, new, digest, before, until, stop)
+    finally:
+        end()
+
+
+def _load(
+    context: DoorContext,
+    caller: Caller,
+    collection: Collection,
+    new: NewDocument,
+    digest: str,
+    before: Document | None,
+    until: float,
+    stop: Stop,
+) -> Loaded:
+    database, tenant, began_s = database_of(context), caller.tenant, time.monotonic()
+    model = None if collection.model is None else embedding_model(context, caller, collection.model)
+    text = _text(context, new.source, until)
+    _check_room(context, tenant, new.id, len(text.encode()), before)
+    chunks = _chunks(context, collection, model, text)
+    vectors: Sequence[Vector | None] = [None] * len(chunks)
+    if model is not None:
+        embedder = BulkEmbedder(context, caller, model, until, stop)
+        most = max(1, min(PIECE_TEXTS, PIECE_TOKENS // collection.chunk_tokens))
+        vectors = embedder.embed_all([text for text, _ in chunks], most)
+        _check_dimensions(collection, vectors)
+    written = [NewChunk(text, tokens, vector) for (text, tokens), vector in zip(chunks, vectors, strict=True)]
+    with database_errors(tenant, collection.name):
+        document = database.put_document(tenant, collection.name, new.id, new.metadata, digest, written)
+    log.info(
+        "collection.loaded",
+        tenant=tenant,
+        collection=collection.name,
+        chunks=len(chunks),
+        ms=round(1000 * (time.monotonic() - began_s)),
+    )
+    return Loaded(document, unchanged=False)
+
+
+def _text(context: DoorContext, source: str | File, until: float) -> str:
+    """Return the text of a document. Raises ApiError."""
+    if isinstance(source, str):
+        return source
+    try:
+        format_of(source.content_type, source.name)
+    except UnreadableDocument as error:
+        raise ApiError("unsupported_media_type", str(error), param="Content-Type") from None
+    limits = ParseLimits(text_bytes=context.settings.max_document_bytes)
+    try:
+        return parse_file(source.content, source.content_type, source.name, until, limits=limits)
+    except UnreadableDocument as error:
+        raise ApiError("document_unreadable", str(error)) from None
+    except ParsersBusy as error:
+        raise turned_away(DoorBound.LOADS, str(error)) from None
+
+
+def _chunks(context: DoorContext, collection: Collection, model: Model | None, text: str) -> list[tuple[str, int]]:
+    """Return the chunks of a text, each with its tokens. Raises ApiError for an empty text, and for too many chunks.
+
+    A chunk begins with the titles of the sections that it is in, which its own text often does not repeat.
+    """
+    count = partial(_estimate, model)
+    limit = collection.chunk_tokens
+    if model is not None and not model.forwards:
+        limit = fitting_tokens(limit, model.n_ctx)
+    most, chunks = context.settings.max_document_chunks, list[tuple[str, int]]()
+    for chunk in divide(text, count, limit, collection.overlap_tokens):
+        titled = f"{chunk.section}\n{chunk.text}" if chunk.section else chunk.text
+        chunks.append((titled, max(1, round(count(titled)))))
+        if len(chunks) > most:
+            message = (
+                f"the document has more than {most} chunks of {limit} tokens (PENSTOCK_MAX_DOCUMENT_CHUNKS); "
+                "divide it into several documents"
+            )
+            raise ApiError("request_too_large", message)
+        if len(chunks) % _CHUNKS_A_TURN == 0:
+            time.sleep(0)
+    if not chunks:
+        raise ApiError("document_unreadable", "the document has no text")
+    return chunks
+
+
+def _estimate(model: Model | None, text: str) -> float:
+    """Return about how many tokens of the model a text has."""
+    if model is None:
+        return TOKENS_PER_BYTE * len(text.encode())
+    return model.estimate({"input": [text]})
+
+
+def _check_dimensions(collection: Collection, vectors: Sequence[Vector | None]) -> None:
+    found = {len(vector) for vector in vectors if vector is not None}
+    if found != {collection.dimensions}:
+        message = (
+            f"model {collection.model!r} makes vectors of {min(found)} dimensions, and those of collection "
+            f"{collection.name!r} have {collection.dimensions}: is it another model with the same name?"
+        )
+        raise ApiError("embedding_mismatch", message)
+
+
+def _digest(collection: Collection, new: NewDocument) -> str:
+    """Return the digest of everything on which the stored chunks depend."""
+    kind = f"{new.source.content_type}|{new.source.name}" if isinstance(new.source, File) else "text"
+    made = [_FORM, kind, new.metadata, collection.model, collection.chunk_tokens, collection.overlap_tokens]
+    sha = hashlib.sha256(json.dumps(made, sort_keys=True).encode())
+    sha.update(new.source.encode() if isinstance(new.source, str) else new.source.content)
+    return sha.hexdigest()
+
+
+def _check_room(context: DoorContext, tenant: str, document_id: str, size: int, before: Document | None) -> None:
+    """Raise ApiError if the tenant's documents would be too many or too long."""
+    settings, database = context.settings, database_of(context)
+    with database_errors(tenant, ""):
+        collections = database.collections(tenant)
+    documents = sum(each.documents for each in collections) + (before is None)
+    taken = sum(each.text_bytes for each in collections) + size - (0 if before is None else before.text_bytes)
+    for name, value, most, setting in (
+        ("tenant_documents", documents, settings.max_tenant_documents, "PENSTOCK_MAX_TENANT_DOCUMENTS"),
+        ("tenant_document_bytes", taken, settings.max_tenant_document_bytes, "PENSTOCK_MAX_TENANT_DOCUMENT_BYTES"),
+    ):
+        if value > most:
+            what = "documents" if name == "tenant_documents" else "bytes of text"
+            message = (
+                f"with document {document_id[:80]!r}, the collections of tenant {tenant!r} would have {value} {what}, "
+                f"and may have {most} ({setting})"
+            )
+            raise ApiError("collections_full", message, limits={"limit": name, "value": value, "max": most})
