@@ -6,12 +6,14 @@ import time
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg.abc import PQGen
+from psycopg.abc import Buffer, PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
+from psycopg.types.string import StrDumperUnknown
 
 from shared.retrieval import schema
 from shared.retrieval.errors import DatabaseAway
+from shared.retrieval.records import storable
 
 #: How long a connection may take to be opened, in seconds.
 CONNECT_S = 5
@@ -24,6 +26,13 @@ _R = TypeVar("_R")
 
 class NoAnswer(psycopg.OperationalError):
     """The server has not answered by the deadline of the connection, which cannot be used any more."""
+
+
+class _TextDumper(StrDumperUnknown):
+    """Writes a text with each character replaced that PostgreSQL cannot store, wherever a client has put it."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        return super().dump(storable(obj))
 
 
 class Connection(psycopg.Connection[TupleRow]):
@@ -67,6 +76,7 @@ def open_connection(url: str, connect_s: int = CONNECT_S) -> Connection:
         )
     except (psycopg.Error, OSError, UnicodeError) as error:
         raise DatabaseAway(reason_of(error)) from None
+    connection.adapters.register_dumper(str, _TextDumper)
     connection.deadline_s = time.monotonic() + 3 * connect_s
     try:
         connection.search_path = schema.prepare(connection)

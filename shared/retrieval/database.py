@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -288,9 +288,17 @@ class Database:
         while not self._run(tenant, work, time.monotonic() + PIECE_S, writes=True):
             pass
 
-    def _own_connection(self) -> Connection:
-        """Open a connection for work that may take minutes; it is not one of those that calls share."""
-        return self._open()
+    @contextmanager
+    def _own_connection(self) -> Iterator[Connection]:
+        """Open a connection for work that may take minutes; it is not one of those that calls share.
+
+        Raises DatabaseAway for errors of the work too.
+        """
+        try:
+            with self._open() as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise DatabaseAway(reason_of(error)) from None
 
     def _drop_indexes(self, connection: Connection, numbers: list[int]) -> None:
         until_s = time.monotonic() + _INDEX_S
@@ -313,7 +321,7 @@ class Database:
                 if self.tidy() is None:
                     self._untidy.set()
                     time.sleep(_LOOK_S)
-        except (RetrievalError, psycopg.Error) as error:
+        except RetrievalError as error:
             self._rest_until_s = time.monotonic() + _REST_S
             log.warning("retrieval.tidy_failed", reason=reason_of(error))
         finally:

@@ -9,7 +9,7 @@ from psycopg import errors
 
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import CollectionExists, CollectionMissing, TooLarge
-from shared.retrieval.records import Collection, NewCollection, storable
+from shared.retrieval.records import Collection, NewCollection
 from shared.retrieval.transactions import keeper_transaction, tenant_transaction
 
 #: How many rows one statement deletes: each also leaves work behind for the indexes.
@@ -40,7 +40,7 @@ def create(connection: Connection, tenant: str, new: NewCollection, most: int, u
             secrets.token_hex(12),
             tenant,
             new.name,
-            None if new.model is None else storable(new.model),
+            new.model,
             new.dimensions,
             new.language,
             new.chunk_tokens,

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from shared.retrieval import schema
 from shared.retrieval.connecting import Connection
-from shared.retrieval.errors import OutOfTime
+from shared.retrieval.errors import InvalidInput, OutOfTime
+from shared.retrieval.records import storable
 
 #: The two roles (shared/retrieval/schema.py).
 TENANT_ROLE, KEEPER_ROLE = "penstock_tenant", "penstock_keeper"
@@ -22,6 +23,9 @@ def tenant_transaction(
     `settings` are further settings of the transaction. Raises OutOfTime if the time is over, DatabaseAway if the tables
     have another format than this version's, and psycopg.Error.
     """
+    if not tenant or storable(tenant) != tenant:
+        # Such a name would be stored as another one, which could be another tenant's.
+        raise InvalidInput("tenant", tenant, "is not a tenant's name")
     wanted = {"role": TENANT_ROLE, "penstock.tenant": tenant, **(settings or {})}
     with _transaction(connection, until_s, wanted):
         yield

@@ -120,7 +120,7 @@ def silent_listener() -> socket.socket:
 
 
 def test_a_host_that_never_answers_holds_no_search_beyond_its_time():
-    with silent_listener() as listener, a_database(url_at(listener.getsockname()[1])) as database:
+    with silent_listener() as listener, a_database(url_at(listener.getsockname()[1]), connect_s=2) as database:
         for _ in range(3):
             with pytest.raises((DatabaseAway, OutOfTime)):
                 find(database, "red", "text", within_s=BUDGET_S)

@@ -17,8 +17,8 @@ LONG_S = 60.0
 
 
 @contextmanager
-def a_database(url: str, **bounds: Any) -> Iterator[Database]:
-    database = Database(url, replace(Bounds(), **bounds))
+def a_database(url: str, *, connect_s: int = 5, **bounds: Any) -> Iterator[Database]:
+    database = Database(url, replace(Bounds(), **bounds), connect_s=connect_s)
     yield database
     database.close(wait_s=10)
 

@@ -127,6 +127,21 @@ def test_a_refused_document_leaves_the_one_before(database):
     assert database.collection("kept", "handbook").version == 2
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "", "x" * 100_000, "%s", "'"])
+def test_a_name_or_id_that_nothing_can_have_is_missing_like_any_other(database, name):
+    if not database.collections("odd"):
+        make(database, "odd")
+    for call in (database.collection, database.delete_collection, database.documents):
+        with pytest.raises(CollectionMissing):
+            call("odd", name)
+    with pytest.raises(CollectionMissing):
+        find(database, "odd", "text", name=name)
+    assert database.document("odd", "handbook", name) is None
+    assert not database.delete_document("odd", "handbook", name)
+    assert database.chunks("odd", "handbook", name) == []
+    assert database.documents("odd", "handbook", after=name) == []
+
+
 def test_a_load_may_take_longer_the_more_chunks_a_document_has():
     assert seconds_for(20_000) - seconds_for(0) >= 20_000 * 0.02
 
@@ -240,9 +255,15 @@ def test_a_transaction_sees_the_rows_of_the_tenant_that_it_has_set_and_no_others
             assert connection.execute(query).fetchall() == []
 
 
+@pytest.mark.parametrize("tenant", ["", "a\0", "a\ud800"])
+def test_a_name_that_would_be_stored_as_that_of_another_tenant_is_refused(database, tenant):
+    with pytest.raises(InvalidInput, match="is not a tenant's name"):
+        database.collections(tenant)
+    with pytest.raises(InvalidInput, match="is not a tenant's name"):
+        find(database, tenant, "text")
+
+
 def test_a_transaction_cannot_write_a_row_for_another_tenant(database, database_url):
-    if not database.collections("secured"):
-        make(database, "secured")
     with psycopg.connect(database_url) as connection:
         connection.execute("SET LOCAL ROLE penstock_tenant")
         connection.execute("SELECT set_config('penstock.tenant', 'intruder', true)")
