@@ -15,22 +15,13 @@ if TYPE_CHECKING:
 def open_database(settings: Settings) -> "Database | None":
     """Return the database of collections, or None if PENSTOCK_DATABASE_URL is not set. It connects when it is used.
 
-    Raises ConfigError if the extra `retrieval` is not installed, or if the embedded database is wanted and does not
-    run.
+    Raises ConfigError as `find_database_url` does.
     """
-    if not settings.database_url:
+    url = find_database_url(settings)
+    if not url:
         return None
-    if importlib.util.find_spec("psycopg") is None:
-        raise ConfigError("PENSTOCK_DATABASE_URL needs the extra: pip install 'penstock[retrieval]'")
     from shared.retrieval.database import Bounds, Database  # noqa: PLC0415 - psycopg is not imported without a database
 
-    url = settings.database_url
-    if url == EMBEDDED:
-        url = str(read_note(settings.state_path / "database.json").get("url") or "")
-        if not url:
-            raise ConfigError(
-                f"PENSTOCK_DATABASE_URL={EMBEDDED}: no database runs in {settings.state_path}; `penstock up` starts one"
-            )
     bounds = Bounds(
         connections=settings.database_connections,
         index_from_chunks=settings.index_from_chunks,
@@ -39,3 +30,22 @@ def open_database(settings: Settings) -> "Database | None":
         max_tenant_chunks=settings.max_tenant_chunks,
     )
     return Database(url, bounds)
+
+
+def find_database_url(settings: Settings) -> str:
+    """Return the URL of the database of collections, that of the running server for `embedded`; "" if it is not set.
+
+    Raises ConfigError if the extra `retrieval` is not installed, or if the embedded database is wanted and does not
+    run.
+    """
+    url = settings.database_url
+    if url and importlib.util.find_spec("psycopg") is None:
+        raise ConfigError("PENSTOCK_DATABASE_URL needs the extra: pip install 'penstock[retrieval]'")
+    if url != EMBEDDED:
+        return url
+    found = read_note(settings.state_path / "database.json").get("url")
+    if not isinstance(found, str):
+        raise ConfigError(
+            f"PENSTOCK_DATABASE_URL={EMBEDDED}: no database runs in {settings.state_path}; `penstock up` starts one"
+        )
+    return found

@@ -17,6 +17,7 @@ from shared.accounts.admin_keys import ADMIN_KEY_PREFIX
 from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable, StoreUnfit
 from shared.log import get_logger
+from shared.retrieval.configured import find_database_url
 from shared.settings.door import DoorSettings
 from shared.settings.setting import expand_path
 from shared.settings.settings import Settings, load
@@ -52,6 +53,7 @@ def read_settings() -> Settings:
         parse_trusted_proxies(settings.trusted_proxies)
         sign_in_proxies(settings)
         check_traces(on=settings.traces == "on")
+        find_database_url(settings)
         bounds_of_requests(settings)
         files_folder(settings)
         _ = settings.store_url

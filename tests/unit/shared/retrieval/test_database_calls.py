@@ -125,7 +125,7 @@ def test_a_caller_leaves_in_time_and_takes_what_was_found_so_far(calls):
         end.wait()
         return "whole"
 
-    assert run(calls, work, within_s=SOON_S) == "half"
+    assert run(calls, work, within_s=1.0) == "half"
     end.set()
 
 
