@@ -19,6 +19,7 @@ from tests.support.door import a_door, admitted_job, fault, job_of, serve, settl
 from tests.support.gate import served, submit_frame
 from tests.support.passages import FakeDatabase, a_collection, a_passage
 from tests.support.processes import wait_for
+from tests.support.program import program
 from web.gate.answers import final
 from web.openapi import compatible_models
 from web.runtime.context import DoorContext
@@ -130,6 +131,22 @@ def test_a_tenants_template_is_used_and_replaced_at_once(client, store):
     Tenants(store.client).set("blue", TenantPolicy(retrieval_template="<{passages}>"))
     retrieved(client, prompt="Why?", retrieval=HANDBOOK | {"k": 1})
     assert claimed(store).payload["prompt"] == "<[1] (doc0.md)\ntext 0>\n\nWhy?"
+
+
+def test_an_operator_sets_a_template_from_a_file(client, store, store_url, tmp_path):
+    penstock = program(tmp_path, REDIS_URL=store_url)
+    template, wrong = tmp_path / "template.txt", tmp_path / "wrong.txt"
+    template.write_text("Lies:\n{passages}\n{question}!", encoding="utf-8")
+    wrong.write_text("no place", encoding="utf-8")
+    refused = penstock("tenants", "set", "blue", "--retrieval-template", str(wrong))
+    assert (refused.returncode, "with {passages} in it" in refused.stderr) == (2, True)
+    missing = penstock("tenants", "set", "blue", "--retrieval-template", str(tmp_path / "missing"))
+    assert (missing.returncode, "cannot be read" in missing.stderr) == (2, True)
+    assert penstock("tenants", "set", "blue", "--retrieval-template", str(template)).returncode == 0
+    assert "Lies" not in penstock("tenants", "ls").stdout
+    retrieved(client, prompt="Why?", retrieval=HANDBOOK | {"k": 1})
+    assert claimed(store).payload["prompt"] == "Lies:\n[1] (doc0.md)\ntext 0\nWhy?!"
+    assert penstock("tenants", "set", "blue", "--retrieval-template", "default").returncode == 0
 
 
 @pytest.mark.parametrize(

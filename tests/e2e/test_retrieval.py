@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from openai import APIStatusError, OpenAI
 
+from tests.support.batches import a_line, begin, ended, results
 from tests.support.collected import a_database, make, put
 from tests.support.processes import wait_for
 from tests.support.scrapes import scrape
@@ -77,6 +78,24 @@ def test_a_chat_cites_the_right_chunks_plain_and_streamed(client):
     assert answer.usage.prompt_tokens > plain.usage.prompt_tokens + 15
     last = list(ask(client, HANDBOOK, stream=True))[-1]
     assert extras(last) == (["leave.md#0", "leave.md#1"], [])
+
+
+def test_the_tokens_of_the_passages_are_counted_as_the_engine_counts_them(client, served):
+    body = {"messages": QUESTION, "max_tokens": 4, "retrieval": HANDBOOK}
+    quoted = served.http.post("/v1/quote", json=body).json()["prompt_tokens"]
+    assert ask(client, HANDBOOK).usage.prompt_tokens == quoted  # `sim` counts words, as the door does for it
+
+
+def test_the_lines_of_a_batch_have_passages_too(client):
+    line = a_line(1)
+    body = line["body"] | {"messages": QUESTION, "retrieval": HANDBOOK}
+    missing = a_line(2)
+    missing["body"] |= {"retrieval": HANDBOOK | {"collection": "secrets"}}
+    batch = ended(client, begin(client, [line | {"body": body}, missing]))
+    (answered,) = results(client, batch.output_file_id)
+    assert [each["document"] for each in answered["response"]["body"]["citations"]] == ["leave.md", "leave.md"]
+    (failed,) = results(client, batch.error_file_id)
+    assert failed["error"]["code"] == "collection_not_found"
 
 
 def test_a_collection_of_another_tenant_is_not_found(client):

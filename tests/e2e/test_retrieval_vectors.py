@@ -1,0 +1,67 @@
+"""Passages found by vectors and words in a real database, where the query is embedded by a pool of the same store."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from shared.retrieval.database import Database
+from shared.settings.settings import Settings
+from shared.store.store import Store
+from tests.support.builders import MODEL, stat
+from tests.support.collected import a_database, make, put
+from tests.support.door import a_door, admitted_job, serve, submit
+from tests.support.embedder import Embedder, word_vector
+
+BLUE = {"X-Tenant": "blue"}
+#: The embedder's vectors have this many numbers; a text of equal words in another order has the same one.
+WIDTH = 16
+
+
+@pytest.fixture
+def embedder(store: Store) -> Iterator[Embedder]:
+    with Embedder(store, width=WIDTH) as embedder:
+        yield embedder
+
+
+@pytest.fixture(scope="module")
+def database(database_url: str) -> Iterator[Database]:
+    with a_database(database_url) as database:
+        make(database, "blue", model="vectors", dimensions=WIDTH)
+        texts = {"leave.md": "thirty days of leave", "food.md": "the canteen opens at noon"}
+        for name, text in texts.items():
+            put(database, "blue", name, text, vectors=[word_vector(text, WIDTH)])
+        yield database
+
+
+@pytest.fixture
+def client(store: Store, settings: Settings, database_url: str, database: Database) -> FlaskClient:
+    del database  # has made the collection
+    serve(store)
+    return a_door(store, settings, database_url=database_url)
+
+
+def asked(client: FlaskClient, query: str, **more: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Submit a job, and return the documents that it cites and what was left out."""
+    retrieval = {"collection": "handbook", "k": 1, "query": query, "budget_ms": 10_000} | more
+    job = admitted_job(submit(client, headers=BLUE, model=MODEL, retrieval=retrieval, deadline_ms=600_000))
+    changes = [tuple(change.values()) for change in job.get("degraded", [])]
+    return [each["document"] for each in job["citations"]], changes
+
+
+def test_a_query_is_embedded_once_as_a_charged_job_of_the_tenant(client, store, embedder):
+    assert asked(client, "leave of days thirty") == (["leave.md"], [])
+    assert asked(client, "leave  of days\nthirty") == (["leave.md"], [])
+    (job,) = embedder.claimed
+    assert (job.tenant, job.model, job.payload["input"]) == ("blue", "vectors", ["leave of days thirty"])
+    assert stat(store, "admitted|blue") == 3
+
+
+def test_while_the_embedding_pool_is_busy_words_are_searched_within_the_budget(client, embedder):
+    embedder.works.clear()
+    assert asked(client, "canteen", budget_ms=1_000) == (["food.md"], [("retrieval", "search", "words", "budget")])
+
+
+def test_without_an_embedding_pool_words_are_searched_at_once(client):
+    assert asked(client, "canteen") == (["food.md"], [("retrieval", "search", "words", "embedding_away")])
