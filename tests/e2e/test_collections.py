@@ -197,6 +197,13 @@ def test_a_model_that_now_makes_other_vectors_is_told(door: FlaskClient, store: 
     assert "16" in fault(response, 409, "embedding_mismatch")
 
 
+def test_a_name_that_the_database_could_not_read_is_that_of_no_collection(door: FlaskClient) -> None:
+    for name in ("a%00b", "%ED%A0%80", "x" * 5_000, "';--", "{{7*7}}"):
+        fault(door.get(f"/v1/collections/{name}"), 404, "collection_not_found")
+        fault(door.put(f"/v1/collections/{name}/documents/a", json={"text": "x"}), 404, "collection_not_found")
+        assert door.post(f"/v1/collections/{name}/search", json={"query": "x"}).status_code == 404
+
+
 def test_collections_belong_to_their_tenants(door: FlaskClient) -> None:
     create(door)
     create(door, tenant="red")

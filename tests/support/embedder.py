@@ -29,8 +29,11 @@ def word_vector(text: str, width: int) -> list[float]:
 class Embedder:
     """Claims and ends jobs while the context is open. A text of more words than `n_ctx` fails its job."""
 
-    def __init__(self, store: Store, *, model: str = "vectors", width: int = 16, n_ctx: int = 256) -> None:
-        self._store, self.model, self.width, self.n_ctx = store, model, width, n_ctx
+    def __init__(
+        self, store: Store, *, model: str = "vectors", width: int = 16, n_ctx: int = 256, forwards: bool = False
+    ) -> None:
+        """With `forwards`, it is a worker before an upstream, whose dimensions nobody knows."""
+        self._store, self.model, self.width, self.n_ctx, self._forwards = store, model, width, n_ctx, forwards
         #: The claimed jobs, in order.
         self.claimed: list[ClaimedJob] = []
         #: While it is not set, no job is claimed.
@@ -58,7 +61,9 @@ class Embedder:
         return sum(len(job.payload["input"]) for job in self.claimed)
 
     def _beat(self) -> None:
-        facts: dict[str, Any] = {"pooling": "mean", "width": self.width, "n_ctx": self.n_ctx, "counts_words": "true"}
+        facts: dict[str, Any] = {"forwards": "true"}
+        if not self._forwards:
+            facts = {"pooling": "mean", "width": self.width, "n_ctx": self.n_ctx, "counts_words": "true"}
         self._store.renew(a_heartbeat(f"worker-{self.model}", slots=4, model=self.model, facts=facts), ())
 
     def _run(self) -> None:

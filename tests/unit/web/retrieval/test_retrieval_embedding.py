@@ -195,6 +195,14 @@ def test_the_model_of_a_collection_makes_embeddings_and_has_known_dimensions(sto
         embedding_model(context, BLUE, "nobody")
 
 
+def test_the_dimensions_of_an_upstreams_model_are_those_of_a_first_vector(store, context, embedder):
+    with Embedder(store, model="theirs", width=7, forwards=True) as theirs:
+        context.pools.refresh()
+        found = embedding_model(context, BLUE, "theirs")
+        assert (found.dimensions, dimensions_of(context, BLUE, found, soon())) == (None, 7)
+        assert theirs.texts == 1
+
+
 def test_a_model_that_the_tenant_may_not_use_embeds_nothing(store, context, embedder):
     limited = Caller("blue", "", TenantPolicy(models=("other",)))
     with pytest.raises(ApiError, match="not served"):
