@@ -225,9 +225,7 @@ def test_after_the_doors_a_worker_takes_over_the_jobs_of_a_killed_one_of_the_oth
     assert_sound_after_a_round(scene.stage)
 
 
-def test_the_previous_version_refuses_a_store_that_only_newer_ones_may_use(tmp_path: Path) -> None:
-    (tmp_path / "previous").mkdir()
-    previous = Previous(tmp_path / "previous")
+def test_the_previous_version_refuses_a_store_that_only_newer_ones_may_use(tmp_path: Path, previous: Previous) -> None:
     with Stage(tmp_path, **SIM) as stage:
         stage.worker()
         newer = str(schema.NUMBER + 1)

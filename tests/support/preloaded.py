@@ -8,6 +8,7 @@ its own environment, folder, input and output, and runs its module or script fro
 import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -36,7 +37,10 @@ _LOADED = {
         *("gunicorn.app.wsgiapp", "gunicorn.arbiter", "web.server.gevent_patches"),
         *("web.boot", "web.gate.health", "web.gate.server", "web.http.metric_files", "web.server.worker"),
     ),
-    "worker": ("workers.__main__", "workers.engine.sim", "workers.upstream.factory"),
+    "worker": (
+        *("workers.__main__", "workers.engine.sim", "workers.upstream.factory"),
+        *("workers.engine.llama.backend", "workers.engine.llama.calibration"),
+    ),
     "penstock": (
         *("shared.cli.command_line", "shared.cli.client", "shared.cli.batch_client", "shared.cli.progress"),
         *("shared.accounts.admin_keys", "shared.accounts.routes", "shared.accounts.usage", "shared.accounts.workers"),
@@ -44,6 +48,9 @@ _LOADED = {
         *("rich.live", "rich.table"),
     ),
 }
+#: The modules of a package that are loaded only if another package is installed. Its libraries start no thread before
+#: they are first used.
+_OPTIONAL = {"workers.engine.llama": "llama_cpp"}
 #: The variables that nothing reads while it is loaded.
 _READ_LATE = ("PENSTOCK_", "COVERAGE_", "PYTEST_", "REDIS_URL")
 _ROOT = Path(__file__).parents[2]
@@ -96,9 +103,6 @@ def fork(
         words = words[2:]
         kind = _KINDS[words[0]]
     else:
-        return None
-    # An engine whose libraries start threads when they are loaded starts from nothing.
-    if kind == "worker" and environ.get("PENSTOCK_ENGINE") not in {"sim", "upstream"}:
         return None
     if not hasattr(os, "pidfd_open") or _read_early(environ) != _loader(kind).environ:
         return None
@@ -177,6 +181,9 @@ _fork, _new_poll, _new_socket, _receive, _wait = os.fork, select.poll, socket.so
 
 def _load(kind: str) -> None:
     for name in _LOADED[kind]:
+        package = _OPTIONAL.get(name.rpartition(".")[0])
+        if package and importlib.util.find_spec(package) is None:
+            continue
         module = importlib.import_module(name)
         if name == "web.server.gevent_patches":
             module.apply()
