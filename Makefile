@@ -54,17 +54,21 @@ PROCESSES ?= 4
 RUN_TESTS := -m pytest --ignore=tests/house --ignore=tests/bench -n $(PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not long'
 
 # The tests start hundreds of processes. Each takes a fifth of a second longer to start if it has to compile its modules.
+# pytest compiles test files in its own way.
+COMPILE_ALL = $(BIN)/python -m compileall -q -x '/(test_[^/]*|conftest)\.py$$' shared web workers tests && \
+  $(BIN)/python -m tools.compile_tests tests
+
 # The tests with the marker rq run a second time, with RQ 2, in two processes, because few of them wait. Exit code 5 means
 # that PYTEST selects none of them.
 test: export PYTHONDONTWRITEBYTECODE = # pytest keeps the modules that it has rewritten, for the next process
 test: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/rq-2 $(STAMPS)/traces $(STAMPS)/minilm ## run all tests but those of `make check`, `make test-bench` and `make test-long`, in PROCESSES=4 processes; PYTEST='-k words' selects some
-	@$(BIN)/python -m compileall -q shared web workers tests
+	@$(COMPILE_ALL)
 	$(BIN)/python $(RUN_TESTS) $(PYTEST)
 	PYTHONPATH=$(abspath $(VENV))/rq-2 $(BIN)/python $(RUN_TESTS) -n 2 -m rq $(PYTEST) || test $$? -eq 5
 
 quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces $(STAMPS)/minilm ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
-	@$(BIN)/python -m compileall -q shared web workers tests
+	@$(COMPILE_ALL)
 	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough and not long' tests/unit tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
