@@ -11,6 +11,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -201,7 +202,7 @@ def searched(seed: int, tries: int) -> dict[str, bytes]:
         begin = "{" + ",".join(f'"{name}":"x"' for name in rng.sample(names, 2)) + f',"{rng.choice(names)}":['
         data = _repeat(begin, item, "]}", rng.choice([SIZE, SIZE // 2, SIZE // 4, SIZE // 8]))
         for name, route in ROUTES.items():
-            spent_ms = cpu_ms(lambda route=route, data=data: handle(route, data), 1)
+            spent_ms = cpu_ms(partial(handle, route, data), 1)
             if spent_ms > worst.get(name, (0.0, b""))[0]:
                 worst[name] = (spent_ms, data)
     return {f"found for {name}: {data[:60].decode()}…": data for name, (_, data) in worst.items()}
@@ -219,8 +220,8 @@ def main() -> None:
     kinds = {"rejected": rejected_bodies() | searched(chosen.seed, chosen.tries), "accepted": accepted_bodies()}
     for kind, bodies in kinds.items():
         for body, data in bodies.items():
-            costs = {name: cpu_ms(lambda route=route, data=data: handle(route, data)) for name, route in ROUTES.items()}
-            costs["gate"] = cpu_ms(lambda data=data: handle(None, data))
+            costs = {name: cpu_ms(partial(handle, route, data)) for name, route in ROUTES.items()}
+            costs["gate"] = cpu_ms(partial(handle, None, data))
             figures[f"{kind}: {body}"] = costs
             print(f"{max(costs.values()):8.1f} ms  {kind}: {body}")
     write_results("bad-bodies", facts, {"aim_ms": AIM_MS, "cpu_ms": figures})

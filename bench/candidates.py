@@ -15,6 +15,7 @@ from typing import Any
 from bench.common import environment, print_environment, write_results
 from bench.engine_models import model_file
 from shared.clock import RealClock
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import load
 from workers.engine.backend import Prepared
 from workers.engine.events import Ended, Event, JobSpec
@@ -33,7 +34,7 @@ class Measured:
         cells = (slots + 1) * (prompt_tokens + answer_tokens)
         settings = load({}, None, device="cpu", max_batch_size=slots, n_ctx=cells // (slots + 1), kv_cells=cells)
         self._prompt_tokens, self._answer_tokens, self._round = prompt_tokens, answer_tokens, 0
-        self._open: set[str] = set()
+        self._open: set[ClaimRef] = set()
         self.engine: Engine = make_engine(settings, self._note, model_path=path, clock=RealClock())
 
     def _note(self, event: Event) -> None:
@@ -44,7 +45,8 @@ class Measured:
         """Use another prompt from now on."""
         self._round += 1
 
-    def _submit(self, key: str, answer_tokens: int, candidates: int = 1) -> None:
+    def _submit(self, name: str, answer_tokens: int, candidates: int = 1) -> None:
+        key = ClaimRef(name, "t")
         spec = JobSpec(key, "blue", {}, answer_tokens, _NEVER_S)
         made: Prepared = self.engine.backend.calibration_job(spec, self._prompt_tokens)  # type: ignore[attr-defined]
         prompt = (made.prompt + self._round) % self.engine.backend.n_vocab  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ import numpy as np
 from bench.common import environment, print_environment, write_results
 from bench.engine_models import SHAPES, model_file, rounded
 from shared.clock import RealClock
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import load
 from workers.engine.backend import Prepared
 from workers.engine.events import Ended, Event, JobSpec
@@ -114,7 +115,7 @@ def _ms(call: Callable[[], object]) -> float:
 
 def steps(path: Path, slots: int, answer: int, rounds: int, device: str = "cpu") -> dict[str, dict[str, float]]:
     """Return for each kind of sampling the tokens a second, and the share of the time that the model computes."""
-    ended: set[str] = set()
+    ended: set[ClaimRef] = set()
 
     def note(event: Event) -> None:
         if isinstance(event, Ended):
@@ -129,7 +130,7 @@ def steps(path: Path, slots: int, answer: int, rounds: int, device: str = "cpu")
             for at in range(slots):
                 prompt = np.arange(at, at + _PROMPT, dtype=np.int32) * 11 % engine.backend.n_vocab  # type: ignore[attr-defined]
                 sampling = Sampling(temperature=temperature, seed=at, ignore_eos=True)
-                spec = JobSpec(f"{at}", "blue", {}, answer, _NEVER_S)
+                spec = JobSpec(ClaimRef(f"{at}", "t"), "blue", {}, answer, _NEVER_S)
                 engine.submit(Prepared(spec, _PROMPT, answer, sampling, prompt))
             while engine.stats.steps == 0 or engine.free_capacity().slots:
                 engine.step()

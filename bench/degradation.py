@@ -18,6 +18,7 @@ from bench.sim.ours import PenstockSystem
 from bench.sim.simulation import Simulation
 from bench.sim.yard import WARM_UP_S, Basis, closed_loop, measure, run_ours
 from shared.store import keys
+from shared.store.decode import text
 
 
 def crowd(basis: Basis, load: float, patience: float) -> Crowd:
@@ -36,7 +37,7 @@ def one(basis: Basis, crowd: Crowd, seconds: float, environ: dict[str, str]) -> 
         assert isinstance(system, PenstockSystem)
 
         def sample(now_ms: float, _: object) -> None:
-            tiers[(system.client.hget(keys.books(PenstockSystem.slug), "tier") or b"0").decode()] += 1
+            tiers[text(system.client.hget(keys.books(PenstockSystem.slug), "tier") or b"0")] += 1
             simulation.at(now_ms + 1_000, sample)
 
         simulation.at(WARM_UP_S * 1_000, sample)

@@ -19,11 +19,10 @@ from bench.common import environment, print_environment, write_results
 from bench.queue_costs import MODEL
 from shared.errors import StoreUnavailable
 from shared.jobs.job import NewJob, new_job_id
-from shared.jobs.outcomes import Refused
 from shared.settings.settings import load
 from shared.store import keys
 from shared.store.connection import DOOR, open_client
-from shared.store.replies import HeartbeatReport
+from shared.store.replies import Admitted, HeartbeatReport
 from shared.store.store import Store
 from tests.chaos.proxy import StoreProxy
 from tests.support.processes import wait_for
@@ -81,7 +80,7 @@ class Admitter(threading.Thread):
                 answer = self._store.admit(job, ack_replicas=self._ack_replicas)
             except StoreUnavailable:
                 continue
-            if isinstance(answer, Refused):
+            if not isinstance(answer, Admitted):
                 raise SystemExit(f"a job was refused: {answer}")
             self.acked.append((answer.id, time.monotonic()))
 

@@ -18,6 +18,8 @@ from llama_cpp import llama_cpp as lib
 from workers.engine.llama.backend import LlamaBackend, load_backend
 from workers.engine.llama.batch import Batch
 
+__all__ = ["Ceiling", "lib"]
+
 
 class Ceiling:
     """A model and a context created by the engine's own code; only time inside llama_decode is counted.
@@ -27,7 +29,10 @@ class Ceiling:
     """
 
     def __init__(self, settings: Settings, path: Path) -> None:
-        self._backend: LlamaBackend = load_backend(settings, path)
+        backend = load_backend(settings, path)
+        if not isinstance(backend, LlamaBackend):
+            raise TypeError(f"{path.name} generates no text")
+        self._backend = backend
         self.facts = self._backend.facts
         self._ctx: Any = self._backend._ctx  # noqa: SLF001 - the ceiling uses the context below the engine
         self._memory = lib.llama_get_memory(self._ctx)

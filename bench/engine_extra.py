@@ -17,6 +17,7 @@ from bench.engine_models import Prompts, spread
 from bench.engine_peers import Peer
 from bench.engine_stack import Stack, running
 from shared.clock import RealClock
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import load
 from workers.engine.backend import Prepared
 from workers.engine.events import Ended, Event, JobSpec, Text
@@ -101,13 +102,13 @@ class _SteppedEngine:
 
     def record(self, event: Event) -> None:
         if isinstance(event, Text):
-            self.token_times.setdefault(event.key, []).append(time.perf_counter())
+            self.token_times.setdefault(event.key.id, []).append(time.perf_counter())
         elif isinstance(event, Ended):
-            self.ended[event.key] = time.perf_counter(), self.engine.stats.steps
+            self.ended[event.key.id] = time.perf_counter(), self.engine.stats.steps
 
     def submit(self, key: str, prompt_tokens: int, answer: int) -> None:
         prompt = (np.arange(prompt_tokens, dtype=np.int32) * 7 + len(self.token_times)) % 1000 + 300
-        spec = JobSpec(key, key, {}, answer, 1e12)
+        spec = JobSpec(ClaimRef(key, "t"), key, {}, answer, 1e12)
         self.engine.submit(Prepared(spec, prompt_tokens, answer, Sampling(temperature=0.0), prompt))
 
     def first_token(self, key: str, prompt_tokens: int) -> float:
@@ -127,7 +128,7 @@ class _SteppedEngine:
 
         def cancel() -> None:
             canceled.append((time.perf_counter(), self.engine.stats.steps))
-            self.engine.cancel(key)
+            self.engine.cancel(ClaimRef(key, "t"))
 
         self.submit(key, prompt_tokens, 8)
         _steps(self.engine, 2)

@@ -4,15 +4,27 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from workers.demo.gguf_file import FileType
 from workers.demo.random_gguf import write_random_model
 
+
+class ModelSize(TypedDict):
+    """The size of a model with random weights, as `write_random_model` takes it."""
+
+    n_vocab: int
+    n_embd: int
+    n_layer: int
+    n_head: int
+    n_head_kv: int
+    n_ff: int
+
+
 #: Speed does not depend on the values of the weights, only on their number and how they are stored.
-SHAPES: dict[str, dict[str, int]] = {
+SHAPES: dict[str, ModelSize] = {
     "small": {"n_vocab": 4096, "n_embd": 192, "n_layer": 4, "n_head": 6, "n_head_kv": 3, "n_ff": 512},
     "135m": {"n_vocab": 49152, "n_embd": 576, "n_layer": 30, "n_head": 9, "n_head_kv": 3, "n_ff": 1536},
     # A large vocabulary behind a small model: choosing tokens takes as much of a step as on a GPU.

@@ -15,9 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -26,14 +24,18 @@ from bench.common import environment, print_environment, private_store, write_re
 from bench.engine_models import Prompts, model_file, rounded
 from shared import log as logging
 from shared.clock import RealClock
-from shared.jobs.job import NewJob, new_job_id
+from shared.jobs.job import ClaimRef, NewJob, new_job_id
 from shared.settings.settings import Settings, load
-from shared.store.replies import HeartbeatReport
+from shared.store.replies import Admitted, HeartbeatReport
 from shared.store.store import Store
 from workers.duties.job_loop import JobLoop
 from workers.duty import Duty
+from workers.engine.backend import Facts, Prepared
 from workers.engine.events import Event, FreeCapacity, JobSpec
 from workers.engine.factory import make_engine
+from workers.engine.loop import Engine
+from workers.engine.sampling import Sampling
+from workers.engine.stats import EngineStats
 
 _PROMPT, _ANSWER, _SLOTS, _WORKER = 64, 32, 16, "w1"
 #: Switch intervals to compare, in ms: a thread gives up the interpreter after this time. 5 is Python's default.
@@ -60,10 +62,10 @@ class _EngineProxy:
             target=_engine_process, args=(settings, model_path, specs, self._child_end), daemon=True
         )
         self._process.start()
-        facts = self._events.recv()
-        self.facts, self.shares_steps = facts, True
-        self.stats = SimpleNamespace(steps=0)
-        self._inside: dict[str, int] = {}
+        self.facts: Facts = self._events.recv()
+        self.slots, self.shares_steps, self.can_pause = self.facts.slots, True, False
+        self.stats = EngineStats()
+        self._inside: dict[ClaimRef, int] = {}
         threading.Thread(target=self._receive_events, args=(emit,), daemon=True).start()
 
     def _receive_events(self, emit: Callable[[Event], None]) -> None:
@@ -73,16 +75,41 @@ class _EngineProxy:
                     self._inside.pop(event.key, None)
                 emit(event)
 
-    def cancel(self, key: str, *, drop: bool = False) -> None:
+    def cancel(self, key: ClaimRef, *, drop: bool = False) -> None:
         # The worker drops a job only if its lease is lost, and then the figures would be of another run.
-        raise RuntimeError(f"the lease of {key} was lost (drop={drop}); run the benchmark on a less busy machine")
+        raise RuntimeError(f"the lease of {key.id} was lost (drop={drop}); run the benchmark on a less busy machine")
 
-    def prepare(self, spec: JobSpec) -> JobSpec:
-        return spec
+    def prepare(self, spec: JobSpec) -> Prepared:
+        """Return the job without its prompt, which the other process prepares."""
+        return Prepared(spec, _PROMPT, _ANSWER, Sampling())
 
-    def submit(self, spec: JobSpec) -> None:
-        self._inside[spec.key] = _PROMPT + _ANSWER
-        self._specs.send(spec)
+    def submit(self, job: Prepared) -> None:
+        self._inside[job.spec.key] = _PROMPT + _ANSWER
+        self._specs.send(job.spec)
+
+    def pause(self, key: ClaimRef) -> bool:
+        del key  # no job is paused
+        return False
+
+    def resume(self, key: ClaimRef, *, if_free: bool = False) -> bool:
+        del key, if_free  # no job is paused
+        return False
+
+    def recall(self) -> None:
+        """Do nothing: every submitted job has a slot."""
+
+    def note_demand(self) -> None:
+        """Do nothing: the number of slots is fixed."""
+
+    def figures(self) -> dict[str, str | int | float]:
+        return {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Wait for the stop: the other process runs the jobs."""
+        stop.wait()
+
+    def wake(self) -> None:
+        """Do nothing: `run` waits for its event."""
 
     def free_capacity(self) -> FreeCapacity:
         inside = dict(self._inside)
@@ -115,13 +142,18 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
     """Return the tokens per second from the first claim until the end of every job is written."""
     store.client.flushall()
     store.configure(settings)
-    store.renew(HeartbeatReport(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), [])
-    make: Callable[..., Any] = _EngineProxy if own_process else make_engine
+    started: list[Engine | _EngineProxy] = []
+
+    def start_engine(emit: Callable[[Event], None], /, *, on_ending: Callable[[], None]) -> Engine | _EngineProxy:
+        make = _EngineProxy if own_process else make_engine
+        started.append(make(settings, emit, model_path=path, on_ending=on_ending))
+        return started[-1]
+
     loop = JobLoop(
         store,
         _WORKER,
         "m",
-        partial(make, settings, model_path=path),
+        start_engine,
         generated_weight=4,
         prepare_threads=2,
         preempts=False,
@@ -129,7 +161,7 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
         interval_s=settings.text_interval_ms / 1000,
         clock=RealClock(),
     )
-    engine, duty = loop.engine, Duty(loop, lambda _name: None, loop.wake)
+    engine, duty = started[0], Duty(loop, lambda _name: None, loop.wake)
     stop, ended = threading.Event(), threading.Event()
     left = [len(prompts)]
 
@@ -139,11 +171,15 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
             ended.set()
 
     loop.delivery.record_usage = count
+    # Not before: loading the model takes seconds, after which the worker would not be live.
+    store.renew(HeartbeatReport(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), [])
     for prompt in prompts:
         payload = {"prompt": prompt, "max_tokens": _ANSWER, "temperature": 0}
-        store.admit(NewJob(new_job_id(), "t", "m", payload, _PROMPT, _ANSWER, 600_000))
-    thread = None if own_process else threading.Thread(target=engine.run, args=(stop,))
-    if thread:
+        answer = store.admit(NewJob(new_job_id(), "t", "m", payload, _PROMPT, _ANSWER, 600_000))
+        if not isinstance(answer, Admitted):
+            raise SystemExit(f"a job was refused: {answer}")
+    thread = threading.Thread(target=engine.run, args=(stop,))
+    if not own_process:
         thread.start()
     began = time.perf_counter()
     loop.claimer.paused = False
@@ -152,7 +188,7 @@ def one_run(store: Store, settings: Settings, path: Path, prompts: list[str], *,
         store.renew(HeartbeatReport(_WORKER, "m", _SLOTS, 0, 10**6, 10**6), loop.claimed_jobs.held())
     took = time.perf_counter() - began
     duty.stop(5)
-    if thread:
+    if isinstance(engine, Engine):
         stop.set()
         engine.wake()
         thread.join()
@@ -167,7 +203,7 @@ def engine_alone(settings: Settings, path: Path, prompts: list[str]) -> float:
     engine = make_engine(settings, lambda _event: None, model_path=path)
     for number, prompt in enumerate(prompts):
         payload = {"prompt": prompt, "max_tokens": _ANSWER, "temperature": 0}
-        engine.submit(engine.prepare(JobSpec(f"{number}:t", "t", payload, _ANSWER, 1e12)))
+        engine.submit(engine.prepare(JobSpec(ClaimRef(f"{number}", "t"), "t", payload, _ANSWER, 1e12)))
     began = time.perf_counter()
     while engine.step():
         pass
@@ -189,7 +225,7 @@ def main() -> None:
     settings = replace(
         load({}, None),
         device="cpu",
-        max_interval_size=_SLOTS,
+        max_batch_size=_SLOTS,
         n_ctx=256,
         kv_cells=256 * _SLOTS,
         threads=1,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from llama_cpp import _ggml, llama_cpp
 
@@ -17,6 +18,7 @@ from bench.device_samplers import CHAINS, DeviceSamplers
 from bench.engine_ceiling import Ceiling
 from bench.engine_models import Load, Prompts, spread
 from bench.gpu_serving import Serving
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import Settings, load
 from workers.engine.backend import BatchRow
 from workers.engine.events import Ended, Event, JobSpec
@@ -103,7 +105,9 @@ def clock(bench: Bench) -> Figures:
         handed_over, computed = [], []
         synchronize = llama_cpp.llama_synchronize
         for _ in range(_TIMED):
-            backend.open_slot(0, backend.calibration_job(JobSpec("clock:", "", {}, 1, 0.0), _TIMED_TOKENS))
+            backend.open_slot(
+                0, backend.calibration_job(JobSpec(ClaimRef("clock", "t"), "", {}, 1, 0.0), _TIMED_TOKENS)
+            )
             began_s = time.perf_counter()
 
             def note(ctx: Any, began_s: float = began_s) -> None:
@@ -166,18 +170,14 @@ def answers(bench: Bench) -> Figures:
 def cache(bench: Bench) -> Figures:
     """Return the seconds that the same jobs take with a shared and with a split cache."""
     figures: Figures = {}
-    shared = ModelShape.shared
     for name, value in (("shared_s", True), ("split_s", False)):
-        ModelShape.shared = property(lambda _shape, value=value: value)  # type: ignore[misc] - the engine has no setting for this
-        try:
-            with bench.engine([], _COMPARED_SLOTS) as engine:
-                prompts = bench.prompts(engine, 3 * _COMPARED_SLOTS)
-                _run(engine, prompts[:_COMPARED_SLOTS])
-                began_s = time.perf_counter()
-                _run(engine, prompts[_COMPARED_SLOTS:])
-                figures[name] = time.perf_counter() - began_s
-        finally:
-            ModelShape.shared = shared  # type: ignore[method-assign] - as above
+        # The engine has no setting for this.
+        with patch.object(ModelShape, "shared", value), bench.engine([], _COMPARED_SLOTS) as engine:
+            prompts = bench.prompts(engine, 3 * _COMPARED_SLOTS)
+            _run(engine, prompts[:_COMPARED_SLOTS])
+            began_s = time.perf_counter()
+            _run(engine, prompts[_COMPARED_SLOTS:])
+            figures[name] = time.perf_counter() - began_s
     return figures
 
 
@@ -258,7 +258,7 @@ def _run(engine: Engine, prompts: list[str]) -> None:
     """Run one greedy job for each prompt, all at once, to their end."""
     for index, prompt in enumerate(prompts):
         payload = {"prompt": prompt, "temperature": 0, "max_tokens": _ANSWER}
-        engine.submit(engine.prepare(JobSpec(str(index), f"tenant{index}", payload, _ANSWER, 1e12)))
+        engine.submit(engine.prepare(JobSpec(ClaimRef(str(index), "t"), f"tenant{index}", payload, _ANSWER, 1e12)))
     while engine.step():
         pass
     engine.check_idle()

@@ -99,7 +99,7 @@ def _fleet_figures(url: str) -> dict[str, float]:
 
 def rows(figures: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return the table: one row for each scenario and team."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for scenario, result in figures.items():
         for name, one in result["tenants"].items():
             found.append(

@@ -15,6 +15,7 @@ from typing import Any
 from bench.common import environment, print_environment, write_results
 from bench.engine_models import model_file
 from shared.clock import RealClock
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import load
 from workers.engine.backend import Prepared
 from workers.engine.events import Ended, Event, JobSpec, Text
@@ -34,7 +35,7 @@ class Paused:
     """An engine with two slots that share their cells, and a way in which the tokens of a paused job survive there."""
 
     def __init__(self, path: Path, way: PauseWay, prompt_tokens: int) -> None:
-        self._prompt_tokens, self._round, self._seen = prompt_tokens, 0, dict[str, int]()
+        self._prompt_tokens, self._round, self._seen = prompt_tokens, 0, dict[ClaimRef, int]()
         self._context = -(-(prompt_tokens + _ANSWER + 1) // 256) * 256
         paused_bytes = 1 << 30 if way is PauseWay.COPIED else 0
         # Fewer cells than both slots could use: the slots share them, and the other job can need those of the first.
@@ -51,14 +52,14 @@ class Paused:
         elif isinstance(event, Ended):
             self._seen[event.key] = 1 << 30
 
-    def _submit(self, key: str, prompt_tokens: int, answer_tokens: int) -> None:
+    def _submit(self, key: ClaimRef, prompt_tokens: int, answer_tokens: int) -> None:
         spec = JobSpec(key, "blue", {}, answer_tokens, _NEVER_S)
         made: Prepared = self.engine.backend.calibration_job(spec, prompt_tokens)  # type: ignore[attr-defined]
         prompt = (made.prompt + self._round) % self.engine.backend.n_vocab  # type: ignore[attr-defined]
         sampling = Sampling(seed=self._round, ignore_eos=True)
         self.engine.submit(Prepared(spec, prompt_tokens, answer_tokens, sampling, prompt))
 
-    def _ms_until(self, key: str, tokens: int) -> float:
+    def _ms_until(self, key: ClaimRef, tokens: int) -> float:
         began_s = time.perf_counter()
         while self._seen.get(key, 0) < tokens:
             self.engine.step()
@@ -67,7 +68,7 @@ class Paused:
     def _other_job(self, name: str) -> float:
         """Run another job until its third token and cancel it. Return the ms until its first token."""
         self._round += 1
-        key = f"{name} {self._round}"
+        key = ClaimRef(f"{name} {self._round}", "t")
         self._submit(key, _OTHER_PROMPT, self._other_answer)
         first_ms = self._ms_until(key, 1)
         self._ms_until(key, 3)
@@ -78,7 +79,7 @@ class Paused:
     def measure(self) -> dict[str, float]:
         """Pause a job once, and return the times in ms and the tokens computed again."""
         self._round += 1
-        key, stats = f"paused {self._round}", self.engine.stats
+        key, stats = ClaimRef(f"paused {self._round}", "t"), self.engine.stats
         idle_ms = self._other_job("idle")
         self._submit(key, self._prompt_tokens, _ANSWER)
         prefill_ms = self._ms_until(key, 1)

@@ -81,7 +81,11 @@ def rq_rows(client: redis.Redis, jobs: int) -> dict[str, dict[str, float]]:
     for name, worker_class, count in (("SimpleWorker", SimpleWorker, jobs), ("Worker (forks)", Worker, jobs // 10)):
         client.flushall()
         queue = Queue("bench", connection=client, serializer=JSONSerializer)
-        rows["rq: enqueue"] = timed(count, lambda _, queue=queue: queue.enqueue("operator.add", 1, 2))
+
+        def enqueue(_: int, queue: Queue = queue) -> None:
+            queue.enqueue("operator.add", 1, 2)
+
+        rows["rq: enqueue"] = timed(count, enqueue)
         worker = worker_class([queue], connection=client, serializer=JSONSerializer, name=f"bench-{name[:6]}")
         worker.log_job_description = False
         begin = time.perf_counter()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+from redis.typing import EncodableT, FieldT
 
 from bench.common import environment, print_environment, print_rows, private_store, write_results
 from bench.door import HIGH_BOUNDS, free_port, served
@@ -37,14 +38,14 @@ AIM_PERCENT = 5.0
 def add_statistics(client: redis.Redis) -> int:
     """Write the fields of four histograms and some counters for each tenant and model; return how many there are."""
     bounds = [*(str(bound) for bound in BUCKETS_MS), "inf", "sum_us"]
-    fields: dict[str, int] = {}
+    fields: dict[FieldT, EncodableT] = {}
     for labels in (f"tenant{tenant:02}|model{model}" for tenant in range(TENANTS) for model in range(MODELS)):
         for name in ("queue_wait", "time_per_output_token", "time_to_first_token|s", "request_duration|succeeded"):
             head, _, tail = name.partition("|")
             series = f"{tail}|{labels}" if head == "request_duration" else f"{labels}|{tail}".rstrip("|")
             fields |= {f"h|{head}|{series}|{bound}": 1_000 for bound in bounds}
         fields[f"ended|{labels}|succeeded"] = 1_000
-    client.hset(keys.stats(), mapping=dict(fields))
+    client.hset(keys.stats(), mapping=fields)
     return len(fields)
 
 

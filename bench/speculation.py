@@ -19,6 +19,7 @@ import numpy as np
 from bench.common import environment, print_environment, write_results
 from bench.engine_models import model_file
 from shared.clock import RealClock
+from shared.jobs.job import ClaimRef
 from shared.settings.settings import load
 from workers.demo import demo_model_path
 from workers.engine.backend import BatchRow, Prepared
@@ -74,10 +75,11 @@ def story(engine: Engine, seed: int, events: list[Event]) -> str:
     """Return a story that the demo model tells."""
     name = _NAMES[seed % len(_NAMES)]
     payload = {"prompt": f"Once upon a time there was a girl named {name}.", "seed": seed, "temperature": 0.8}
-    engine.submit(engine.prepare(JobSpec(str(seed), "blue", payload, 200, _NEVER_S)))
+    key = ClaimRef(str(seed), "t")
+    engine.submit(engine.prepare(JobSpec(key, "blue", payload, 200, _NEVER_S)))
     while engine.step():
         pass
-    ended = next(event for event in events if isinstance(event, Ended) and event.key == str(seed))
+    ended = next(event for event in events if isinstance(event, Ended) and event.key == key)
     return f"{payload['prompt']}{ended.text}"
 
 
@@ -120,11 +122,11 @@ class Measured:
         cells = slots * _CELLS - (slots if shared else 0)
         sizes = {"max_batch_size": slots, "n_ctx": _CELLS, "kv_cells": cells}
         settings = load({}, None, device="cpu", speculation=speculation, **sizes)
-        self._open: set[str] = set()
+        self._open: set[ClaimRef] = set()
         #: Key of a job → the tokens of its given answer that are still to be sampled.
-        self._given: dict[str, Iterator[int]] = {}
+        self._given: dict[ClaimRef, Iterator[int]] = {}
         #: Keys of the jobs whose first token was sampled.
-        self._began: set[str] = set()
+        self._began: set[ClaimRef] = set()
         self._n_jobs = 0
         self.engine = make_engine(settings, self._note, model_path=path, clock=RealClock())
         self._give_answers()
@@ -154,8 +156,8 @@ class Measured:
         self._began.clear()
         for prompt, answer in pairs:
             self._n_jobs += 1
-            key = str(self._n_jobs)
-            spec = JobSpec(key, key, {}, len(answer), _NEVER_S)
+            key = ClaimRef(str(self._n_jobs), "t")
+            spec = JobSpec(key, key.id, {}, len(answer), _NEVER_S)
             sampling = Sampling(temperature=0.0, ignore_eos=True)
             self._given[key] = iter(answer)
             self._open.add(key)

@@ -170,7 +170,7 @@ def run_share(first: int, every: int, only: str, *, again: bool) -> tuple[Counte
     with private_store() as client:
         for case in [case for case in cases(client) if only in str(case)][first::every]:
             row = family_of(case.key)
-            counts[row.name if row else case.key] += 1
+            counts[row.pattern if row else case.key] += 1
             if found := judge(client, case, again=again):
                 unhealed[str(case)] = found
                 print(case, *found, sep="\n    ", flush=True)

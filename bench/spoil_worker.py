@@ -107,7 +107,7 @@ class ScriptedWorker:
         computing = self._computing()
         self._append([run.compute() for run in computing])
         for run in computing:
-            if run.steps >= _RUN_STEPS and self.running.pop(run.job.id, None):
+            if run.steps >= _RUN_STEPS and self.running.pop(run.job.id, None) is not None:
                 self.end(run.job)
         self.exchange(_SLOTS - len(self._computing()))
 

@@ -47,7 +47,9 @@ def _payload(kind: Schema | list[Schema] | None, serial: int) -> dict[str, Any]:
 
 def latencies(stage: Stage, kind: Schema | list[Schema] | None, jobs: int) -> list[float]:
     """Return how long each of the other tenant's jobs took, in ms."""
-    serial, flying, found = 0, [], []
+    serial = 0
+    flying: list[str] = []
+    found: list[float] = []
     for _ in range(jobs):
         states = stage.jobs(flying)
         flying = [view.id for view in states if view.ended_ms is None]

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from bench.common import environment, print_environment, write_results
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import load
 from tests.support.random_tools import Request, random_request, verdict
@@ -39,7 +40,7 @@ def run(seed: int, runs: int) -> dict[str, Any]:
     """
     rng = Random(seed)
     settings = load({}, None, device="cpu", max_batch_size=_SLOTS, kv_cells=_SLOTS * _CELLS_OF_A_SLOT, threads=1)
-    ended: dict[str, Ended] = {}
+    ended: dict[ClaimRef, Ended] = {}
 
     def note(event: Event) -> None:
         if isinstance(event, Ended):
@@ -51,9 +52,9 @@ def run(seed: int, runs: int) -> dict[str, Any]:
     with contextlib.closing(load_backend(settings, demo_model_path())) as backend:
         engine = Engine(backend, EngineSettings(), note)
         while answered < runs:
-            asked: dict[str, Request] = {}
+            asked: dict[ClaimRef, Request] = {}
             while len(asked) < min(_AT_ONCE, runs - answered):
-                request, key = random_request(rng), str(answered + len(asked))
+                request, key = random_request(rng), ClaimRef(str(answered + len(asked)), "t")
                 try:
                     prepared = engine.prepare(_spec(key, request))
                 except JobRejected as rejected:
@@ -68,7 +69,7 @@ def run(seed: int, runs: int) -> dict[str, Any]:
             for key, request in asked.items():
                 how, why = verdict(request, ended[key])
                 counts[choice_of(request)][how] += 1
-                wrong += [f"run {key}: {why}"] if why else []
+                wrong += [f"run {key.id}: {why}"] if why else []
                 tools += len(request.schemas)
                 tokens += ended.pop(key).usage.completion_tokens
             answered += len(asked)
@@ -84,7 +85,7 @@ def run(seed: int, runs: int) -> dict[str, Any]:
     }
 
 
-def _spec(key: str, request: Request) -> JobSpec:
+def _spec(key: ClaimRef, request: Request) -> JobSpec:
     return JobSpec(key, "bench", request.payload, request.payload["max_tokens"], _NEVER_S)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import Outcome
 from shared.settings.settings import load
 from workers.engine.events import Ended, Event, JobSpec
@@ -80,7 +81,7 @@ class RealEngine:
 
     def __init__(self, model: Path, slots: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[str, asyncio.Future[Usage]] = {}
+        self._waiting: dict[ClaimRef, asyncio.Future[Usage]] = {}
         settings = load({"PENSTOCK_MAX_BATCH_SIZE": str(slots)}, None)
         self._engine: Engine = make_engine(settings, self._emit, model_path=model)
         self._stop, self._count = threading.Event(), 0
@@ -89,10 +90,11 @@ class RealEngine:
     async def generate(self, body: dict[str, Any]) -> Usage:
         """Run one request. If the waiting task is canceled, cancel the request in the engine."""
         self._count += 1
-        key = f"job{self._count}:1"
+        key = ClaimRef(f"job{self._count}", "1")
         payload = {"prompt": body["prompt"], "max_tokens": body["max_tokens"]}
         spec = JobSpec(key, "everybody", payload, int(body["max_tokens"]), body["late_s"])
-        self._waiting[key] = ended = self._loop.create_future()
+        ended: asyncio.Future[Usage] = self._loop.create_future()
+        self._waiting[key] = ended
         self._engine.submit(self._engine.prepare(spec))
         try:
             return await ended

@@ -102,7 +102,7 @@ class PenstockSystem:
     def take_ring(self, worker: SimWorker) -> bool:
         """Return whether a new job has rung at the worker's own doorbell since the last call."""
         bell = keys.bell(worker.name)
-        rung: list[bytes] = self.client.lrange(bell, 0, -1)
+        rung = self.client.lrange(bell, 0, -1)
         if rung:
             self.client.delete(bell)
         return b"!" in rung

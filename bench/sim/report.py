@@ -72,7 +72,7 @@ def _key_of(words: list[str]) -> tuple[Any, ...]:
     """Return the key that these words were written from: a system, perhaps a case, perhaps a number."""
     system, *rest = words
     try:
-        number = (float(rest[-1]),)
+        number: tuple[float, ...] = (float(rest[-1]),)
         rest = rest[:-1]
     except ValueError:
         number = ()

@@ -119,7 +119,7 @@ def burst_times(rng: np.random.Generator, rate_per_s: float, seconds: float, sha
     # Time change: the even process is mapped through the inverse of the integral of the varying rate.
     passed = np.concatenate(([0.0], np.cumsum(rate) * _PIECE_S)) / rate_per_s
     wall = np.arange(pieces + 1) * _PIECE_S
-    times = np.interp(even, passed, wall, right=np.inf)
+    times: Floats = np.interp(even, passed, wall, right=np.inf)
     return times[times < seconds]
 
 

@@ -213,7 +213,9 @@ class Simulation:
         return self._seen_version[worker.name] != self._queue_version[worker.model]
 
     def _step(self, now_ms: float, subject: object) -> None:
-        worker, life = subject  # type: ignore[misc]  # a pair, made in _between_steps
+        assert isinstance(subject, tuple)
+        worker: SimWorker
+        worker, life = subject
         if not worker.alive or worker.life != life:
             return
         for seq in worker.end_step(now_ms):

@@ -10,6 +10,7 @@ from shared.jobs.outcomes import Outcome, Refused
 from shared.jobs.request import JobRequest
 from shared.settings.settings import Settings
 from shared.store import keys
+from shared.store.decode import text
 from shared.store.replies import Admitted, HeartbeatReport, Renewed
 from shared.store.store import Store
 
@@ -71,7 +72,7 @@ def admitted(store: Store, job: NewJob) -> str:
 
 def advance_clock(store: Store, ms: int) -> None:
     """Move the store's time forward by `ms`."""
-    held = (store.client.get("penstock:clock") or b"").partition(b"=")[2]
+    held = text(store.client.get("penstock:clock") or b"").partition("=")[2]
     if held:
         store.client.set("penstock:clock", f"={int(held) + ms}")
     else:
@@ -120,14 +121,14 @@ def pass_time(store: Store, ms: int, *, beating: str = "other", step_ms: int = 1
         ms -= step_ms
 
 
-def contents(store: Store) -> dict[str, bytes]:
+def contents(store: Store) -> dict[str, bytes | None]:
     """Return every key byte for byte, except the counters and what refusals write, to show that nothing changed.
 
     The first refusal by a door creates the secret with which tickets are signed.
     """
     hints = (keys.asked(), keys.appointments(""), keys.reservations(""), keys.room(""), keys.secret())
     ignored = (keys.stats(), keys.exemplars(), keys.labels(), keys.mark(), *hints)
-    found = [key.decode() for key in sorted(store.client.keys("*"))]
+    found = sorted(text(key) for key in store.client.keys("*"))
     return {key: store.client.dump(key) for key in found if not key.startswith(ignored)}
 
 

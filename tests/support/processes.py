@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import redis
 
@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _CHECK_INTERVALS_S = (0.01, 0.03)
 
 
-def wait_for(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) -> T:
+def wait_for(condition: Callable[[], T | Literal[False] | None], what: str, *, timeout_s: float = 20.0) -> T:
     """Wait until the condition is true; return its value. Raises AssertionError with `what` after `timeout_s`.
 
     While the store is unavailable, the condition counts as false.

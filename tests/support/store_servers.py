@@ -87,7 +87,7 @@ class StoreServer:
         """
         with store_faults(self.client):
             replication = self.client.info("replication")
-        return replication["role"] == "slave" and replication["master_link_status"] == "up"
+        return bool(replication["role"] == "slave" and replication["master_link_status"] == "up")
 
     def promote(self) -> None:
         """Make this replica a primary."""

@@ -241,9 +241,10 @@ class UpstreamServer:
                 assert request.transport is not None
                 request.transport.close()
                 return response
+        nothing: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
         for index in given:
             last: dict[str, Any] = {"index": index, "finish_reason": "length"}
-            await response.write(_event({"choices": [last | ({"delta": {}} if is_chat else {"text": ""})]}))
+            await response.write(_event({"choices": [last | nothing]}))
         await response.write(_event({"choices": [], "usage": _usage(given.total())}))
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()

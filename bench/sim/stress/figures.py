@@ -81,11 +81,12 @@ def _intervals(jobs: Iterable[SimJob]) -> dict[str, float]:
 
     An expired job ends at its deadline, which is also the latest time at which an interval can end.
     """
-    ended = [(job, job.predicted_interval_ms) for job in jobs if job.predicted_interval_ms and job.ended_ms is not None]
-    inside = [
-        early_ms - 1 <= min(job.ended_ms, job.deadline_at_ms) <= late_ms + 1  # type: ignore[type-var]  # chosen above
-        for job, (early_ms, late_ms) in ended
+    ended = [
+        (min(job.ended_ms, job.deadline_at_ms), job.predicted_interval_ms)
+        for job in jobs
+        if job.predicted_interval_ms and job.ended_ms is not None
     ]
+    inside = [early_ms - 1 <= end_ms <= late_ms + 1 for end_ms, (early_ms, late_ms) in ended]
     widths = [late_ms - early_ms for _, (early_ms, late_ms) in ended]
     return {"end_inside": sum(inside) / max(1, len(inside)), "end_width_ms": percentile(widths, 0.5)}
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from bench.sim.arrivals import DEADLINES, LONGEST, MAX_TOKENS, number
 from bench.sim.asks import GENERATED_WEIGHT, MODEL, SimJob
-from bench.sim.shapes import CONVERSATION, Shape, burst_times
+from bench.sim.shapes import CONVERSATION, Floats, Shape, burst_times
 
 #: A light tenant's jobs have this deadline, in ms.
 LIGHT_DEADLINE_MS = 10_000
@@ -33,7 +33,7 @@ class Stream:
     #: The longest prompt and answer, in tokens.
     longest: tuple[int, int] = LONGEST
 
-    def draw(self, rng: np.random.Generator, times_s: Sequence[float]) -> list[SimJob]:
+    def draw(self, rng: np.random.Generator, times_s: Sequence[float] | Floats) -> list[SimJob]:
         """Return one job for each time."""
         prompts, answers = self.shape.lengths(rng, len(times_s), longest=self.longest)
         deadlines = ((LIGHT_DEADLINE_MS, 1.0),) if self.light else self.deadlines

@@ -52,7 +52,8 @@ def best_bound(by_bound: dict[float, list[Figures]]) -> float:
 
 def score(got: list[Figures]) -> float:
     """Return the mean of useful work and of the light tenants' success over all runs."""
-    return sum(figures["useful"] + figures["light"] for figures in got) / (2 * len(got))
+    mean: float = sum(figures["useful"] + figures["light"] for figures in got) / (2 * len(got))
+    return mean
 
 
 def _comparison(runs: Runs) -> list[str]:
