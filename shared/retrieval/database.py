@@ -91,8 +91,15 @@ class Database:
         return self._run(tenant, lambda at, call: tenant_collections.find_all(at, tenant, call.until_s), until)
 
     def collection(self, tenant: str, name: str, *, until: float | None = None) -> Collection:
-        """Return a collection of a tenant. Raises CollectionMissing."""
-        return self._run(tenant, lambda at, call: tenant_collections.find(at, tenant, name, call.until_s), until)
+        """Return a collection of a tenant. Raises CollectionMissing.
+
+        With `until`, it is looked up for a search, and a time-out counts as one of the search.
+        """
+
+        def work(at: Connection, call: Call[Collection]) -> Collection:
+            return tenant_collections.find(at, tenant, name, call.until_s)
+
+        return self._run(tenant, work, None) if until is None else self._run_search(tenant, work, until)
 
     def delete_collection(self, tenant: str, name: str) -> None:
         """Delete a collection with its documents. Raises CollectionMissing.
@@ -180,7 +187,6 @@ class Database:
         SearchesStopped for a while after searches have timed out again and again.
         """
         self._breaker.check(tenant)
-        given_s = until - time.monotonic()
 
         def work(at: Connection, call: Call[Found]) -> Found:
             def note(found: Found) -> None:
@@ -189,12 +195,8 @@ class Database:
             return searching.search(at, tenant, name, query, call.until_s, note)
 
         try:
-            found = self._calls.run(tenant, work, until)
-        except OutOfTime as error:
-            if error.started:
-                self._breaker.timed_out(tenant, given_s)
-            raise
-        except (DatabaseAway, psycopg.Error):
+            found = self._run_search(tenant, work, until)
+        except (OutOfTime, DatabaseAway, psycopg.Error):
             raise
         except RetrievalError:
             self._breaker.succeeded(tenant)
@@ -272,6 +274,16 @@ class Database:
         self, tenant: str, work: Callable[[Connection, Call[T]], T], until: float | None, *, writes: bool = False
     ) -> T:
         return self._calls.run(tenant, work, time.monotonic() + CALL_S if until is None else until, writes=writes)
+
+    def _run_search(self, tenant: str, work: Callable[[Connection, Call[T]], T], until: float) -> T:
+        """Run a part of a search. Enough time-outs stop the searches of the tenant, or of all, for a while."""
+        given_s = until - time.monotonic()
+        try:
+            return self._calls.run(tenant, work, until)
+        except OutOfTime as error:
+            if error.started:
+                self._breaker.timed_out(tenant, given_s)
+            raise
 
     def _give_up(self, tenant: str, name: str) -> int:
         def work(at: Connection, call: Call[int]) -> int:

@@ -127,6 +127,13 @@ def test_the_query_is_the_users_last_message_unless_the_request_names_one(client
     assert [query.filter is None for query in database.queries] == [True, False, True]
 
 
+def test_a_query_whose_normal_form_is_longer_is_cut_to_what_a_search_may_have(client, database):
+    longer = "\ufb2c" * 4_000  # three characters in normal form
+    retrieved(client, prompt=longer)
+    retrieved(client, retrieval=HANDBOOK | {"query": longer})
+    assert [len(query.text or "") for query in database.queries] == [4_000]  # the second one is found in the cache
+
+
 def test_a_tenants_template_is_used_and_replaced_at_once(client, store):
     Tenants(store.client).set("blue", TenantPolicy(retrieval_template="<{passages}>"))
     retrieved(client, prompt="Why?", retrieval=HANDBOOK | {"k": 1})

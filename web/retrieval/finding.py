@@ -126,11 +126,12 @@ class _Search:
         """
         wanted, tenant, database = self._wanted, self._caller.tenant, self._context.database
         assert database is not None  # noqa: S101 - for mypy: the caller has checked it
+        # Before the collection is looked up, which a slow database takes the whole budget for, and the query's vector
+        # is charged.
+        database.check_searches(tenant)
         collection, cached = database.collection(tenant, wanted.collection, until=wanted.until_s), self._cached
         if cached is not None and (cached.collection_id, cached.version) == (collection.id, collection.version):
             return FoundPassages(cached.passages, Source.CACHE)
-        # The query's vector is charged.
-        database.check_searches(tenant)
         vector, why = None, None
         if collection.model is not None:
             vector, why = self._vector(collection.model, collection.dimensions)

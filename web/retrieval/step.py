@@ -82,6 +82,8 @@ def _query(wanted: Retrieval, payload: Mapping[str, Any]) -> str:
         query = normalized(wanted.query)
     else:
         query = normalized(question_of(payload)[-MAX_QUERY_CHARS:])
+    # Some characters have longer normal forms.
+    query = query[-MAX_QUERY_CHARS:].lstrip()
     if not query:
         message = "retrieval.query is required: there is no text of the user to search for"
         raise invalid_field("retrieval.query", message if wanted.query is None else "retrieval.query has no text")
