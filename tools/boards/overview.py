@@ -149,8 +149,9 @@ OVERVIEW = Board(
             "Searches for passages",
             "s",
             (
-                (door_quantile(0.5, "penstock_retrieval_seconds"), "median"),
-                (door_quantile(0.99, "penstock_retrieval_seconds"), "99 %"),
+                # Without a search, the quantile is not a number.
+                (f"{door_quantile(0.5, 'penstock_retrieval_seconds')} >= 0", "median"),
+                (f"{door_quantile(0.99, 'penstock_retrieval_seconds')} >= 0", "99 %"),
             ),
             "How long the requests with `retrieval` wait for their passages.",
         ),

@@ -45,6 +45,10 @@ class ProcessMetrics:
         self.retrieval_seconds = self.histogram(specs.RETRIEVAL_SECONDS, _RETRIEVAL_BUCKETS_S)
         self.retrieval_passages = self.counter(specs.RETRIEVAL_PASSAGES)
         self.retrieval_fallbacks = self.counter(specs.RETRIEVAL_FALLBACKS)
+        # As above.
+        self.retrieval_seconds.labels("search")
+        for why in ("budget", "database_away", "searches_stopped", "embedding_away"):
+            self.retrieval_fallbacks.labels("none", why)
         self.passage_cache = self.counter(specs.PASSAGE_CACHE)
         self.passage_cache_bytes = self.counter(specs.PASSAGE_CACHE_BYTES)
         self.connections = self.gauge(specs.HTTP_CONNECTIONS)

@@ -159,6 +159,13 @@ def _work(it: Loaded) -> list[Expected]:
     return [growth({ALL: prompt - cached + 4 * completion}), value(it.rates["mu_wtps"])]
 
 
+@RATES.of("overview: Searches for passages")
+@RATES.of("overview: Passages from other places")
+def _passages(_: Loaded) -> list[Expected]:
+    """No request has `retrieval`, and a door without a database serves none; others are counted in other tests."""
+    return [growth({}), growth({})]
+
+
 @RATES.of("overview: HTTP requests")
 def _http_requests(it: Loaded) -> list[Expected]:
     by: dict[Labels, float] = {of(status=status): number for status, number in it.ledger.statuses.items()}

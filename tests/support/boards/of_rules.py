@@ -168,6 +168,7 @@ for alert in (
     "PenstockWebhooksLate",
     "PenstockKeysGuessed",
     "PenstockConnectionsTurnedAway",
+    "PenstockRetrievalFallsBack",
 ):
     RULES.of(alert)(lambda _: [Expected({})])
 
