@@ -27,6 +27,7 @@ NAMES = (
     "isolation",
     "prefixes",
     "gaps",
+    "recall",
     "gpu",
 )
 
