@@ -1,7 +1,8 @@
 """Skips searches for a while after repeated time-outs, so that a slow database costs requests no time.
 
 Time-outs count for the tenant whose search it was. A tenant with a costly collection is skipped alone; all are skipped
-if the searches of several tenants time out and none succeeds.
+if the searches of several tenants time out and none succeeds. A tenant whose own searches time out is skipped for
+longer than all are, so that it is another one whose search tries whether the database answers again.
 """
 
 import time
@@ -11,8 +12,9 @@ from dataclasses import dataclass, field
 
 from shared.retrieval.errors import SearchesStopped
 
-#: After this number of time-outs in a row, within _WITHIN_S seconds, searches are skipped for _PAUSE_S seconds.
-_TIMEOUTS, _WITHIN_S, _PAUSE_S = 3, 10.0, 5.0
+#: After this number of time-outs in a row, within _WITHIN_S seconds, the searches of all are skipped for _PAUSE_S
+#: seconds, and those of a tenant for _OWN_PAUSE_S seconds.
+_TIMEOUTS, _WITHIN_S, _PAUSE_S, _OWN_PAUSE_S = 3, 10.0, 5.0, 8.0
 #: A search that had less time says nothing about the database: clients choose how much time they give.
 _LEAST_S = 0.02
 #: The number of tenants that are remembered.
@@ -21,8 +23,12 @@ _TENANTS = 4_096
 
 @dataclass(slots=True)
 class _Streak:
-    """The time-outs since the last success, and when searches may be tried again (of the clock, in seconds)."""
+    """The time-outs since the last success, and when searches may be tried again (of the clock, in seconds).
 
+    `pause_s` is how long searches are skipped, in seconds.
+    """
+
+    pause_s: float
     times_s: list[float] = field(default_factory=list)
     tenants: set[str] = field(default_factory=set)
     open_until_s: float = float("-inf")
@@ -33,7 +39,7 @@ class Breaker:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._all = _Streak()
+        self._all = _Streak(_PAUSE_S)
         self._tenants: OrderedDict[str, _Streak] = OrderedDict()
 
     def check(self, tenant: str, *, is_trial: bool = True) -> None:
@@ -43,14 +49,14 @@ class Breaker:
         pause. Without `is_trial`, the caller only asks, and nothing changes.
         """
         now_s = self._clock()
-        for streak in (self._all, self._tenants.get(tenant)):
-            if streak is None:
-                continue
-            if now_s < streak.open_until_s:
-                wait_s = streak.open_until_s - now_s
-                raise SearchesStopped(f"searches timed out again and again; the next is tried in {wait_s:.1f} s")
+        own = self._tenants.get(tenant)
+        streaks = [self._all] if own is None else [self._all, own]
+        wait_s = max(streak.open_until_s for streak in streaks) - now_s
+        if wait_s > 0:
+            raise SearchesStopped(f"searches timed out again and again; the next is tried in {wait_s:.1f} s")
+        for streak in streaks:
             if is_trial and streak.open_until_s > float("-inf"):
-                streak.open_until_s = now_s + _PAUSE_S
+                streak.open_until_s = now_s + streak.pause_s
 
     def succeeded(self, tenant: str) -> None:
         """Note a search that ended in time."""
@@ -63,7 +69,7 @@ class Breaker:
         """Note a search that the database had begun, and that did not end within the `given_s` seconds that it had."""
         if given_s < _LEAST_S:
             return
-        own = self._tenants.setdefault(tenant, _Streak())
+        own = self._tenants.setdefault(tenant, _Streak(_OWN_PAUSE_S))
         self._tenants.move_to_end(tenant)
         if len(self._tenants) > _TENANTS:
             self._tenants.popitem(last=False)
@@ -84,4 +90,4 @@ class Breaker:
         if len(streak.tenants) < least_tenants:
             streak.tenants.add(tenant)
         if len(streak.times_s) >= _TIMEOUTS and len(streak.tenants) >= least_tenants:
-            streak.open_until_s = now_s + _PAUSE_S
+            streak.open_until_s = now_s + streak.pause_s

@@ -1,7 +1,10 @@
 """Runs work on a few connections: each has a thread of its own, and callers wait no longer than they want to.
 
     caller: run(…) ── puts a call into the list ── waits for its end, at most until its time ── leaves
-    thread of a connection: connects ── takes the first call whose tenant has a free share ── runs it to its end
+    thread of a connection: connects ── takes a call whose tenant has a free share ── runs it to its end
+
+Tenants take turns, whatever the number of their calls. A call that waits for a lock of another process returns to the
+list, so that it does not keep its connection from others meanwhile.
 
 A caller that leaves does not stop its call: the connection's thread waits until the server has canceled the statement,
 which it does at the same time. Opening a connection, however long that takes, holds no caller beyond its time either.
@@ -28,8 +31,8 @@ GRACE_S = 1.0
 _RETRY_S = 1.0
 #: If no connection is open and one is being opened for longer, calls fail at once.
 _PATIENCE_S = 1.0
-#: The most calls that wait for a connection.
-_MAX_WAITING = 1_000
+#: The most calls that wait for a connection, and the most of one tenant.
+_MAX_WAITING, _MAX_WAITING_OF_TENANT = 1_000, 250
 
 T = TypeVar("T")
 
@@ -40,7 +43,7 @@ class Call(Generic[T]):
     def __init__(
         self, tenant: str, work: "Callable[[Connection, Call[T]], T]", until_s: float, *, writes: bool
     ) -> None:
-        self.work, self.until_s, self.writes = work, until_s, writes
+        self.tenant, self.work, self.until_s, self.writes = tenant, work, until_s, writes
         #: The calls that share connections with this one: those of its tenant, or all writes.
         self.share = None if writes else tenant
         self.partial: T | None = None
@@ -74,6 +77,8 @@ class Calls:
         self._waiting: deque[Call[Any]] = deque()
         #: How many calls run of each tenant, and how many writes (None).
         self._running: Counter[str | None] = Counter()
+        #: The number of the next turn of a tenant that has had the current one, or a later one.
+        self._turn, self._turns = 0, dict[str, int]()
         self._threads: set[threading.Thread] = set()
         self._idle = 0
         #: The open connections.
@@ -95,7 +100,7 @@ class Calls:
         """
         call = Call(tenant, work, until_s, writes=writes)
         with self._condition:
-            self._check_open()
+            self._check_open(tenant)
             self._waiting.append(call)
             if len(self._waiting) > self._idle and len(self._threads) < self._size:
                 self._start_thread()
@@ -127,8 +132,8 @@ class Calls:
         for thread in threads:
             thread.join(max(0.0, until_s - time.monotonic()))
 
-    def _check_open(self) -> None:
-        """Raise DatabaseAway if a call cannot be run now. The lock is held."""
+    def _check_open(self, tenant: str) -> None:
+        """Raise DatabaseAway or OutOfTime if a call of a tenant cannot be run now. The lock is held."""
         now_s = self._clock()
         if self._closed:
             raise DatabaseAway("this process is ending")
@@ -137,7 +142,10 @@ class Calls:
                 raise DatabaseAway(self._away)
             if self._opening_since_s is not None and now_s - self._opening_since_s > _PATIENCE_S:
                 raise DatabaseAway(f"it has not answered for {now_s - self._opening_since_s:.0f} s")
-        if len(self._waiting) >= _MAX_WAITING:
+        waiting = len(self._waiting)
+        if waiting >= _MAX_WAITING_OF_TENANT and (
+            waiting >= _MAX_WAITING or sum(call.tenant == tenant for call in self._waiting) >= _MAX_WAITING_OF_TENANT
+        ):
             raise OutOfTime(started=False)
 
     def _start_thread(self) -> None:
@@ -199,17 +207,27 @@ class Calls:
         """Wait for a call whose tenant has a free share, and return it; None if the process ends."""
         with self._condition:
             while not self._closed:
-                for call in self._waiting:
-                    share = call.share
-                    if self._running[share] < (self._write_share if call.writes else self._tenant_share):
-                        self._waiting.remove(call)
-                        call.started = True
-                        self._running[share] += 1
-                        return call
+                eligible = filter(self._has_share, self._waiting)
+                # Of several with the same turn, the first one.
+                call = min(eligible, key=lambda call: self._turns.get(call.tenant, 0), default=None)
+                if call is not None:
+                    self._waiting.remove(call)
+                    call.started = True
+                    self._running[call.share] += 1
+                    self._turn = max(self._turn, self._turns.get(call.tenant, 0))
+                    self._turns[call.tenant] = self._turn + 1
+                    if len(self._turns) > _MAX_WAITING:
+                        self._turn += 1
+                        self._turns = {tenant: turn for tenant, turn in self._turns.items() if turn > self._turn}
+                    return call
                 self._idle += 1
                 self._condition.wait()
                 self._idle -= 1
         return None
+
+    def _has_share(self, call: Call[Any]) -> bool:
+        # A look-up of a Counter adds nothing to it.
+        return self._running[call.share] < (self._write_share if call.writes else self._tenant_share)
 
     def _run(self, call: Call[Any], connection: Connection) -> bool:
         """Run a call, and return whether its connection can be used again."""
@@ -221,7 +239,10 @@ class Calls:
         except RetrievalError as error:
             call.end(error=error)
             is_usable = True
-        except (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable):
+        except psycopg.errors.LockNotAvailable:
+            self._later(call)
+            is_usable = True
+        except psycopg.errors.QueryCanceled:
             call.end(error=OutOfTime(started=True))
             is_usable = True
         except NoAnswer:
@@ -245,6 +266,15 @@ class Calls:
                 self._condition.notify()
         idle = psycopg.pq.TransactionStatus.IDLE
         return is_usable and not connection.closed and connection.info.transaction_status == idle
+
+    def _later(self, call: Call[Any]) -> None:
+        """Put a call back that has waited for a lock, behind the other calls, if it has time left."""
+        with self._condition:
+            if self._closed or self._clock() >= call.until_s:
+                call.end(error=OutOfTime(started=True))
+                return
+            call.started = False
+            self._waiting.append(call)
 
     def _again(self, call: Call[Any], error: psycopg.Error) -> None:
         """Put a call back whose connection was lost: the server may have been restarted since the connection was used.

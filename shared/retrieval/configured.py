@@ -35,13 +35,15 @@ def open_database(settings: Settings) -> "Database | None":
 def find_database_url(settings: Settings) -> str:
     """Return the URL of the database of collections, that of the running server for `embedded`; "" if it is not set.
 
-    Raises ConfigError if the extra `retrieval` is not installed, or if the embedded database is wanted and does not
-    run.
+    Raises ConfigError if the extra `retrieval` is not installed, if the URL cannot be read, or if the embedded database
+    is wanted and does not run.
     """
     url = settings.database_url
     if url and importlib.util.find_spec("psycopg") is None:
         raise ConfigError("PENSTOCK_DATABASE_URL needs the extra: pip install 'penstock[retrieval]'")
     if url != EMBEDDED:
+        if url:
+            _check(url)
         return url
     found = read_note(settings.state_path / "database.json").get("url")
     if not isinstance(found, str):
@@ -49,3 +51,12 @@ def find_database_url(settings: Settings) -> str:
             f"PENSTOCK_DATABASE_URL={EMBEDDED}: no database runs in {settings.state_path}; `penstock up` starts one"
         )
     return found
+
+
+def _check(url: str) -> None:
+    from shared.retrieval.connecting import parse_url  # noqa: PLC0415 - as above
+
+    try:
+        parse_url(url)
+    except ValueError as error:
+        raise ConfigError(f"PENSTOCK_DATABASE_URL {error}") from None

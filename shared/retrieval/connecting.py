@@ -67,12 +67,16 @@ def open_connection(url: str, connect_s: int = CONNECT_S) -> Connection:
     The connection commits each statement. Raises DatabaseAway, whose reason contains no password.
     """
     try:
+        # The URL may have a time of its own, which is not longer.
+        parameters = _parameters(url)
+        given_s = str(parameters.get("connect_timeout") or "")
+        if not (given_s.isascii() and given_s.isdigit() and 0 < int(given_s[:6]) < connect_s):
+            parameters["connect_timeout"] = connect_s
         connection = Connection.connect(
-            **_parameters(url),
+            **parameters,
             autocommit=True,
             # Partial indexes are found only by plans that know the collection's number, so none is prepared.
             prepare_threshold=None,
-            connect_timeout=connect_s,
         )
     except (psycopg.Error, OSError, UnicodeError) as error:
         raise DatabaseAway(reason_of(error)) from None
@@ -100,16 +104,46 @@ def reason_of(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:_REPEATED]
 
 
+def parse_url(url: str) -> dict[str, Any]:
+    """Return the parameters of libpq in a URL. Raises ValueError, whose message repeats no part that may be secret."""
+    try:
+        parameters: dict[str, Any] = dict(conninfo_to_dict(url))
+    except psycopg.Error as error:
+        # libpq quotes what it does not understand, which may be a part of the password.
+        why = str(error).partition(":")[0].partition('"')[0].strip()
+        raise ValueError(
+            f"is no URL of PostgreSQL ({why}); in a user name or password, each character that is no letter and no "
+            "digit has to be written with its code, such as %2F for a slash"
+        ) from None
+    ports = _ports(parameters)
+    if not all(port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65_536 for port in ports):
+        raise ValueError(
+            "has a port that is no number from 1 to 65535; in a user name or password, a slash is written as %2F, and "
+            "a colon as %3A"
+        )
+    hosts = str(parameters.get("host") or "").split(",")
+    if len(ports) not in (1, len(hosts)):
+        raise ValueError(f"has {len(hosts)} hosts and {len(ports)} ports")
+    return parameters
+
+
+def _ports(parameters: dict[str, Any]) -> list[str]:
+    return [port or "5432" for port in str(parameters.get("port") or "").split(",")]
+
+
 def _parameters(url: str) -> dict[str, Any]:
     """Return the parameters of libpq for a URL, with the addresses of its hosts.
 
     libpq would look names up itself, and hold the event loop of a door meanwhile.
     """
-    parameters: dict[str, Any] = dict(conninfo_to_dict(url))
+    try:
+        parameters = parse_url(url)
+    except ValueError as error:
+        raise DatabaseAway(f"its URL {error}") from None
     parameters.setdefault("application_name", "penstock")
     hosts = str(parameters.get("host") or "").split(",")
     if any(hosts) and not parameters.get("hostaddr") and not any(host.startswith(("/", "@")) for host in hosts):
-        ports = str(parameters.get("port") or "5432").split(",")
+        ports = _ports(parameters)
         ports = ports * len(hosts) if len(ports) == 1 else ports
         found = [
             (host, str(info[4][0]), port)

@@ -13,8 +13,8 @@ RetrievalError
 
 from shared.errors import PenstockError
 
-#: The longest value that a message repeats, in characters.
-_SHOWN = 80
+#: The longest value, name or path of a field that a message repeats, in characters.
+_SHOWN, _SHOWN_FIELD = 80, 300
 
 
 class RetrievalError(PenstockError):
@@ -27,7 +27,7 @@ class InvalidInput(RetrievalError):
     def __init__(self, field: str, value: object, why: str) -> None:
         self.field, self.value, self.why = field, value, why
         shown = repr(value)
-        super().__init__(f"{field}={shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '…'}: {why}")
+        super().__init__(f"{shortened(field, _SHOWN_FIELD)}={shortened(shown, _SHOWN)}: {why}")
 
 
 class InvalidFilter(InvalidInput):
@@ -43,7 +43,7 @@ class CollectionMissing(RetrievalError):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"no collection {name!r}")
+        super().__init__(f"no collection {shortened(repr(name), _SHOWN_FIELD)}")
 
 
 class CollectionExists(RetrievalError):
@@ -74,3 +74,8 @@ class DatabaseAway(RetrievalError):
 
 class SearchesStopped(DatabaseAway):
     """Searches have timed out again and again, and are skipped for a while."""
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return a text with at most `longest` characters, and a mark if there were more."""
+    return text if len(text) <= longest else text[:longest] + "…"

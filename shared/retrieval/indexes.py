@@ -56,8 +56,10 @@ def tidy(connection: Connection, from_chunks: int, most: int) -> Indexes | None:
     """Drop useless indexes, make missing ones, and return their state; None if another process is doing that now.
 
     Useless are indexes whose making was interrupted, and those of collections that are gone, or have become smaller
-    than half of `from_chunks`. At most `most` indexes are kept. Raises psycopg.Error.
+    than half of `from_chunks`. At most `most` indexes are kept. An index that cannot be made keeps no other from being
+    made. Raises psycopg.Error, also then, at the end.
     """
+    failed: psycopg.Error | None = None
     with _lock(connection) as is_mine:
         if not is_mine:
             return None
@@ -69,9 +71,19 @@ def tidy(connection: Connection, from_chunks: int, most: int) -> Indexes | None:
         wanted = _wanted(connection, from_chunks)
         have = {number for number, is_valid in existing.items() if is_valid and number in kept}
         for number, dimensions in wanted.items():
-            if number not in have and len(have) < most:
+            if number in have or len(have) >= most:
+                continue
+            try:
                 _make(connection, number, dimensions)
                 have.add(number)
+            except psycopg.Error as error:
+                if connection.closed:
+                    raise
+                failed = error
+                # Loads would write into what was made of it.
+                _drop(connection, number)
+        if failed is not None:
+            raise failed
         return Indexes(len(have), len(wanted.keys() - have))
 
 
@@ -93,7 +105,8 @@ def _lock(connection: Connection) -> Iterator[bool]:
     row = connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (LOCK_CLASS, INDEX_LOCK)).fetchone()
     is_mine = bool(row and row[0])
     if is_mine:
-        connection.execute(f"SET lock_timeout = '{_LOCK_S}s'".encode())
+        # The user of the database may have limits of its own, which are not meant for indexes of large collections.
+        connection.execute(f"SET lock_timeout = '{_LOCK_S}s'; SET statement_timeout = 0".encode())
     try:
         yield is_mine
     finally:

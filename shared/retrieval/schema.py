@@ -106,6 +106,12 @@ CREATE TABLE penstock.chunks (
 ) WITH (toast_tuple_target = 8160);
 -- An exact search reads all vectors of a collection: they stay in the rows, and the text is stored elsewhere first.
 ALTER TABLE penstock.chunks ALTER embedding SET STORAGE MAIN, ALTER words SET STORAGE EXTENDED;
+-- Statistics contain frequent values, and stay when a tenant's rows are erased.
+ALTER TABLE penstock.collections ALTER id SET STATISTICS 0, ALTER name SET STATISTICS 0, ALTER model SET STATISTICS 0;
+ALTER TABLE penstock.documents ALTER id SET STATISTICS 0, ALTER metadata SET STATISTICS 0,
+  ALTER digest SET STATISTICS 0;
+ALTER TABLE penstock.chunks ALTER text SET STATISTICS 0, ALTER metadata SET STATISTICS 0,
+  ALTER embedding SET STATISTICS 0, ALTER words SET STATISTICS 0;
 -- Each search reads the list of words that are not yet in the index, so it is short.
 CREATE INDEX chunks_words ON penstock.chunks USING gin (words) WITH (gin_pending_list_limit = 256);
 

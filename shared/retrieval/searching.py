@@ -18,7 +18,7 @@ from shared.retrieval.errors import CollectionMissing, InvalidInput, OutOfTime
 from shared.retrieval.filters import to_sql
 from shared.retrieval.fusion import fuse
 from shared.retrieval.indexes import index_name, indexed_type
-from shared.retrieval.records import Found, Half, Passage, Query, check_vector
+from shared.retrieval.records import Found, Half, Passage, Query, check_vector, with_short_runs
 from shared.retrieval.tenant_documents import as_metadata, vector_text
 from shared.retrieval.transactions import limit, tenant_transaction
 
@@ -167,8 +167,9 @@ def _statement(half: Half, row: _Row, query: Query) -> tuple[bytes, list[object]
     condition, values = ("true", []) if query.filter is None else to_sql(query.filter)
     # psycopg reads `%` in a statement as a placeholder; the condition has its own.
     if half == "words":
+        text = with_short_runs(query.text or "")
         sql = _WORDS.format(number=row.number, filter=condition, words=_MAX_WORDS)
-        return sql.encode(), [row.language, query.text, *values, row.chunks, _of_half(query)]
+        return sql.encode(), [row.language, text, *values, row.chunks, _of_half(query)]
     check_vector(query.vector or (), row.dimensions)
     vector = vector_text(query.vector or ())
     type_ = indexed_type(row.dimensions or 0)

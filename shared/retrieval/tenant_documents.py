@@ -7,7 +7,7 @@ from psycopg.types.json import Jsonb
 
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import CollectionMissing, TooLarge
-from shared.retrieval.records import Document, Metadata, NewChunk, check_chunks, storable
+from shared.retrieval.records import Document, Metadata, NewChunk, check_chunks, storable, with_short_runs
 from shared.retrieval.tenant_collections import unix_ms
 from shared.retrieval.transactions import limit, tenant_transaction
 
@@ -78,12 +78,17 @@ def put(
                 "(tenant, collection, document, ordinal, tokens, text, metadata, embedding, words) "
                 "SELECT %s, %s, %s, n - 1 + %s, tokens, text, %s, vector::vector, "
                 # The mark is a word of every chunk; see the module `schema`.
-                "to_tsvector(%s::regconfig, text) || array_to_tsvector(ARRAY[penstock.mark(%s)]) "
-                "FROM unnest(%s::int[], %s::text[], %s::text[]) WITH ORDINALITY AS piece (tokens, text, vector, n)",
+                "to_tsvector(%s::regconfig, coalesce(runs, text)) || array_to_tsvector(ARRAY[penstock.mark(%s)]) "
+                "FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[]) WITH ORDINALITY "
+                "AS piece (tokens, text, runs, vector, n)",
                 (
                     *(tenant, number, written, first, Jsonb(dict(metadata)), language, number),
                     [chunk.tokens for chunk in piece],
                     texts[first : first + _PIECE],
+                    [
+                        None if (runs := with_short_runs(text)) == text else runs
+                        for text in texts[first : first + _PIECE]
+                    ],
                     [None if chunk.vector is None else vector_text(chunk.vector) for chunk in piece],
                 ),
             )

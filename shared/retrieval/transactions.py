@@ -9,6 +9,8 @@ from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import InvalidInput, OutOfTime
 from shared.retrieval.records import storable
 
+#: How long a statement waits for a lock. Then its connection serves other calls first (shared/retrieval/calls.py).
+_LOCK = "1s"
 #: The two roles (shared/retrieval/schema.py).
 TENANT_ROLE, KEEPER_ROLE = "penstock_tenant", "penstock_keeper"
 
@@ -45,7 +47,8 @@ def limit(connection: Connection, until_s: float) -> None:
 
 @contextmanager
 def _transaction(connection: Connection, until_s: float, settings: Mapping[str, str]) -> Iterator[None]:
-    wanted = {**settings, "statement_timeout": _timeout(until_s), "search_path": connection.search_path}
+    limits = {"statement_timeout": _timeout(until_s), "lock_timeout": _LOCK}
+    wanted = {**settings, **limits, "search_path": connection.search_path}
     calls = ", ".join(["set_config(%s, %s, true)"] * len(wanted))
     values = [text for item in wanted.items() for text in item]
     with connection.transaction():

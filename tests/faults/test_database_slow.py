@@ -7,12 +7,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
+import psycopg
 import pytest
 
 from shared.retrieval.database import Database
 from shared.retrieval.errors import DatabaseAway, OutOfTime, SearchesStopped
 from tests.support.collected import a_database, find, make, put, texts, vector
-from tests.support.postgres import execute
+from tests.support.postgres import execute, rows
 from tests.support.processes import wait_for
 from tests.support.slow_database import let_sleep, sleep, sleepers
 
@@ -171,3 +172,20 @@ def test_a_load_may_take_longer_than_a_search(database, url):
     put(database, "loading", "1", "a text")
     sleep(url, 0)
     assert texts(find(database, "loading", "text")) == ["a text"]
+
+
+def test_a_load_that_waits_for_one_of_another_process_delays_no_other_tenant(database, url):
+    make(database, "shared")
+    make(database, "prompt")
+    sleep(url, 0)
+    with psycopg.connect(url) as other:
+        other.execute("SELECT 1 FROM penstock.collections WHERE tenant = 'shared' FOR UPDATE")
+        thread = threading.Thread(target=lambda: put(database, "shared", "1", "a text"))
+        thread.start()
+        waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        wait_for(lambda: rows(url, waits), "the load to wait")
+        put(database, "prompt", "1", "a text")
+        assert thread.is_alive()
+        other.rollback()
+    thread.join(60)
+    assert texts(find(database, "shared", "text")) == ["a text"]

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from shared.retrieval.errors import InvalidInput, TooLarge
+from shared.retrieval.errors import CollectionMissing, InvalidInput, TooLarge
+from shared.retrieval.filters import parse_filter
 from shared.retrieval.fusion import fuse
 from shared.retrieval.records import (
     NewChunk,
@@ -52,6 +53,7 @@ def test_a_collection_with_a_wrong_field_is_refused_by_name(fields, message):
         ({"a": "\0"}, "metadata.a='\\x00': must be a text"),
         ({"a": ["b", 1]}, "metadata.a[1]=1: must be a text"),
         ({"a": ["b"] * 33}, "metadata.a='33 texts': a list may have at most 32 texts"),
+        ({"a": ["x" * 512] * 32}, "metadata='16519 bytes': may have at most 16384 bytes as JSON"),
     ],
 )
 def test_wrong_metadata_is_refused_by_name(metadata, message):
@@ -91,6 +93,8 @@ def test_chunks_are_bounded_and_their_vectors_have_to_fit():
         check_chunks([NewChunk("a", 1, (1.0,))], None)
     with pytest.raises(InvalidInput, match="must have finite numbers only"):
         check_vector((1.0, math.nan), 2)
+    with pytest.raises(InvalidInput, match=r"vector=1e[+]39: must have finite numbers only, of at most 65504"):
+        check_vector((1e39, 0.0), 2)
     with pytest.raises(TooLarge, match="chunk 0 has 65537 characters, more than 65536"):
         check_chunks([NewChunk("x" * 65_537, 1, None)], 2)
     with pytest.raises(TooLarge, match="the document has 20001 chunks"):
@@ -99,6 +103,13 @@ def test_chunks_are_bounded_and_their_vectors_have_to_fit():
 
 def test_characters_that_postgresql_cannot_store_are_replaced():
     assert storable("a\0b\ud800ä") == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}ä"
+
+
+def test_a_name_that_a_client_invents_makes_no_long_message():
+    with pytest.raises(InvalidInput) as refused:
+        parse_filter({"type": "eq", "key": "a", "value": 1, "x" * 100_000: 1})
+    assert len(str(refused.value)) < 500
+    assert len(str(CollectionMissing("x" * 100_000))) < 500
 
 
 def passage(document_id: str, score: float) -> Passage:

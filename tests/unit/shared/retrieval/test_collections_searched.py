@@ -232,6 +232,20 @@ def test_an_index_whose_making_was_interrupted_is_made_again(database, database_
     database.erase_tenant("broken")
 
 
+def test_an_index_that_cannot_be_made_keeps_no_other_from_being_made(database, database_url):
+    with a_database(database_url, max_indexes=0) as without:
+        fill(without, "spoiled", FROM_CHUNKS + 100, seed=8)
+        fill(without, "later", FROM_CHUNKS, seed=9)
+    execute(database_url, "UPDATE penstock.collections SET dimensions = 3 WHERE tenant = 'spoiled'")
+    with open_connection(database_url) as connection, pytest.raises(psycopg.Error):
+        indexes.tidy(connection, FROM_CHUNKS, 2)
+    names = {f"chunks_vectors_{number_of(database_url, tenant)}" for tenant in ("spoiled", "later")}
+    assert names & index_names(database_url) == {f"chunks_vectors_{number_of(database_url, 'later')}"}
+    execute(database_url, f"UPDATE penstock.collections SET dimensions = {DIMENSIONS} WHERE tenant = 'spoiled'")
+    for tenant in ("spoiled", "later"):
+        database.erase_tenant(tenant)
+
+
 def test_one_process_at_a_time_changes_indexes(database, database_url):
     with open_connection(database_url) as mine, open_connection(database_url) as other, indexes._lock(mine) as is_mine:
         assert is_mine

@@ -66,16 +66,16 @@ def test_a_tenant_has_a_bounded_number_of_collections_and_chunks(database):
 
 
 def test_each_change_of_a_document_raises_the_version_by_one_and_the_sums_are_true(database):
-    make(database, "counted")
-    put(database, "counted", "a", "one", "two", metadata={"year": 2026})
-    put(database, "counted", "b", "drei ä")
-    put(database, "counted", "a", "three")
-    counted = database.collection("counted", "handbook")
+    make(database, "described")
+    put(database, "described", "a", "one", "two", metadata={"year": 2026})
+    put(database, "described", "b", "drei ä")
+    put(database, "described", "a", "three")
+    counted = database.collection("described", "handbook")
     assert (counted.version, counted.documents, counted.chunks, counted.text_bytes) == (4, 2, 2, 5 + 7)
     assert counted.loaded_ms >= counted.created_ms
-    assert database.delete_document("counted", "handbook", "a")
-    assert not database.delete_document("counted", "handbook", "a")
-    counted = database.collection("counted", "handbook")
+    assert database.delete_document("described", "handbook", "a")
+    assert not database.delete_document("described", "handbook", "a")
+    counted = database.collection("described", "handbook")
     assert (counted.version, counted.documents, counted.chunks, counted.text_bytes) == (5, 1, 1, 7)
 
 
@@ -168,6 +168,35 @@ def test_the_erasure_of_a_tenant_leaves_none_of_its_rows_and_all_of_the_others(d
     for table in ("collections", "documents", "chunks"):
         assert rows(database_url, f"SELECT * FROM penstock.{table} WHERE tenant = 'erased'") == []
     assert texts(find(database, "stays", "text")) == ["text of stays"]
+
+
+def test_the_statistics_of_the_database_repeat_nothing_of_an_erased_tenant(database, database_url):
+    """They stay as they are when the last rows of a table are gone."""
+    make(database, "analyzed")
+    for number in range(8):
+        put(
+            database,
+            "analyzed",
+            f"secret {number}",
+            "secret",
+            "a secret",
+            metadata={"owner": "secret"},
+            vectors=[vector(1)],
+        )
+    execute(database_url, "ANALYZE")
+    database.erase_tenant("analyzed")
+    kept = "SELECT tablename, attname FROM pg_stats s WHERE schemaname = 'penstock' AND s::text LIKE %s"
+    assert rows(database_url, kept, "%secret%") == []
+    found = "SELECT attname FROM pg_stats WHERE schemaname = 'penstock' AND tablename = 'chunks' ORDER BY 1"
+    assert rows(database_url, found) == [("collection",), ("document",), ("ordinal",), ("tenant",), ("tokens",)]
+
+
+def test_a_text_in_which_words_are_hard_to_find_is_loaded_in_linear_time(database):
+    """The server's parser of words looks ahead to the next space; it took 100 s for such a text."""
+    make(database, "runs")
+    put(database, "runs", "1", "a_" * 32_768, "@a1" * 20_000 + " zebra")
+    assert len(texts(find(database, "runs", "zebra", mode="words"))) == 1
+    assert texts(find(database, "runs", "a_" * 4_000 + " zebra", mode="words"))[0].endswith(" zebra")
 
 
 def test_exported_collections_are_the_same_after_their_import(database):

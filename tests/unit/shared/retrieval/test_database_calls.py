@@ -180,6 +180,62 @@ def test_writes_of_all_tenants_leave_connections_to_searches(calls):
     assert sum(len(held.running) for held in writers) == 5
 
 
+def test_a_tenant_with_many_calls_takes_turns_with_the_others(calls):
+    first = Held(calls, "red", 1, writes=True)
+    wait_for(lambda: first.running, "a write to run")
+    order: list[str] = []
+
+    def write(tenant: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: run(calls, lambda *_: order.append(tenant), tenant, writes=True))
+        waiting = len(calls._waiting)
+        thread.start()
+        wait_for(lambda: len(calls._waiting) > waiting, "the write to wait")
+        return thread
+
+    threads = [write(tenant) for tenant in ("red", "red", "red", "blue", "blue", "green")]
+    first.release()
+    for thread in threads:
+        thread.join(LONG_S)
+    assert order == ["blue", "green", "red", "blue", "red", "red"]
+
+
+def test_the_calls_of_one_tenant_never_fill_the_list(calls):
+    held = Held(calls, "red", 252)
+    wait_for(lambda: len(calls._waiting) == 250, "the list to be full of its calls")
+    with pytest.raises(OutOfTime) as refused:
+        run(calls, lambda *_: 1, "red")
+    assert not refused.value.started
+    assert run(calls, lambda *_: 1, "blue") == 1
+    held.release()
+
+
+def test_the_turns_of_many_tenants_are_not_remembered(calls):
+    for number in range(3_000):
+        run(calls, lambda *_: 1, f"tenant{number}")
+    assert len(calls._turns) <= 1_000
+
+
+def test_a_call_that_waits_for_a_lock_lets_others_use_its_connection(calls):
+    locked = threading.Event()
+    locked.set()
+
+    def work(*_: object) -> str:
+        if locked.is_set():
+            raise psycopg.errors.LockNotAvailable("lock timeout")
+        return "written"
+
+    results: list[str] = []
+    thread = threading.Thread(target=lambda: results.append(run(calls, work, writes=True)))
+    thread.start()
+    assert run(calls, lambda *_: "other", "blue", writes=True) == "other"
+    with pytest.raises(OutOfTime):
+        run(calls, work, within_s=SOON_S, writes=True)
+    locked.clear()
+    thread.join(LONG_S)
+    assert results == ["written"]
+    wait_for(lambda: not calls._running, "the calls to have ended")
+
+
 def test_a_call_whose_connection_was_lost_is_made_again_on_a_new_one(calls, server):
     """After a restart of the server, every connection of the process is lost, and each is noticed when it is used."""
     held = Held(calls, "red", 2), Held(calls, "blue", 2)

@@ -49,3 +49,33 @@ def test_a_url_of_another_kind_is_refused_and_not_shown(url):
     with pytest.raises(ConfigError, match=r"PENSTOCK_DATABASE_URL=.*does not look like a URL of PostgreSQL") as refused:
         load({"PENSTOCK_DATABASE_URL": url}, dotenv=None)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (
+            "postgresql://me:sec/ret@host/x",
+            "has a port that is no number from 1 to 65535; in a user name",
+        ),
+        (
+            "postgresql://me:sec%ret@host/x",
+            "is no URL of PostgreSQL .invalid percent-encoded token.; in a user name",
+        ),
+        ("postgresql://me@host/x?password=sec ret", "is no URL of PostgreSQL .unexpected spaces"),
+        ("postgresql://me@host:70000/x", "has a port that is no number from 1 to 65535"),
+        ("postgresql://me@one:1,two:2,three:/x?port=1,2", "has 3 hosts and 2 ports"),
+    ],
+)
+def test_a_url_that_cannot_be_read_is_refused_at_the_start_without_its_password(settings, url, message):
+    with pytest.raises(ConfigError, match=f"PENSTOCK_DATABASE_URL {message}") as refused:
+        open_database(replace(settings, database_url=url))
+    assert "sec" not in str(refused.value)
+    assert "ret" not in str(refused.value).replace("retrieval", "")
+
+
+@pytest.mark.parametrize("url", ["postgresql://one,two/x", "postgres://[::1]:5433/x", "postgresql:///x?host=/run"])
+def test_hosts_without_ports_have_the_usual_one(settings, url):
+    database = open_database(replace(settings, database_url=url))
+    assert database is not None
+    database.close()

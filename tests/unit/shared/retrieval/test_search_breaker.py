@@ -76,9 +76,9 @@ def test_a_search_with_hardly_any_time_says_nothing_about_the_database(breaker):
 
 def test_after_the_pause_one_search_is_tried_and_its_success_lets_all_through(breaker, time):
     time_out(breaker, "red")
-    with pytest.raises(SearchesStopped, match=r"the next is tried in 5\.0 s"):
+    with pytest.raises(SearchesStopped, match=r"the next is tried in 8\.0 s"):
         breaker.check("red")
-    time.now_s += 5.1
+    time.now_s += 8.1
     assert not is_stopped(breaker, "red")
     breaker.check("red")
     assert is_stopped(breaker, "red")
@@ -86,11 +86,21 @@ def test_after_the_pause_one_search_is_tried_and_its_success_lets_all_through(br
     assert not is_stopped(breaker, "red")
 
 
+def test_a_tenant_that_is_skipped_itself_takes_no_trial_from_the_others(breaker, time):
+    time_out(breaker, "red", 3)
+    time_out(breaker, "blue", 3)
+    time.now_s += 5.1
+    for tenant in ("red", "blue"):
+        with pytest.raises(SearchesStopped):
+            breaker.check(tenant)
+    breaker.check("green")
+
+
 def test_a_trial_that_never_ends_does_not_stop_searches_for_good(breaker, time):
     time_out(breaker, "red")
-    time.now_s += 5.1
+    time.now_s += 8.1
     breaker.check("red")
-    time.now_s += 5.1
+    time.now_s += 8.1
     breaker.check("red")
 
 
