@@ -78,6 +78,8 @@ def open_connection(url: str, connect_s: int = CONNECT_S) -> Connection:
             # Partial indexes are found only by plans that know the collection's number, so none is prepared.
             prepare_threshold=None,
         )
+        # Whatever is the default: a transaction that has waited for another one has to see what that has written.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     except (psycopg.Error, OSError, UnicodeError) as error:
         raise DatabaseAway(reason_of(error)) from None
     connection.adapters.register_dumper(str, _TextDumper)
@@ -97,8 +99,8 @@ def reason_of(error: Exception) -> str:
     """Return what an operator may read about an error of the database: nothing that contains values of tenants."""
     if isinstance(error, psycopg.Error) and error.sqlstate:
         primary = error.diag.message_primary or ""
-        # Classes 08, 28, 3D, 42, 53 and 57 name roles, tables and settings. Messages of others may quote values.
-        known = error.sqlstate[:2] in {"08", "28", "3D", "42", "53", "57"}
+        # Classes 08, 25, 28, 3D, 42, 53 and 57 name roles, tables and settings. Messages of others may quote values.
+        known = error.sqlstate[:2] in {"08", "25", "28", "3D", "42", "53", "57"}
         return f"{type(error).__name__} ({error.sqlstate}){f': {primary}' if known and primary else ''}"[:_REPEATED]
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:_REPEATED]

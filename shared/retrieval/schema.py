@@ -161,6 +161,7 @@ def prepare(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
     psycopg.Error.
     """
     with connection.transaction():
+        _check_encoding(connection)
         number = _stored_format(connection)
         if number != FORMAT:
             connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(f"{_LOCK_S}s"))
@@ -183,11 +184,23 @@ def check_format(number: object) -> None:
 
 def _stored_format(connection: "psycopg.Connection[tuple[object, ...]]") -> int:
     """Return the format of the tables, 0 before they are created."""
-    row = connection.execute("SELECT to_regclass('penstock.format') IS NOT NULL").fetchone()
-    if not row or not row[0]:
+    # to_regclass() would answer as it did before this transaction waited for the one that has created the table.
+    row = connection.execute(
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = 'penstock' AND c.relname = 'format'"
+    ).fetchone()
+    if row is None:
         return 0
     row = connection.execute("SELECT number FROM penstock.format").fetchone()
     return int(str(row[0])) if row else 0
+
+
+def _check_encoding(connection: "psycopg.Connection[tuple[object, ...]]") -> None:
+    row = connection.execute("SHOW server_encoding").fetchone()
+    # In SQL_ASCII, texts are read as bytes.
+    encoding = row[0].decode() if row and isinstance(row[0], bytes) else row and row[0]
+    if encoding != "UTF8":
+        raise DatabaseAway(f"its encoding is {encoding}, and has to be UTF8 (CREATE DATABASE … ENCODING 'UTF8')")
 
 
 def _migrate(connection: "psycopg.Connection[tuple[object, ...]]", number: int) -> None:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from shared.retrieval.connecting import open_connection
 from shared.retrieval.database import Database
 from shared.retrieval.embedded import NOT_DURABLE, EmbeddedDatabase
 from shared.retrieval.errors import DatabaseAway, OutOfTime
+from shared.retrieval.schema import FORMAT_LOCK, LOCK_CLASS
 from shared.state_dir import read_note
 from tests.support.collected import a_database, find, make, put, texts
+from tests.support.postgres import rows
 from tests.support.processes import wait_for
 
 BUDGET_S = 0.05
@@ -161,6 +164,32 @@ def test_a_database_without_pgvector_or_rights_says_so(server):
     url = server.url.replace("penstock@", "visitor@").replace("/postgres?", "/visited?")
     with pytest.raises(DatabaseAway, match="cannot be prepared"):
         open_connection(url)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_database_that_cannot_store_every_text_says_so(server, encoding):
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {encoding} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0".encode())
+    with pytest.raises(DatabaseAway, match=f"its encoding is {encoding}, and has to be UTF8"):
+        open_connection(server.url.replace("/postgres?", f"/{encoding.lower()}?"))
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_processes_that_start_at_once_create_the_tables_once(server, isolation):
+    name = f"starts_{isolation[:4]}"
+    url = server.url.replace("/postgres?", f"/{name}?")
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = '{isolation}'".encode())
+    with psycopg.connect(url) as first:
+        first.execute("SELECT pg_advisory_xact_lock(%s, %s)", (LOCK_CLASS, FORMAT_LOCK))
+        with ThreadPoolExecutor(3) as pool:
+            opened = [pool.submit(open_connection, url) for _ in range(3)]
+            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            wait_for(lambda: rows(server.url, waits) == [(3,)], "all processes to wait for the first one")
+            first.rollback()
+            for each in opened:
+                each.result(60).close()
 
 
 def test_a_user_without_rights_needs_only_what_the_page_tells_its_administrator_to_run(server):
