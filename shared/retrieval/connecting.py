@@ -78,7 +78,7 @@ def open_connection(url: str, connect_s: int = CONNECT_S) -> Connection:
             # Partial indexes are found only by plans that know the collection's number, so none is prepared.
             prepare_threshold=None,
         )
-        # Whatever is the default: a transaction that has waited for another one has to see what that has written.
+        # The database may have another default. A transaction that waits for another one then misses what that writes.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
     except (psycopg.Error, OSError, UnicodeError) as error:
         raise DatabaseAway(reason_of(error)) from None

@@ -52,7 +52,10 @@ _SETTINGS = {
     "jit": "off",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    "log_min_messages": "warning",
+    # Callers hear of errors, and clients cause them: each search that is canceled would add its statement to the log.
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_checkpoints": "off",
 }
 #: For tests: a crash of the machine may lose everything.
 NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}

@@ -184,7 +184,7 @@ def check_format(number: object) -> None:
 
 def _stored_format(connection: "psycopg.Connection[tuple[object, ...]]") -> int:
     """Return the format of the tables, 0 before they are created."""
-    # to_regclass() would answer as it did before this transaction waited for the one that has created the table.
+    # to_regclass() gives the same answer again in a transaction, although another process creates the table meanwhile.
     row = connection.execute(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE n.nspname = 'penstock' AND c.relname = 'format'"

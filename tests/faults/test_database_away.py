@@ -157,6 +157,21 @@ def test_a_refused_connection_says_why_without_the_password():
     assert "secret" not in str(away.value)
 
 
+def test_what_clients_do_adds_nothing_to_the_log_of_the_embedded_database(server, database):
+    log = server._folder / "server.log"
+    assert database.ready() is None
+    before = log.stat().st_size
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("SET statement_timeout = '1ms'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            connection.execute("SELECT pg_sleep(60)")
+        with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+            connection.execute("SELECT 'secret'::int")
+    written = log.read_bytes()[before:]
+    assert b"pg_sleep" not in written
+    assert b"secret" not in written
+
+
 def test_a_database_without_pgvector_or_rights_says_so(server):
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute("CREATE ROLE visitor LOGIN")

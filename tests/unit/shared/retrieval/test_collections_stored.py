@@ -292,6 +292,21 @@ def test_a_name_that_would_be_stored_as_that_of_another_tenant_is_refused(databa
         find(database, tenant, "text")
 
 
+def test_the_function_that_finds_words_finds_those_of_the_tenant_alone(database, database_url):
+    """It runs as a role that sees the rows of all tenants."""
+    make(database, "wordy")
+    put(database, "wordy", "1", "a zebra")
+    ((number,),) = rows(database_url, "SELECT number FROM penstock.collections WHERE tenant = 'wordy'")
+    found = {}
+    for tenant in ("wordy", "another"):
+        with psycopg.connect(database_url) as connection:
+            connection.execute("SELECT set_config('role', 'penstock_tenant', true)")
+            connection.execute("SELECT set_config('penstock.tenant', %s, true)", (tenant,))
+            query = "SELECT count(*) FROM penstock.word_matches(%s, 'zebra'::tsquery)"
+            found[tenant] = connection.execute(query, (number,)).fetchall()
+    assert found == {"wordy": [(1,)], "another": [(0,)]}
+
+
 def test_a_transaction_cannot_write_a_row_for_another_tenant(database, database_url):
     with psycopg.connect(database_url) as connection:
         connection.execute("SET LOCAL ROLE penstock_tenant")
