@@ -263,7 +263,7 @@ class Database:
             left = tenant_collections.rows_left(connection, tenant, time.monotonic() + PIECE_S)
             if left:
                 raise DatabaseAway(f"{left} rows of the tenant were written during the erasure; repeat it")
-            # Until then, the deleted rows are still in the files.
+            # Until then, the deleted rows are still in the files; then in free space, until that is used again.
             for table in ("chunks", "documents", "collections"):
                 connection.execute(f"VACUUM penstock.{table}".encode())
         return len(numbers)

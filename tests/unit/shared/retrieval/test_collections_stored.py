@@ -12,6 +12,7 @@ from shared.retrieval.records import NewChunk, NewCollection
 from shared.retrieval.tenant_documents import seconds_for
 from tests.support.collected import a_database, find, make, put, texts, vector
 from tests.support.postgres import execute, rows
+from tests.support.processes import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +169,9 @@ def test_the_erasure_of_a_tenant_leaves_none_of_its_rows_and_all_of_the_others(d
     for table in ("collections", "documents", "chunks"):
         assert rows(database_url, f"SELECT * FROM penstock.{table} WHERE tenant = 'erased'") == []
     assert texts(find(database, "stays", "text")) == ["text of stays"]
+    vacuumed = "SELECT 1 FROM pg_stat_user_tables WHERE schemaname = 'penstock' AND vacuum_count > 0 AND relname = %s"
+    for table in ("collections", "documents", "chunks"):
+        wait_for(lambda table=table: rows(database_url, vacuumed, table), "the table to be vacuumed")
 
 
 def test_the_statistics_of_the_database_repeat_nothing_of_an_erased_tenant(database, database_url):
