@@ -190,6 +190,9 @@ def test_a_large_collection_gets_an_index_that_finds_what_an_exact_search_finds(
     filter_ = {"type": "eq", "key": "rare", "value": True}
     found = find(database, "large", at=query, k=10, filter_=filter_)
     assert texts(found) == [f"large number{number}" for number in rare[:10]]
+    # More than are among the vectors that the index visits at first.
+    found = find(database, "large", at=query, k=50, filter_=filter_)
+    assert texts(found) == [f"large number{number}" for number in rare[:50]]
 
     def was_used() -> bool:
         find(database, "large", at=query)
