@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
 from shared.jobs.job import ClaimedJob
 from shared.jobs.tenant_policy import TenantPolicy
@@ -22,6 +23,7 @@ from tests.support.processes import wait_for
 from tests.support.program import program
 from web.gate.answers import final
 from web.openapi import compatible_models
+from web.retrieval import finding
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
 
@@ -132,6 +134,28 @@ def test_a_query_whose_normal_form_is_longer_is_cut_to_what_a_search_may_have(cl
     retrieved(client, prompt=longer)
     retrieved(client, retrieval=HANDBOOK | {"query": longer})
     assert [len(query.text or "") for query in database.queries] == [4_000]  # the second one is found in the cache
+
+
+def test_the_query_of_a_private_request_is_private_too(client, store, database, monkeypatch):
+    for tenant in ("blue", "red"):
+        database.collections[tenant, "handbook"] = a_collection(tenant=tenant, model="vectors", dimensions=2)
+    Tenants(store.client).set("red", TenantPolicy(private=True))
+    Pools(store.client).change(MODEL, {"local": True})
+    seen = []
+    monkeypatch.setattr(finding, "embed_query", lambda *_, private: seen.append(private))
+    retrieved(client, prompt="one")
+    retrieved(client, prompt="two", private=True)
+    admitted_job(submit(client, headers={"X-Tenant": "red"}, retrieval=HANDBOOK))
+    assert seen == [False, True, True]
+
+
+def test_a_document_that_was_deleted_is_not_in_cached_passages(client, database, monkeypatch):
+    retrieved(client, prompt="p")
+    monkeypatch.setattr(database, "delete_document", lambda *_: True, raising=False)
+    assert client.delete("/v1/collections/handbook/documents/doc0.md", headers=BLUE).status_code == 200
+    database.faults = {"search": OutOfTime(started=True)}
+    database.load()
+    assert retrieved(client, prompt="p")["citations"] == []
 
 
 def test_a_tenants_template_is_used_and_replaced_at_once(client, store):
@@ -293,6 +317,17 @@ def test_passages_that_do_not_fit_the_context_are_left_out(client, store, databa
     required = HANDBOOK | {"k": 1, "required": True}
     answer = submit(client, headers=BLUE, prompt="q", retrieval=required)
     fault(answer, 400, "context_length_exceeded", "retrieval")
+
+
+@pytest.mark.parametrize(("more", "fitting"), [({"max_tokens": 500}, 4), ({"max_tokens": 8}, 8), ({}, 4)], ids=str)
+def test_passages_leave_room_for_an_answer_that_may_be_shortened(client, store, database, more, fitting):
+    heartbeat(store, facts={"n_ctx": 1_000, "counts_words": "true"})
+    database.passages = tuple(a_passage(number, "word " * 100) for number in range(8))
+    body = {"messages": CHAT["messages"], "retrieval": HANDBOOK | {"k": 8}} | more
+    with worker(store, lambda held: settle(store, held)):
+        answer = client.post("/v1/chat/completions", json=body, headers=BLUE).get_json()
+    assert len(answer["citations"]) == fitting
+    assert degraded(answer) == ([("passages", 8, fitting, "context")] if fitting < 8 else [])
 
 
 def test_a_job_that_would_be_refused_for_its_tokens_has_half_of_its_passages(client, store, database):

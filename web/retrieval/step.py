@@ -27,6 +27,8 @@ from web.runtime.model_pools import FoundRoute, Model
 DEADLINE_PART = 0.1
 #: A prompt has passages only if its estimated tokens, times this factor, fit the context: estimates vary.
 _ESTIMATES_VARY = 1.1
+#: The passages leave this part of the context to an answer that may be shortened, or less if its length is less.
+_ANSWER_PART = 0.25
 #: When a client may ask again whose request requires passages that could not be found, in ms.
 _RETRY_MS = 1_000
 
@@ -152,6 +154,8 @@ class _Prompts:
         if model.n_ctx is None:
             return True
         generation = self.generation
-        answer = 1 if generation.max_tokens is None or generation.shortens else generation.max_tokens
+        answer = generation.default_max_tokens if generation.max_tokens is None else generation.max_tokens
+        if generation.max_tokens is None or generation.shortens:
+            answer = min(answer, int(_ANSWER_PART * model.n_ctx))
         tokens = model.estimate(self._payload(self.found.passages[:count]))
         return _ESTIMATES_VARY * tokens + answer <= model.n_ctx

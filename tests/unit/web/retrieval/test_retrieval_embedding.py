@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
 from shared.clock import RealClock
 from shared.jobs.tenant_policy import TenantPolicy
@@ -208,3 +209,10 @@ def test_a_model_that_the_tenant_may_not_use_embeds_nothing(store, context, embe
     with pytest.raises(ApiError, match="not served"):
         bulk(context, soon(), limited)
     assert embed_query(context, limited, "vectors", "a", soon(5)) is None
+
+
+def test_a_private_query_is_embedded_only_by_a_pool_that_is_local(store, context, embedder):
+    assert embed_query(context, BLUE, "vectors", "secret", soon(), private=True) is None
+    assert embedder.claimed == []
+    Pools(store.client).change("vectors", {"local": True})
+    assert embed_query(context, BLUE, "vectors", "secret", soon(), private=True) is not None
