@@ -24,6 +24,9 @@ from web.runtime.context import DoorContext
 #: How soon a batch is due again, in ms: after a pass in which a line ended, and after another one. The hint of a
 #: refusal counts up to the last of these.
 _BUSY_MS, _IDLE_MS, _LONGEST_REST_MS = 50, 250, 2_000
+#: After this time no further line is offered in a pass, in seconds: searches for passages may be slow, and one thread
+#: feeds the batches of all tenants.
+_LONGEST_OFFERS_S = 2.0
 #: How many lines get their answers in one pass if the batch ends before they were offered.
 _UNRUN_A_PASS = 512
 #: How many lines for one model may be refused because of their own deadlines before no others are offered in a pass.
@@ -169,8 +172,12 @@ class Feeding:
     def _offer(self, plan: _Plan, caller: Caller) -> None:
         """Offer jobs, those first that have waited longest since a refusal; after one, only those for other models."""
         refused, rests_ms = Counter[str](), [_LONGEST_REST_MS]
+        until_s = self._context.clock.monotonic() + _LONGEST_OFFERS_S
         for number in sorted(plan.to_offer, key=lambda number: (plan.lines[number].at_ms, number)):
             line = plan.lines[number]
+            if self._context.clock.monotonic() >= until_s:
+                plan.rest_ms = 0
+                break
             if refused[line.model] >= _OWN_REFUSALS_A_PASS:
                 continue
             request = plan.requests.get(number) or self._read_again(line)

@@ -150,6 +150,8 @@ _FAULT_REST_MS, _OWN_REST_MS = 1_000, 1_000
 #: The shortest deadline of a line's job, in ms.
 _SHORTEST_MS = 1_000
 _PRIORITY = -1
+#: How long the search for a line's passages takes at most if the line names no budget, in ms. Nobody waits for a line.
+_RETRIEVAL_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,8 @@ def _request(
     else:
         text = read_text_body(context, value, kind, caller.policy)
         deadline = _deadline(context, caller, text.deadline_ms, text.start_within_ms, left_ms)
-        generation = retrieve(context, caller, text_request(context, text, kind, deadline))
+        generation = text_request(context, text, kind, deadline)
+        generation = retrieve(context, caller, generation, usual_ms=_RETRIEVAL_MS)
     # The job has no client that polls it.
     return replace(generation, priority=_PRIORITY, poll_grace_ms=0)
 

@@ -33,11 +33,14 @@ _ANSWER_PART = 0.25
 _RETRY_MS = 1_000
 
 
-def retrieve(context: DoorContext, caller: Caller, generation: GenerationRequest) -> GenerationRequest:
+def retrieve(
+    context: DoorContext, caller: Caller, generation: GenerationRequest, *, usual_ms: int | None = None
+) -> GenerationRequest:
     """Return the request with the passages that it asks for in its prompt; one that asks for none as it is.
 
-    Raises ApiError if it cannot be done, or if passages are required and could not be found; and StoreUnavailable. A
-    repetition of a request that was admitted gets its job all the same.
+    A request that names no budget has `usual_ms`, by default PENSTOCK_RETRIEVAL_BUDGET_MS. Raises ApiError if it cannot
+    be done, or if passages are required and could not be found; and StoreUnavailable. A repetition of a request that
+    was admitted gets its job all the same.
     """
     wanted = generation.retrieval
     if wanted is None:
@@ -46,7 +49,8 @@ def retrieve(context: DoorContext, caller: Caller, generation: GenerationRequest
         message = "retrieval is not supported: this door has no database of collections (PENSTOCK_DATABASE_URL)"
         raise ApiError("unsupported_parameter", message, param="retrieval")
     try:
-        return _retrieve(context, caller, generation, wanted)
+        usual_ms = context.settings.retrieval_budget_ms if usual_ms is None else usual_ms
+        return _retrieve(context, caller, generation, wanted, usual_ms)
     except ApiError:
         earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
         if earlier.was_admitted(context.store.client, caller.tenant):
@@ -55,10 +59,10 @@ def retrieve(context: DoorContext, caller: Caller, generation: GenerationRequest
 
 
 def _retrieve(
-    context: DoorContext, caller: Caller, generation: GenerationRequest, wanted: Retrieval
+    context: DoorContext, caller: Caller, generation: GenerationRequest, wanted: Retrieval, usual_ms: int
 ) -> GenerationRequest:
     target, began_s = context.pools.resolve_target(generation.model, caller.policy), context.clock.monotonic()
-    until_s = began_s + budget_ms(wanted, generation.deadline, context.settings.retrieval_budget_ms) / 1000
+    until_s = began_s + budget_ms(wanted, generation.deadline, usual_ms) / 1000
     is_private = generation.private or (caller.policy is not None and caller.policy.private)
     query = _query(wanted, generation.payload)
     asked = Wanted(wanted.collection, query, wanted.k, wanted.parsed_filter, until_s, private=is_private)
