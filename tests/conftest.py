@@ -1,6 +1,7 @@
 """The fixtures of all tests: one private store a session, emptied before each test and audited after it."""
 
 import gc
+import logging
 import os
 import signal
 import threading
@@ -12,7 +13,9 @@ import certifi
 import hypothesis
 import pytest
 import redis
+import structlog
 
+from shared import log
 from shared.audit.invariants import find_breaches
 from shared.settings.settings import Settings, load
 from shared.store.connection import open_client
@@ -71,6 +74,18 @@ def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("SSL_CERT_FILE", str(authority))
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def own_log() -> Iterator[None]:
+    """Undo what the test's own process has set for its log, such as a command that logs errors only."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if log.CURRENT.bound is not None:
+        root.handlers[:], root.level = handlers, level
+        structlog.reset_defaults()
+        log.CURRENT.bound = None
 
 
 @pytest.fixture(scope="session")

@@ -145,11 +145,11 @@ class Load:
                 self.cut_off.append(error)
 
     def _watch(self) -> None:
-        before = read(self._door)
+        before: Scrape | None = None
         while not self._done.is_set():
             with suppress(httpx.TransportError):
                 now = read(self._door)
-                self.falls += now.fallen_since(before)
+                self.falls += now.fallen_since(before) if before else ()
                 self.scrapes.append(now)
                 before = now
 

@@ -4,7 +4,6 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,6 @@ import structlog
 from shared import log
 from shared.clock import ManualClock
 from tests.support.processes import ROOT
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
-    log.CURRENT.bound = None
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

@@ -267,7 +267,7 @@ def a_view(answer: Answer, n: int) -> JobView:
     fields: dict[str, Any] = dict.fromkeys(JobView.__dataclass_fields__)
     form = {"forwarded": True, "parts": True} | candidate_form(n, choices=n)
     more = {"form": form, "text": answer.text, "extra": answer.extra(), "finish_reason": answer.finish_reason}
-    more |= {"id": "j", "model": "m", "admitted_ms": 0, "prompt_tokens": 7}
+    more |= {"id": "j", "model": "m", "admitted_ms": 0, "prompt_tokens": 7, "degraded": ()}
     return JobView(**fields | more)
 
 
