@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.error import HTTPError
 
-from shared.cli.door_client import RETRY_PAUSES_S, DoorClient, DoorError, Json, Reply, door_error
+from shared.cli.door_client import RETRY_PAUSES_S, DoorClient, DoorError, Json, Reply, checked_body, door_error
 from shared.cli.sse import parse_json_object
 
 #: The pauses between two polls of a batch, in seconds: at first and at most. They grow while nothing changes.
@@ -58,10 +58,10 @@ class BatchClient(DoorClient):
     def create(self, file_id: str, *, endpoint: str, window: str) -> Json:
         """Create a batch and return it. The request has an Idempotency-Key, so that a repetition finds the batch."""
         body = {"input_file_id": file_id, "endpoint": endpoint, "completion_window": window}
-        return _checked(self.send("POST", "/v1/batches", body, {"Idempotency-Key": str(uuid.uuid4())}))
+        return checked_body(self.send("POST", "/v1/batches", body, {"Idempotency-Key": str(uuid.uuid4())}), "id")
 
     def cancel(self, batch_id: str) -> Json:
-        return _checked(self.send("POST", f"{_path(batch_id)}/cancel"))
+        return checked_body(self.send("POST", f"{_path(batch_id)}/cancel"), "id")
 
     def follow(self, batch_id: str) -> Iterator[Json]:
         """Yield the batch as each poll returns it, until it has ended, also while doors are restarted."""
@@ -69,7 +69,7 @@ class BatchClient(DoorClient):
         pause_s, outage_began_s = _FIRST_PAUSE_S, None
         while True:
             try:
-                batch = _checked(self.send("GET", _path(batch_id), retry_refused=True))
+                batch = checked_body(self.send("GET", _path(batch_id), retry_refused=True), "id")
             except DoorError as error:
                 now_s = self.clock.monotonic()
                 outage_began_s = outage_began_s or now_s
@@ -107,7 +107,7 @@ class BatchClient(DoorClient):
             draft.unlink(missing_ok=True)
 
     def delete_file(self, file_id: str) -> None:
-        _checked(self.send("DELETE", f"/v1/files/{urllib.parse.quote(file_id, safe='')}"))
+        checked_body(self.send("DELETE", f"/v1/files/{urllib.parse.quote(file_id, safe='')}"), "id")
 
     def _download_once(self, file_id: str, draft: Path) -> None:
         path = f"/v1/files/{urllib.parse.quote(file_id, safe='')}/content"
@@ -149,14 +149,6 @@ class _Form:
 
 def _path(batch_id: str) -> str:
     return f"/v1/batches/{urllib.parse.quote(batch_id, safe='')}"
-
-
-def _checked(reply: Reply) -> Json:
-    if reply.status >= 300:
-        raise door_error(reply)
-    if "id" not in reply.body:
-        raise DoorError(f"the door answered {reply.status} without an id; is PENSTOCK_URL a Penstock door?")
-    return reply.body
 
 
 def _is_passing(error: DoorError) -> bool:

@@ -8,7 +8,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 
-from shared.cli.door_client import RETRY_PAUSES_S, DoorClient, DoorError, Json, Reply, door_error
+from shared.cli.door_client import RETRY_PAUSES_S, DoorClient, DoorError, Json, Reply, checked_body, door_error
 from shared.cli.sse import parse_json_object
 
 #: The documents of one page.
@@ -28,30 +28,30 @@ class CollectionClient(DoorClient):
     """
 
     def create(self, fields: Json) -> Json:
-        return _checked(self.send("POST", "/v1/collections", fields))
+        return checked_body(self.send("POST", "/v1/collections", fields), "object")
 
     def collections(self) -> list[Json]:
-        return list(_checked(self.send("GET", "/v1/collections")).get("data", []))
+        return list(checked_body(self.send("GET", "/v1/collections"), "object").get("data", []))
 
     def delete(self, name: str) -> None:
-        _checked(self.send("DELETE", _path(name)))
+        checked_body(self.send("DELETE", _path(name)), "object")
 
     def documents(self, name: str) -> Iterator[Json]:
         """Yield the documents of a collection, by id."""
         after = ""
         while True:
             query = {"limit": str(_PAGE)} | ({"after": after} if after else {})
-            page = _checked(self.send("GET", f"{_path(name)}/documents?{urllib.parse.urlencode(query)}"))
+            page = checked_body(self.send("GET", f"{_path(name)}/documents?{urllib.parse.urlencode(query)}"), "object")
             yield from page.get("data", [])
             if not page.get("has_more"):
                 return
             after = page["last_id"]
 
     def delete_document(self, name: str, document_id: str) -> None:
-        _checked(self.send("DELETE", _document_path(name, document_id)))
+        checked_body(self.send("DELETE", _document_path(name, document_id)), "object")
 
     def search(self, name: str, fields: Json) -> Json:
-        return _checked(self.send("POST", f"{_path(name)}/search", fields))
+        return checked_body(self.send("POST", f"{_path(name)}/search", fields), "object")
 
     def load(
         self,
@@ -110,11 +110,3 @@ def _path(name: str) -> str:
 
 def _document_path(name: str, document_id: str) -> str:
     return f"{_path(name)}/documents/{urllib.parse.quote(document_id)}"
-
-
-def _checked(reply: Reply) -> Json:
-    if reply.status >= 300:
-        raise door_error(reply)
-    if "object" not in reply.body:
-        raise DoorError(f"the door answered {reply.status} without an object; is PENSTOCK_URL a Penstock door?")
-    return reply.body

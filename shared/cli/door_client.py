@@ -211,6 +211,15 @@ def door_error(reply: Reply) -> DoorError:
     )
 
 
+def checked_body(reply: Reply, field: str) -> Json:
+    """Return the body of a reply, which has this field if a door sent it. Raises DoorError."""
+    if reply.status >= 300:
+        raise door_error(reply)
+    if field not in reply.body:
+        raise DoorError(f"the door answered {reply.status} without {field!r}; is PENSTOCK_URL a Penstock door?")
+    return reply.body
+
+
 def _seconds(text: str | None) -> float:
     """Return the seconds that a Retry-After header names; 0 if it names a date or is missing."""
     return float(text) if text is not None and re.fullmatch(r"[0-9]{1,6}", text) else 0.0
