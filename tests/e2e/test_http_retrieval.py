@@ -21,6 +21,7 @@ from tests.support.gate import served, submit_frame
 from tests.support.passages import FakeDatabase, a_collection, a_passage
 from tests.support.processes import wait_for
 from tests.support.program import program
+from web.api.own_words import own_messages
 from web.gate.answers import final
 from web.openapi import compatible_models
 from web.retrieval import finding
@@ -228,10 +229,42 @@ def test_a_door_without_a_database_says_so(store, settings):
     fault(client.post("/v1/chat/completions", json=CHAT), 400, "unsupported_parameter", "retrieval")
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses", "/v1/messages"])
-def test_other_routes_do_not_know_the_field(client, path):
-    body = {"prompt": "x", "input": "x", "messages": CHAT["messages"], "max_tokens": 4, "retrieval": HANDBOOK}
-    assert client.post(path, json=body, headers=BLUE).status_code == 400
+def test_completions_do_not_know_the_field(client):
+    answer = client.post("/v1/completions", json={"prompt": "x", "retrieval": HANDBOOK}, headers=BLUE)
+    fault(answer, 400, "unsupported_parameter", "retrieval")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/responses", {"input": "x"}), ("/v1/messages", {"messages": CHAT["messages"], "max_tokens": 4})],
+)
+def test_the_routes_of_both_apis_name_what_is_wrong_in_the_field(client, path, body):
+    for wrong, param in (({"k": 0}, "retrieval.k"), ({"colour": "red"}, "retrieval.colour")):
+        answer = client.post(path, json=body | {"retrieval": HANDBOOK | wrong}, headers=BLUE)
+        assert (answer.status_code, answer.get_json()["error"]["param"]) == (400, param)
+    answer = client.post(path, json=body | {"retrieval": {"collection": "secrets", "query": None}}, headers=BLUE)
+    assert (answer.status_code, answer.get_json()["error"]["code"]) == (404, "collection_not_found")
+
+
+def test_a_repeated_background_response_is_the_first_one_whatever_is_found_for_it(client, database):
+    headers = BLUE | {"Idempotency-Key": "k"}
+    body = {"input": "p", "retrieval": HANDBOOK | {"required": True}, "background": True}
+    first = client.post("/v1/responses", json=body, headers=headers).get_json()
+    assert first["citations"] == CITATIONS
+    database.faults = {"collection": DatabaseAway("refused")}
+    again = client.post("/v1/responses", json=body, headers=headers).get_json()
+    assert (again["id"], again["citations"]) == (first["id"], CITATIONS)
+
+
+def test_a_prompt_keeps_the_place_of_the_users_words_if_its_response_is_kept(client, store):
+    for instructions, at in ((None, 0), ("Be brief.", 1)):
+        body = {"input": "How many days?", "retrieval": HANDBOOK, "background": True, "instructions": instructions}
+        client.post("/v1/responses", json=body, headers=BLUE)
+        payload = claimed(store).payload
+        assert payload["question"][0] == at
+        assert [message["content"] for message in own_messages(payload)][-1] == "How many days?"
+    retrieved(client, prompt=None, messages=CHAT["messages"])
+    assert "question" not in claimed(store).payload
 
 
 def test_the_gate_puts_passages_into_prompts_too(store, settings, database):

@@ -1,5 +1,6 @@
 """Retrieval from a real database through served doors: what the stock client gets, also when every query sleeps."""
 
+import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -96,6 +97,59 @@ def test_the_lines_of_a_batch_have_passages_too(client):
     assert [each["document"] for each in answered["response"]["body"]["citations"]] == ["leave.md", "leave.md"]
     (failed,) = results(client, batch.error_file_id)
     assert failed["error"]["code"] == "collection_not_found"
+    line = {"custom_id": "r", "method": "POST", "url": "/v1/responses"}
+    body = {"model": "sim", "input": QUESTION[0]["content"], "max_output_tokens": 4, "retrieval": HANDBOOK}
+    batch = ended(client, begin(client, [line | {"body": body}], endpoint="/v1/responses"))
+    (answered,) = results(client, batch.output_file_id)
+    assert [each["document"] for each in answered["response"]["body"]["citations"]] == ["leave.md", "leave.md"]
+
+
+def test_a_response_cites_its_chunks_and_the_next_turn_has_only_passages_of_its_own(client):
+    asked: dict[str, Any] = {"model": "sim", "max_output_tokens": 4}
+    first = client.responses.create(
+        input=QUESTION[0]["content"], instructions="Be brief.", extra_body={"retrieval": HANDBOOK}, **asked
+    )
+    assert extras(first) == (["leave.md#0", "leave.md#1"], [])
+    assert extras(client.responses.retrieve(first.id)) == extras(first)
+    items = client.responses.input_items.list(first.id).data
+    assert [item.content[0].text for item in items] == [QUESTION[0]["content"]]
+    *_, ended = client.responses.create(
+        input="When is the canteen open?",
+        previous_response_id=first.id,
+        extra_body={"retrieval": HANDBOOK | {"k": 1}},
+        stream=True,
+        **asked,
+    )
+    assert extras(ended.response) == (["food.md#0"], [])
+    alone = client.responses.create(
+        input=[
+            *QUESTION,
+            {"role": "assistant", "content": first.output_text},
+            {"role": "user", "content": "When is the canteen open?"},
+        ],
+        extra_body={"retrieval": HANDBOOK | {"k": 1}},
+        **asked,
+    )
+    assert ended.response.usage.input_tokens == alone.usage.input_tokens
+    counted = client.responses.input_tokens.count(
+        model="sim", input=QUESTION[0]["content"], instructions="Be brief.", extra_body={"retrieval": HANDBOOK}
+    )
+    assert counted.input_tokens == first.usage.input_tokens
+
+
+def test_a_message_cites_its_chunks_and_so_does_the_end_of_its_stream(served):
+    body = {"model": "sim", "max_tokens": 4, "messages": QUESTION, "retrieval": HANDBOOK}
+    cited = [{"document": "leave.md", "chunk": 0}, {"document": "leave.md", "chunk": 1}]
+
+    def without_scores(answer: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{name: each[name] for name in ("document", "chunk")} for each in answer["citations"]]
+
+    answer = served.http.post("/v1/messages", json=body).json()
+    assert without_scores(answer) == cited
+    lines = served.http.post("/v1/messages", json=body | {"stream": True}).text.splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    (delta,) = [event for event in events if event["type"] == "message_delta"]
+    assert without_scores(delta) == cited
 
 
 def test_a_collection_of_another_tenant_is_not_found(client):

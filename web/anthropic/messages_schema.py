@@ -10,6 +10,7 @@ from web.anthropic.blocks import Conversation, read_conversation, read_fields, r
 from web.api.body import MAX_FIELDS, Body, NotesIgnored, NulFreeText, check_sizes, ignored_as, note_ignored, validated
 from web.api.request_schema import MAX_MESSAGES, MAX_STOPS, MAX_TOKENS, AnswerFields, Stops
 from web.api.response_format import check_keywords
+from web.api.retrieval_field import Retrieval
 from web.http.api_errors import ApiError, invalid, quoted
 from web.openai.accepted_fields import present, shown, unsupported
 from web.openai.chat_schema import ChatWithTools
@@ -201,7 +202,7 @@ _CHECKED: dict[str, Callable[[Any], None]] = {
     "thread": check_thread,
 }
 #: The fields that a chat has too, with the same names.
-_OF_CHATS = {*AnswerFields.model_fields, "max_tokens", "seed", "stream", "temperature", "top_k", "top_p"}
+_OF_CHATS = {*AnswerFields.model_fields, "max_tokens", "retrieval", "seed", "stream", "temperature", "top_k", "top_p"}
 #: The efforts that the chat route does not know by the same name.
 _EFFORTS = {"max": "xhigh"}
 
@@ -328,6 +329,9 @@ class MessagesBody(CountTokensBody, AnswerFields):
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=0, le=1_000_000, description="0: no limit")
     seed: int | None = Field(None, ge=-(2**64 - 1), le=2**64 - 1)
+    retrieval: Annotated[Retrieval | None, BeforeValidator(_objects)] = Field(
+        None, description="a collection from which passages go into the prompt"
+    )
 
     @model_validator(mode="after")
     def _require_a_question(self) -> "MessagesBody":

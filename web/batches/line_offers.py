@@ -248,8 +248,9 @@ def _response_request(context: DoorContext, caller: Caller, value: dict[str, Any
             raise unsupported("background", "a line of a batch has no connection that it could outlive")
         deadline = _deadline(context, caller, body.deadline_ms, body.start_within_ms, left_ms)
         generation = continued(context, caller.tenant, response_request(context, body, deadline), held)
+        generation = retrieve(context, caller, replace(generation, keeps_request=False), usual_ms=_RETRIEVAL_MS)
     form = generation.form | {"store": False}
-    return replace(generation, priority=_PRIORITY, poll_grace_ms=0, form=form, keeps_request=False)
+    return replace(generation, priority=_PRIORITY, poll_grace_ms=0, form=form)
 
 
 def _deadline(

@@ -12,6 +12,7 @@ from typing import Any
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
+from web.api.own_words import own_messages
 from web.api.request_schema import MAX_MESSAGES
 from web.http.api_errors import ApiError, invalid_field, quoted
 from web.jobs.generation import GenerationRequest
@@ -35,7 +36,8 @@ _FIELD = "previous_response_id"
 def continued(context: DoorContext, tenant: str, request: GenerationRequest, held: ExitStack) -> GenerationRequest:
     """Return the request for a response with the conversation before it, which follows its own instructions.
 
-    A response that continues a private one is private too, because it repeats that one's prompt. Until `held` is
+    The conversation has no passages, which belong to the question that they were found for. A response that continues a
+    private one is private too, because it repeats that one's prompt. Until `held` is
     closed, the conversation counts as a body of the tenant that the door reads. Raises ApiError if the tenant has no
     such earlier response, or if it cannot be continued, or if the bodies that the door reads are too many, and
     StoreUnavailable.
@@ -93,7 +95,7 @@ def _conversation(
     answer = message_fields(parts_of(view), view.id)
     own_system = 1 if view.form.get("instructed") else 0
     said = {"role": "assistant"} | answer | {"content": answer["content"] or ""}
-    return [*request["messages"][own_system:], said], view.private
+    return [*own_messages(request)[own_system:], said], view.private
 
 
 def _check_size(context: DoorContext, previous: str, messages: list[dict[str, Any]]) -> None:
@@ -140,11 +142,10 @@ def items_of_input(context: DoorContext, view: JobView, held: ExitStack) -> list
     n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
     held.callback(context.request_bounds.open_body(view.tenant, n_bytes))
     request = context.store.kept_request(view.id)
-    messages = request.get("messages") if request is not None else None
-    if not isinstance(messages, list):
+    if request is None or not isinstance(request.get("messages"), list):
         raise ApiError("job_not_found", f"the input of response {PREFIX + view.id!r} is not kept")
     own_system = 1 if view.form.get("instructed") else 0
-    return input_items(view.id, messages[own_system:], namespaces_in(view))
+    return input_items(view.id, own_messages(request)[own_system:], namespaces_in(view))
 
 
 class _Referenced:

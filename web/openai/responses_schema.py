@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from web.api.body import MAX_FIELDS, Body, NulFreeText, Prompt, ignored_as, note_ignored, require_text
 from web.api.request_schema import MAX_LOGPROBS, MAX_MESSAGES, MAX_METADATA, MAX_TOKENS, Metadata, build_payload
 from web.api.response_format import ResponseFormat, check_keywords
+from web.api.retrieval_field import Retrieval
 from web.http.api_errors import invalid, invalid_field, quoted
 from web.http.callback_url import CallbackUrl
 from web.openai.accepted_fields import VERBOSITIES, shown, unsupported
@@ -246,6 +247,7 @@ class ResponsesWithTools(OpenAISampling):
         Field(description="effort: a variable of the model's chat template"),
         BeforeValidator(_read_reasoning, json_schema_input_type=Reasoning | None),
     ] = None
+    retrieval: Retrieval | None = Field(None, description="a collection from which passages go into the prompt")
     callback_url: CallbackUrl | None = None
 
     @model_validator(mode="after")

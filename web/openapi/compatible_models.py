@@ -81,7 +81,10 @@ class Response(ResponseModel):
     truncation: Literal["disabled"]
     usage: dict[str, Any] | None
     queue: QueueFacts
-    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut or left out")
+    citations: list[Citation] = Field(
+        default=[], description="the passages in the prompt, if `retrieval` was asked for"
+    )
     webhook: dict[str, str | int] = Field(default={}, description="where the end is told, and what became of that")
 
 
@@ -258,7 +261,10 @@ class Message(ResponseModel):
     stop_sequence: str | None
     usage: MessageUsage
     queue: QueueFacts
-    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut from the answer under overload")
+    degraded: list[dict[str, str | int]] = Field(default=[], description="what was cut or left out")
+    citations: list[Citation] = Field(
+        default=[], description="the passages in the prompt, if `retrieval` was asked for"
+    )
 
 
 class TokenCount(ResponseModel):

@@ -12,6 +12,7 @@ from shared.retrieval.records import Passage
 from shared.store.repeat_lookup import EarlierRequest
 from web.api.citations import Citation, Retrieved
 from web.api.deadline import RequestDeadline
+from web.api.own_words import place_of_words
 from web.api.refusals import retry_headers
 from web.api.retrieval_field import MAX_QUERY_CHARS, Retrieval
 from web.http.api_errors import ApiError, invalid_field
@@ -141,7 +142,8 @@ class _Prompts:
         template = self.caller.policy.retrieval_template if self.caller.policy else None
         payload = self.generation.payload
         breaks_marks = "messages" not in payload or any(model.forwards for model in self.target.models)
-        return with_passages(payload, passages, template, breaks_marks=breaks_marks)
+        filled = with_passages(payload, passages, template, breaks_marks=breaks_marks)
+        return filled | (place_of_words(payload, filled) if self.generation.keeps_request else {})
 
     def _form(self, passages: Sequence[Passage], changes: Sequence[Change], found: int) -> dict[str, Any]:
         cited = tuple(Citation(each.document_id, each.ordinal, each.score) for each in passages)

@@ -41,6 +41,7 @@ from web.request.body import (
 from web.request.caller import current_caller
 from web.request.owned_calls import answer_owned, reader_stream, with_headers
 from web.request.responses import json_response, list_response, name_ignored
+from web.retrieval.step import retrieve
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -169,7 +170,8 @@ def input_tokens(body: ResponsesWithTools) -> Response:
     target = context.pools.resolve_target(body.model, caller.policy)
     deadline = read_deadline(context.settings, caller.policy, body, "hold")
     with ExitStack() as held:
-        payload = continued(context, caller.tenant, response_request(context, body, deadline), held).payload
+        generation = continued(context, caller.tenant, response_request(context, body, deadline), held)
+        payload = retrieve(context, caller, generation).payload
         tokens = max(model.estimate(payload) for model in target.models)
     return name_ignored(context, body, json_response({"object": "response.input_tokens", "input_tokens": tokens}))
 
@@ -216,7 +218,8 @@ def _offer(
         held.callback(g.references.close)
         request_of_body = with_headers(response_request(context, body, deadline), body.return_ticket)
         generation = continued(context, caller.tenant, request_of_body, held)
-        verdict = offer(context, caller, with_identity(generation, caller.tenant))
+        generation = retrieve(context, caller, with_identity(generation, caller.tenant))
+        verdict = offer(context, caller, generation)
     if body.background and isinstance(verdict, AdmittedJob) and not is_response(verdict.view):
         response_id = PREFIX + verdict.view.id
         raise ApiError("job_not_found", f"this request was answered with response {response_id!r}, which was deleted")
