@@ -6,6 +6,7 @@ RetrievalError
 ├── TooLarge              a bound would be exceeded; the message names the bound
 ├── CollectionMissing     the tenant has no collection of this name
 ├── CollectionExists      the tenant already has one
+├── IncompleteExport      an export cannot be read, or made, to its end
 ├── OutOfTime             the time that the caller gave has passed
 └── DatabaseAway          the database cannot be used now; `reason` says why
     └── SearchesStopped   searches have timed out again and again, and are skipped for a while
@@ -52,6 +53,10 @@ class CollectionExists(RetrievalError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"a collection {name!r} exists already")
+
+
+class IncompleteExport(RetrievalError):
+    """An export of a tenant's collections ends too early, or cannot be completed."""
 
 
 class OutOfTime(RetrievalError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
+from shared.cli.commands import collection_backup
 from shared.cli.durations import format_timestamp
 from shared.cli.policy_options import OF_TENANTS, Changes, display_value, policy_command, print_policy
 from shared.cli.reach import Json, StateDir, collections_database, end_with, store_client, writable_store_client
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from shared.accounts.tenants import TenantEntry
 
 app = typer.Typer(no_args_is_help=True, help="Manage the policies of tenants: weights, bounds, models.")
+app.command()(collection_backup.export_collections)
+app.command()(collection_backup.import_collections)
 
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="1 to 64 letters, digits, `_` and `-`.")]
 WebhookSecretFile = Annotated[

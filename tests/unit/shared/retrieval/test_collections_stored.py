@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from shared.retrieval.backup import export_tenant, import_tenant
 from shared.retrieval.database import Database
 from shared.retrieval.errors import CollectionExists, CollectionMissing, DatabaseAway, InvalidInput, TooLarge
 from shared.retrieval.records import NewChunk, NewCollection
@@ -201,19 +200,6 @@ def test_a_text_in_which_words_are_hard_to_find_is_loaded_in_linear_time(databas
     put(database, "runs", "1", "a_" * 32_768, "@a1" * 20_000 + " zebra")
     assert len(texts(find(database, "runs", "zebra", mode="words"))) == 1
     assert texts(find(database, "runs", "a_" * 4_000 + " zebra", mode="words"))[0].endswith(" zebra")
-
-
-def test_exported_collections_are_the_same_after_their_import(database):
-    make(database, "exported", "first", language="german")
-    make(database, "exported", "empty")
-    put(database, "exported", "a", "eins", "zwei", name="first", vectors=[vector(1), None], metadata={"tags": ["x"]})
-    put(database, "exported", "b", "drei", name="first")
-    records = list(export_tenant(database, "exported"))
-    assert import_tenant(database, "imported", records) == 2
-    assert list(export_tenant(database, "imported")) == records
-    assert import_tenant(database, "imported", records) == 2
-    with pytest.raises(InvalidInput, match=r"record 2=.*is not one of an export"):
-        import_tenant(database, "imported", [{"document": {}}, {}])
 
 
 def test_sizes_are_those_of_all_tenants_the_largest_collection_first(database):
