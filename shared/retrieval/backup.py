@@ -25,6 +25,7 @@ _FORMAT = 1
 _PAGE = 100
 #: How often a document is read that is changed meanwhile.
 _TRIES = 10
+_KINDS = frozenset({"export", "collection", "document", "chunks", "changed", "end"})
 #: The fields of a collection in an export.
 _FIELDS = ("name", "model", "dimensions", "language", "chunk_tokens", "overlap_tokens")
 
@@ -74,7 +75,8 @@ def _document(database: Database, tenant: str, name: str, document: Document) ->
         if now is None:
             return
         document = now
-    raise IncompleteExport(f"document {document.id!r} was changed each of {_TRIES} times that it was read; export again")
+    why = f"document {document.id!r} was changed each of {_TRIES} times that it was read"
+    raise IncompleteExport(f"{why}; export again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ class _Importer:
         if not isinstance(record, Mapping) or len(record) != 1:
             raise TypeError("it has to be an object with one field")
         ((kind, value),) = record.items()
+        if kind not in _KINDS:
+            raise ValueError("there is no such record")
         if self.ended or self._began == (kind == "export"):
             raise ValueError("it is not in its place")
         if kind == "chunks":
@@ -152,15 +156,13 @@ class _Importer:
                     "chunks": int(value["chunks"]),
                 }
                 self._chunks = []
-            case "end":
+            case _:
                 self.ended = True
                 if (value["collections"], value["documents"]) != (self.collections, self.documents):
                     raise IncompleteExport(
                         f"the export had {value['collections']} collections and {value['documents']} documents, and "
                         f"{self.collections} and {self.documents} were read; lines are missing"
                     )
-            case _:
-                raise ValueError("there is no such record")
 
     def _take_collection(self, new: NewCollection) -> None:
         try:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from shared.jobs.fewer_passages import PASSAGES
 from shared.jobs.job import JobView
 from shared.jobs.job_history import Change
 
@@ -52,6 +53,11 @@ class Retrieved:
             return None
         if view.fewer:
             changes.append(Change("passages", found, len(cited), view.fewer))
+        # The worker's count of the tokens was greater than the door's estimate.
+        used = view.extra.get(PASSAGES)
+        if isinstance(used, int) and used < len(cited):
+            changes.append(Change("passages", len(cited), used, "context"))
+            cited = cited[: max(0, used)]
         return cls(cited, tuple(changes), found)
 
 

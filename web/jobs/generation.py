@@ -32,6 +32,8 @@ class WithFewerPassages:
 
     payload: dict[str, Any]
     form: dict[str, Any]
+    #: How many passages it has.
+    passages: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from shared.candidates import candidates_in
 from shared.jobs import cost
+from shared.jobs.fewer_passages import add_fewer
 from shared.jobs.job import FewerPassages, NewJob
 from shared.jobs.prompt_prefix import prefix_digests
 from shared.jobs.request_texts import attachments
@@ -104,6 +105,7 @@ def _job(
         less = generation.fewer.payload
         opted_in = caller.policy is not None and caller.policy.degrade and generation.degrade
         fewer = FewerPassages(less | more, size.fewer_tokens, generation.fewer.form, opted_in)
+        payload = add_fewer(payload, less, generation.fewer.passages)
         prefix = _common_digests(prefix, prefix_digests(caller.tenant, less))
     return NewJob(
         id=generation.job_id,

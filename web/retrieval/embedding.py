@@ -37,6 +37,10 @@ _CUT_TO = 0.8
 #: The text with which an upstream's model is asked for its dimensions.
 _PROBE = "penstock"
 
+#: The part of the time left for a search after which the query's vector is no longer waited for: then words alone are
+#: searched.
+_FOR_VECTOR = 0.6
+
 Vector = Sequence[float]
 #: Returns the error with which to stop early, or None.
 Stop = Callable[[], ApiError | None]
@@ -76,6 +80,11 @@ def dimensions_of(context: DoorContext, caller: Caller, model: Model, until: flo
     if model.dimensions is not None:
         return model.dimensions
     return len(BulkEmbedder(context, caller, model, until).embed([_PROBE])[0])
+
+
+def vector_until(now_s: float, until_s: float) -> float:
+    """Return until when a search that has to end at `until_s` waits for its query's vector, in seconds."""
+    return now_s + _FOR_VECTOR * (until_s - now_s)
 
 
 def embed_query(

@@ -17,13 +17,10 @@ from shared.retrieval.records import Passage, Query
 from web.http.api_errors import ApiError, quoted
 from web.jobs.callers import Caller
 from web.retrieval.cached import CachedPassages, load, query_digest
-from web.retrieval.embedding import embed_query
+from web.retrieval.embedding import embed_query, vector_until
 from web.runtime.context import DoorContext
 
 _AWAY = LimitedEvent("retrieval.database_away")
-
-#: The part of the time after which the query's vector is no longer waited for, so that words are still searched.
-_FOR_VECTOR = 0.6
 
 
 class Why(StrEnum):
@@ -148,7 +145,7 @@ class _Search:
     def _vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         """Return the vector of the query, or why it is missing when words at least have to be searched."""
         wanted, clock = self._wanted, self._context.clock
-        until_s = wanted.until_s - (1 - _FOR_VECTOR) * (wanted.until_s - clock.monotonic())
+        until_s = vector_until(clock.monotonic(), wanted.until_s)
         vector = embed_query(self._context, self._caller, model, wanted.query, until_s, private=wanted.private)
         # A model of this name that makes other vectors is another one than that of the collection.
         if vector is not None and len(vector) == dimensions:

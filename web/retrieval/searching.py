@@ -9,11 +9,9 @@ from web.http.api_errors import invalid_field
 from web.jobs.callers import Caller
 from web.retrieval.access import database_errors, database_of
 from web.retrieval.bodies import SearchBody
-from web.retrieval.embedding import embed_query
+from web.retrieval.embedding import embed_query, vector_until
 from web.runtime.context import DoorContext
 
-#: The part of the budget after which the query's vector is no longer waited for, so that words are still searched.
-_FOR_VECTOR = 0.7
 #: The halves of a search in each mode.
 _HALVES: dict[Mode, frozenset[Half]] = {
     "hybrid": frozenset({"vector", "words"}),
@@ -28,8 +26,7 @@ def search_collection(context: DoorContext, caller: Caller, name: str, body: Sea
     If there is no vector of the query in time, words alone are searched; if the search does not end in time, nothing is
     found. `omitted` says which. Raises ApiError.
     """
-    began_s = time.monotonic()
-    until = began_s + body.budget_ms / 1000
+    until = time.monotonic() + body.budget_ms / 1000
     database, wanted = database_of(context), _filter(body)
     try:
         with database_errors(caller.tenant, name, passes_out_of_time=True):
@@ -43,8 +40,8 @@ def search_collection(context: DoorContext, caller: Caller, name: str, body: Sea
     vector = None
     searches_vectors = body.mode != "words" and collection.model is not None
     if searches_vectors and collection.model is not None:
-        vector_until = began_s + _FOR_VECTOR * body.budget_ms / 1000
-        vector = embed_query(context, caller, collection.model, body.query, vector_until, private=body.private)
+        vector_by = vector_until(time.monotonic(), until)
+        vector = embed_query(context, caller, collection.model, body.query, vector_by, private=body.private)
     mode: Mode = "words" if vector is None else body.mode
     query = Query(None if mode == "vector" else body.query, vector, body.k, wanted, mode)
     omitted = _HALVES["vector"] if searches_vectors and vector is None else frozenset[Half]()

@@ -131,7 +131,7 @@ class _Prompts:
         fewer = None
         if fitting > 1 or (fitting and not required):
             less = passages[: fitting // 2]
-            fewer = WithFewerPassages(self._payload(less), self._form(less, changes, fitting))
+            fewer = WithFewerPassages(self._payload(less), self._form(less, changes, fitting), len(less))
         return self.generation.replaced(
             payload=self._payload(passages[:fitting]),
             form=self._form(passages[:fitting], changes, fitting),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from shared.candidates import candidates_in
+from shared.jobs.fewer_passages import read_fewer
 from shared.jobs.job import ClaimedJob, ClaimRef, Usage
 from shared.store.replies import Progress
 
@@ -67,6 +68,9 @@ class HeldJob:
     generated: int = 0
     #: CPU time of the job's preparation. Only the claimer writes this field.
     prepare_cpu_s: float = 0.0
+    #: The number of passages in the prompt if the worker has taken the second choice; None for the job as it is. Only
+    #: the claimer writes this field.
+    passages: int | None = None
     #: CPU time of the answer's grammar so far, as the engine's last event reported it. Only the delivery writes this.
     grammar_cpu_s: float = 0.0
     #: Clock time at which the job was last submitted or resumed; None while it is prepared. Only the claimer writes it.
@@ -79,6 +83,15 @@ class HeldJob:
 
     def __post_init__(self) -> None:
         self.claim = self.claimed.held
+
+    def take_fewer_passages(self) -> bool:
+        """Replace the prompt by the one with fewer passages, and return whether the job has one. Happens once."""
+        found = read_fewer(self.claimed.payload)
+        if found is None:
+            return False
+        payload, self.passages = found
+        self.claimed = replace(self.claimed, payload=payload)
+        return True
 
     def slot_ms(self, now_s: float) -> int | None:
         """Return for how long the job has had its slot, in ms: 0 while it is prepared, None while it is paused."""

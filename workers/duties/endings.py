@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from shared.jobs.fewer_passages import PASSAGES
 from shared.jobs.job import Ending
 from shared.jobs.outcomes import Outcome, Stage
 from workers.duties.claimed_jobs import HeldJob
@@ -24,5 +25,5 @@ def ending_of(held_job: HeldJob, ended: Ended, cpu_tokens: int) -> Ending:
         message=encodable(ended.message),
         text=ended.text,
         usage=replace(ended.usage, cpu_tokens=cpu_tokens),
-        extra=ended.extra,
+        extra=ended.extra if held_job.passages is None else ended.extra | {PASSAGES: held_job.passages},
     )

@@ -71,8 +71,12 @@ class JobStarter:
     def _finish(self, outcome: PreparationResult) -> None:
         """Submit a job to the engine, which reports the job's end later. A job that the engine rejects fails here."""
         held_job, prepared = outcome.held_job, outcome.prepared
-        held_job.prepare_cpu_s = outcome.cpu_s
+        held_job.prepare_cpu_s += outcome.cpu_s
         if isinstance(prepared, JobRejected):
+            if prepared.code == EndCode.CONTEXT_LENGTH_EXCEEDED and held_job.take_fewer_passages():
+                log.info("job.fewer_passages", job=held_job.claimed.id, passages=held_job.passages)
+                self._prepare(held_job)
+                return
             self.fail(held_job, EndCode(prepared.code), prepared.message, prepared.param)
             return
         if isinstance(prepared, Exception):  # a bug that affects one job must not end the others
