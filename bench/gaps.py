@@ -1,21 +1,24 @@
 """Live: how much of the time that interactive requests leave free a batch uses, and what it costs them.
 
-python -m bench.gaps [--engine sim|llama|upstream] [--seconds 120]
+python -m bench.gaps [--engine sim|llama|135m|upstream] [--seconds 120]
 
 Tenants send streamed requests whose rate rises and falls like that of a day, first alone and then beside a batch. The
 tokens that a batch alone generates in a second are the capacity. The figures are the time to the first token in both
 runs, and the batch's tokens as a part of those that the interactive requests left of the capacity. bench/README.md
-explains them. The engine `upstream` is a scripted server with as many places as there are slots.
+explains them. The engine `upstream` is a scripted server with as many places as there are slots; `llama` runs the demo
+model, and `135m` a model of 135 million parameters, beside which doors and store take little of the processor.
 """
 
 import argparse
 import asyncio
 import math
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import httpx
@@ -28,6 +31,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from bench.common import RESULTS, environment, print_environment, write_results
+from bench.engine_models import model_file
 from bench.engine_stack import free_port
 from bench.live.stack import penstock_up, served_process
 from bench.sim.ledger import percentile
@@ -132,8 +136,11 @@ def system(engine: str) -> Iterator[str]:
         "PENSTOCK_UPSTREAM_URL": f"http://127.0.0.1:{server_port}/v1",
         "PENSTOCK_UPSTREAM_MODEL": "m",
     }
+    if engine == "135m":
+        folder = Path(tempfile.gettempdir()) / "penstock-bench-models"
+        environ["PENSTOCK_MODEL"] = str(model_file(engine, "q8_0", folder))
     if engine != "upstream":
-        with penstock_up(environ, port, engine):
+        with penstock_up(environ, port, "sim" if engine == "sim" else "llama"):
             yield f"http://127.0.0.1:{port}"
         return
     serve = ["bench.live.upstream_clients", "--serve", str(server_port), str(SLOTS), str(1 / DECODE_TPS)]
@@ -195,7 +202,7 @@ def draw(axis: Axes, engine: str, figures: dict[str, Any]) -> None:
 def main() -> None:
     """Measure with the chosen engines, print and write the figures, and draw them."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--engine", choices=("sim", "llama", "upstream"), action="append")
+    options.add_argument("--engine", choices=("sim", "llama", "135m", "upstream"), action="append")
     options.add_argument("--seconds", type=float, default=120.0)
     options.add_argument("--days", type=float, default=2.0)
     options.add_argument("--write", action="store_true", help="write the figures and the picture to bench/results")

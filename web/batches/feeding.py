@@ -11,6 +11,7 @@ from shared.jobs.states import JobState
 from shared.store.batches.batches import Batches, BatchProgress, BatchStatus, ClaimedBatch
 from shared.store.batches.files import StoredFile
 from web.batches.line_offers import (
+    Offered,
     OpenLine,
     answer_line,
     job_id,
@@ -31,6 +32,10 @@ _LONGEST_OFFERS_S = 2.0
 _UNRUN_A_PASS = 512
 #: How many lines for one model may be refused because of their own deadlines before no others are offered in a pass.
 _OWN_REFUSALS_A_PASS = 8
+#: The speed at which jobs end is not measured over longer times than this, in ms.
+_LONGEST_MEASURED_MS = 10_000
+#: After a refusal the batch is due again when about this part of its jobs has ended.
+_REFILLED_PART = 0.25
 
 
 @dataclass
@@ -45,6 +50,9 @@ class _Plan:
     to_offer: list[int] = field(default_factory=list)
     #: The requests of lines that this pass has read.
     requests: dict[int, RequestLine] = field(default_factory=dict)
+    #: How many of the lines' jobs had ended before this pass, and how many were inflight after it.
+    ended: int = 0
+    inflight: int = 0
     rest_ms: int = _IDLE_MS
     read_all: bool = False
 
@@ -59,6 +67,14 @@ class _Plan:
         """Store an open line."""
         self.lines[line.number] = line
         self.progress.lines[line.number] = line.dump()
+
+    def take(self, line: OpenLine, offered: Offered) -> None:
+        """Store the outcome of an offer."""
+        if offered.answer is not None:
+            self.answer(line, offered.answer)
+        elif offered.line != line:
+            self.keep(offered.line)
+        self.inflight += offered.is_admitted
 
 
 class Feeding:
@@ -90,7 +106,9 @@ class Feeding:
         if not plan.read_all and (self._stop or self._caller is not None):
             self._read_more(plan)
         # Lines are written before their jobs are offered, so that a process which takes over knows all jobs.
+        plan.progress.fields["passed_ms"] = str(self._now_ms)
         self._batches.write(self._claimed, plan.progress, rest_ms=self._context.settings.lease_ms)
+        plan.ended = len(plan.answered)
         for view in plan.answered:
             self._context.store.erase(view.id, tenant=view.tenant)
         plan.progress = BatchProgress()
@@ -109,6 +127,7 @@ class Feeding:
     def _collect(self, plan: _Plan) -> None:
         """Take the answers of jobs that have ended, and find the lines whose jobs are to be offered."""
         inflight = self._batches.inflight([line.job for line in plan.lines.values()])
+        plan.inflight = len(inflight)
         for line in list(plan.lines.values()):
             if line.job in inflight:
                 if self._stop:
@@ -182,10 +201,7 @@ class Feeding:
                 continue
             request = plan.requests.get(number) or self._read_again(line)
             offered = offer_line(self._context, caller, self._claimed, line, request.body)
-            if offered.answer is not None:
-                plan.answer(line, offered.answer)
-            elif offered.line != line:
-                plan.keep(offered.line)
+            plan.take(line, offered)
             if offered.is_stale:
                 # The next pass, of this process or another one, finds what has changed.
                 plan.rest_ms = 0
@@ -197,7 +213,18 @@ class Feeding:
                 rests_ms.append(offered.rest_ms)
             self._holder.beat()
         if len(rests_ms) > 1:
-            plan.rest_ms = min(rests_ms)
+            plan.rest_ms = self._rest_ms(plan, min(rests_ms))
+
+    def _rest_ms(self, plan: _Plan, hint_ms: int) -> int:
+        """Return how long the batch rests after a refusal, in ms.
+
+        The hint counts the requests of all clients that wait. The batch may refill its own part of the queue sooner:
+        as fast as its jobs have ended since the pass before.
+        """
+        since_ms = self._now_ms - self._batch.number("passed_ms")
+        if not plan.ended or since_ms > _LONGEST_MEASURED_MS:
+            return hint_ms
+        return min(hint_ms, max(_BUSY_MS, round(since_ms * plan.inflight * _REFILLED_PART / plan.ended)))
 
     def _read_again(self, line: OpenLine) -> RequestLine:
         raw = next(self._lines_from(line.number - 1, line.offset), None)

@@ -167,6 +167,11 @@ class Offered:
     #: Whether this process may not offer lines of the batch any more, or the line needs no job any more.
     is_stale: bool = False
 
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the line has a job now."""
+        return self.answer is None and self.rest_ms is None and not self.is_stale
+
 
 def offer_line(
     context: DoorContext, caller: Caller, claimed: ClaimedBatch, line: OpenLine, body: dict[str, Any]
