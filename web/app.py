@@ -21,6 +21,7 @@ from web.retrieval import routes as collections
 from web.routes import events, health, jobs, messages, openai, pages, queue, responses
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
+from web.vector_stores import routes as vector_stores
 
 
 class DoorApp(APIFlask):
@@ -59,6 +60,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     document.install(app)
     for routes in (jobs, events, queue, health, pages, openai, responses, messages, batches, collections):
         app.register_blueprint(routes.bp)
+    app.register_blueprint(vector_stores.bp)
     app.register_blueprint(batches.file_bp)
     register_dashboard(app, store, mode_of(settings))
     register_console(app, store, clock)

@@ -14,6 +14,7 @@ from web.app import create_app
 from web.batches.feeder import start_feeding
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.start import open_store, start_duties
+from web.vector_stores.loader import start_loading
 from web.webhooks.sender import WebhookSender
 
 log = get_logger()
@@ -27,6 +28,7 @@ def boot() -> APIFlask:
     app = create_app(settings, store, RealClock())
     start_duties(settings, store, on_fatal_error=_stop_gunicorn, serves_files=True)
     start_feeding(app.extensions[EXTENSION_NAME])
+    start_loading(app.extensions[EXTENSION_NAME])
     atexit.register(app.extensions[EXTENSION_NAME].traces.close)
     atexit.register(app.extensions[EXTENSION_NAME].repeated_refusals.count_now)
     WebhookSender(app.extensions[EXTENSION_NAME]).start()

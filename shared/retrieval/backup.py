@@ -165,6 +165,8 @@ class _Importer:
                     )
 
     def _take_collection(self, new: NewCollection) -> None:
+        if new.name is None:
+            raise KeyError("name")
         try:
             self._database.create_collection(self._tenant, new)
         except CollectionExists:

@@ -28,6 +28,7 @@ from shared.retrieval.records import (
 )
 from shared.retrieval.sizes import Sizes, read_sizes
 from shared.retrieval.tenant_collections import PIECE_S
+from shared.retrieval.vector_stores import FileLoads, StoreFiles, VectorStores
 
 log = get_logger()
 
@@ -69,6 +70,8 @@ class Database:
         self._open: Callable[[], Connection] = lambda: open_connection(url, connect_s)
         self._calls = Calls(self._open, self._bounds.connections)
         self._breaker = Breaker()
+        #: The collections as vector stores, their files, and the loads of these files.
+        self.stores, self.files, self.loads = VectorStores(self._run), StoreFiles(self._run), FileLoads(self._run)
         #: Held while this process changes indexes; set if they have to be looked at (again).
         self._tidying, self._untidy = threading.Lock(), threading.Event()
         self._rest_until_s = float("-inf")
@@ -101,6 +104,14 @@ class Database:
 
         return self._run(tenant, work, None) if until is None else self._run_search(tenant, work, until)
 
+    def vector_store(self, tenant: str, store_id: str, *, until: float | None = None) -> Collection:
+        """Return the collection of a tenant that is this vector store. Raises as `collection`."""
+
+        def work(at: Connection, call: Call[Collection]) -> Collection:
+            return tenant_collections.find_store(at, tenant, store_id, call.until_s)
+
+        return self._run(tenant, work, None) if until is None else self._run_search(tenant, work, until)
+
     def delete_collection(self, tenant: str, name: str) -> None:
         """Delete a collection with its documents. Raises CollectionMissing.
 
@@ -120,16 +131,21 @@ class Database:
         metadata: Mapping[str, object] | None,
         digest: str,
         chunks: Sequence[NewChunk],
+        *,
+        claim: str | None = None,
     ) -> Document:
         """Write a document, or replace the one with this id, and raise the collection's version by one.
 
-        Raises CollectionMissing, InvalidInput and TooLarge. A load may take seconds, by its number of chunks.
+        With `claim`, only if the document is still claimed so (`loads`), and otherwise ClaimGone is raised. Raises
+        CollectionMissing, InvalidInput and TooLarge. A load may take seconds, by its number of chunks.
         """
         check_name("id", document_id, MAX_DOCUMENT_ID)
         checked, most = parse_metadata(metadata), self._bounds.max_tenant_chunks
 
         def work(at: Connection, call: Call[Document]) -> Document:
-            return tenant_documents.put(at, tenant, name, document_id, checked, digest, chunks, most, call.until_s)
+            return tenant_documents.put(
+                at, tenant, name, document_id, checked, digest, chunks, most, call.until_s, claim
+            )
 
         until = time.monotonic() + tenant_documents.seconds_for(len(chunks))
         document = self._run(tenant, work, until, writes=True)

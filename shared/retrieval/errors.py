@@ -7,6 +7,7 @@ RetrievalError
 ├── CollectionMissing     the tenant has no collection of this name
 ├── CollectionExists      the tenant already has one
 ├── IncompleteExport      an export cannot be read, or made, to its end
+├── ClaimGone             a document to load was changed or claimed by others meanwhile
 ├── OutOfTime             the time that the caller gave has passed
 └── DatabaseAway          the database cannot be used now; `reason` says why
     └── SearchesStopped   searches have timed out again and again, and are skipped for a while
@@ -57,6 +58,13 @@ class CollectionExists(RetrievalError):
 
 class IncompleteExport(RetrievalError):
     """An export of a tenant's collections ends too early, or cannot be completed."""
+
+
+class ClaimGone(RetrievalError):
+    """The document that a door loads was deleted, canceled, changed, or is claimed by another door."""
+
+    def __init__(self) -> None:
+        super().__init__("the document was changed, or is loaded by others")
 
 
 class OutOfTime(RetrievalError):

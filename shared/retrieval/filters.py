@@ -53,11 +53,14 @@ class Combination:
 Filter = Comparison | Combination
 
 
-def parse_filter(value: object) -> Filter:
-    """Return the filter that a client sent as JSON. Raises InvalidFilter, which names the part that is wrong."""
-    filter_, comparisons = _parse(value, "filter", 1)
+def parse_filter(value: object, path: str = "filter") -> Filter:
+    """Return the filter that a client sent as JSON in the field `path`.
+
+    Raises InvalidFilter, which names the part that is wrong.
+    """
+    filter_, comparisons = _parse(value, path, 1)
     if comparisons > MAX_COMPARISONS:
-        raise InvalidFilter("filter", f"{comparisons} comparisons", f"may have at most {MAX_COMPARISONS}")
+        raise InvalidFilter(path, f"{comparisons} comparisons", f"may have at most {MAX_COMPARISONS}")
     return filter_
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shared.retrieval.errors import InvalidInput, TooLarge
@@ -22,6 +22,8 @@ MAX_DIMENSIONS, MAX_VECTOR_NUMBER = 4_000, 65_504.0
 MAX_CHUNK_TEXT, MAX_DOCUMENT_CHUNKS = 65_536, 20_000
 #: The most passages of one search.
 MAX_PASSAGES = 50
+#: The ids of vector stores begin with this; the id of the collection follows.
+STORE_PREFIX = "vs_"
 #: The longest query, in characters.
 MAX_QUERY_TEXT = 8_192
 #: The languages whose words PostgreSQL can reduce to stems; `simple` only makes them lower case.
@@ -49,19 +51,24 @@ class NewCollection:
     """A collection to create.
 
     `model` makes its vectors, which have `dimensions` numbers; without a model only words are searched. A chunk
-    has at most `chunk_tokens` tokens, and its first `overlap_tokens` repeat the end of the chunk before it.
+    has at most `chunk_tokens` tokens, and its first `overlap_tokens` repeat the end of the chunk before it. Without a
+    name, it is named by its id as a vector store, whose `title`, `description` and `labels` are texts for its clients.
     Raises InvalidInput.
     """
 
-    name: str
+    name: str | None
     model: str | None
     dimensions: int | None
     language: str = "english"
     chunk_tokens: int = 200
     overlap_tokens: int = 40
+    title: str | None = None
+    description: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("name", self.name, MAX_NAME)
+        if self.name is not None:
+            check_name("name", self.name, MAX_NAME)
         if (self.model is None) != (self.dimensions is None):
             raise InvalidInput("dimensions", self.dimensions, "a model and its dimensions belong together")
         if self.dimensions is not None:
@@ -76,8 +83,8 @@ class NewCollection:
 class Collection:
     """A tenant's collection.
 
-    `id` is random and never used again. `version` grows with every change of a document. `created_ms` and `loaded_ms`
-    (of the last change) are Unix times.
+    `id` is never used again. `version` grows with every change of a document. `created_ms` and `loaded_ms` (of the last
+    change) are Unix times. `title`, `description` and `labels` are those of the vector store that the collection is.
     """
 
     tenant: str
@@ -94,6 +101,14 @@ class Collection:
     text_bytes: int
     created_ms: int
     loaded_ms: int | None
+    title: str | None = None
+    description: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def store_id(self) -> str:
+        """The id of the collection as a vector store."""
+        return STORE_PREFIX + self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +167,8 @@ class Passage:
     tokens: int
     score: float
     metadata: Metadata
+    #: The name of the document's file, if it was loaded from one of a vector store.
+    filename: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +192,18 @@ def check_name(field: str, value: object, longest: int) -> str:
     return value
 
 
-def parse_metadata(value: object, field: str = "metadata") -> Metadata:
+def parse_metadata(value: object, path: str = "metadata") -> Metadata:
     """Return the metadata of a document, lists as tuples. Raises InvalidInput."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise InvalidInput(field, value, "must be an object")
+        raise InvalidInput(path, value, "must be an object")
     if len(value) > MAX_KEYS:
-        raise InvalidInput(field, f"{len(value)} keys", f"may have at most {MAX_KEYS} keys")
-    metadata = {
-        check_name(f"{field} key", key, MAX_KEY): _metadata_value(f"{field}.{key}", value[key]) for key in value
-    }
+        raise InvalidInput(path, f"{len(value)} keys", f"may have at most {MAX_KEYS} keys")
+    metadata = {check_name(f"{path} key", key, MAX_KEY): _metadata_value(f"{path}.{key}", value[key]) for key in value}
     size = len(json.dumps(metadata, ensure_ascii=False).encode())
     if size > MAX_METADATA_BYTES:
-        raise InvalidInput(field, f"{size} bytes", f"may have at most {MAX_METADATA_BYTES} bytes as JSON")
+        raise InvalidInput(path, f"{size} bytes", f"may have at most {MAX_METADATA_BYTES} bytes as JSON")
     return metadata
 
 

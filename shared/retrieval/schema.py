@@ -16,7 +16,7 @@ from psycopg import errors, sql
 from shared.retrieval.errors import DatabaseAway
 
 #: The format of the tables that this version writes. A step for each format follows below.
-FORMAT = 1
+FORMAT = 2
 #: Beside each other, the two keys of the advisory locks that one process at a time holds: for changes of the format,
 #: and for indexes.
 LOCK_CLASS, FORMAT_LOCK, INDEX_LOCK = 7_366_787, 1, 2
@@ -150,8 +150,42 @@ DO $$ DECLARE name text; BEGIN
 END $$;
 """
 
+#: Vector stores are collections, and their files documents, which a door loads after the request. `loaded` is false for
+#: a document that has no chunks yet; `claim` names the load of the door that has claimed it until `claimed_until`.
+_VECTOR_STORES = """
+ALTER TABLE penstock.collections ADD COLUMN title text, ADD COLUMN description text,
+  ADD COLUMN labels jsonb NOT NULL DEFAULT '{}';
+ALTER TABLE penstock.documents
+  ADD COLUMN filename text,
+  ADD COLUMN added_at timestamptz,
+  ADD COLUMN loaded boolean NOT NULL DEFAULT true,
+  ADD COLUMN state text NOT NULL DEFAULT 'completed'
+    CHECK (state IN ('in_progress', 'completed', 'failed', 'cancelled')),
+  ADD COLUMN error_code text,
+  ADD COLUMN error text,
+  ADD COLUMN batch text,
+  ADD COLUMN chunk_tokens int,
+  ADD COLUMN overlap_tokens int,
+  ADD COLUMN key_label text,
+  ADD COLUMN key_digest text,
+  ADD COLUMN attempts int NOT NULL DEFAULT 0,
+  ADD COLUMN claim text,
+  ADD COLUMN claimed_until timestamptz;
+-- The owner of the tables is subject to their policies.
+SET LOCAL ROLE penstock_keeper;
+UPDATE penstock.documents SET added_at = loaded_at;
+SET LOCAL ROLE NONE;
+ALTER TABLE penstock.documents ALTER added_at SET DEFAULT clock_timestamp(), ALTER added_at SET NOT NULL,
+  ALTER filename SET STATISTICS 0, ALTER error SET STATISTICS 0, ALTER key_label SET STATISTICS 0,
+  ALTER key_digest SET STATISTICS 0, ALTER batch SET STATISTICS 0;
+ALTER TABLE penstock.collections ALTER title SET STATISTICS 0, ALTER description SET STATISTICS 0,
+  ALTER labels SET STATISTICS 0;
+CREATE INDEX documents_waiting ON penstock.documents (tenant, number) WHERE state = 'in_progress';
+CREATE INDEX documents_by_batch ON penstock.documents (collection, batch) WHERE batch IS NOT NULL;
+"""
+
 #: The steps from the format before to each format.
-STEPS = {1: _FIRST}
+STEPS = {1: _FIRST, 2: _VECTOR_STORES}
 
 
 def prepare(connection: "psycopg.Connection[tuple[object, ...]]") -> str:

@@ -33,7 +33,7 @@ _FIRST_PART = 0.7
 _MAX_SCANNED = 20_000
 
 _EXACT = """
-SELECT d.id, c.ordinal, c.text, c.tokens, 1 - c.distance, c.metadata
+SELECT d.id, c.ordinal, c.text, c.tokens, 1 - c.distance, c.metadata, d.filename
 FROM (
   SELECT document, ordinal, text, tokens, metadata, {left} <=> {right} AS distance
   FROM penstock.chunks WHERE collection = {number} AND embedding IS NOT NULL AND {filter}
@@ -64,7 +64,7 @@ WITH wanted AS MATERIALIZED (
   SELECT document, ordinal, sum(rank * weight) AS score FROM hits JOIN rarity USING (n)
   GROUP BY document, ordinal ORDER BY score DESC, document, ordinal LIMIT %s
 )
-SELECT d.id, c.ordinal, c.text, c.tokens, b.score / (b.score + 0.1), c.metadata
+SELECT d.id, c.ordinal, c.text, c.tokens, b.score / (b.score + 0.1), c.metadata, d.filename
 FROM best b
 JOIN penstock.chunks c ON c.collection = {number} AND c.document = b.document AND c.ordinal = b.ordinal
 JOIN penstock.documents d ON d.number = b.document
@@ -179,5 +179,6 @@ def _statement(half: Half, row: _Row, query: Query) -> tuple[bytes, list[object]
 
 
 def _passage(row: Sequence[Any]) -> Passage:
-    document_id, ordinal, text, tokens, score, metadata = row
-    return Passage(document_id, ordinal, text, tokens, min(1.0, max(0.0, float(score))), as_metadata(metadata))
+    document_id, ordinal, text, tokens, score, metadata, filename = row
+    score = min(1.0, max(0.0, float(score)))
+    return Passage(document_id, ordinal, text, tokens, score, as_metadata(metadata), filename)

@@ -1,17 +1,23 @@
 """Creates, lists and deletes collections. Each function is one transaction, or several small ones for a deletion."""
 
+import re
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from psycopg import errors
+from psycopg.types.json import Jsonb
 
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import CollectionExists, CollectionMissing, TooLarge
-from shared.retrieval.records import Collection, NewCollection
+from shared.retrieval.file_records import FileCounts
+from shared.retrieval.pages import Page, cut_page, page_clauses
+from shared.retrieval.records import STORE_PREFIX, Collection, NewCollection
 from shared.retrieval.transactions import keeper_transaction, tenant_transaction
 
+_STORE_ID = re.compile(re.escape(STORE_PREFIX) + "[0-9a-f]{1,40}")
 #: How many rows one statement deletes: each also leaves work behind for the indexes.
 _ROWS = 2_000
 #: How long one statement of a deletion may take, in seconds.
@@ -19,12 +25,13 @@ PIECE_S = 30.0
 
 COLUMNS = (
     "tenant, name, id, model, dimensions, language, chunk_tokens, overlap_tokens, version, documents, chunks, "
-    "text_bytes, created_at, loaded_at"
+    "text_bytes, created_at, loaded_at, title, description, labels"
 )
 _INSERT = (
     """
-INSERT INTO penstock.collections (id, tenant, name, model, dimensions, language, chunk_tokens, overlap_tokens)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO penstock.collections
+  (id, tenant, name, model, dimensions, language, chunk_tokens, overlap_tokens, title, description, labels)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 RETURNING """
     + COLUMNS
 )
@@ -36,21 +43,30 @@ def create(connection: Connection, tenant: str, new: NewCollection, most: int, u
         row = connection.execute("SELECT count(*) FROM penstock.collections WHERE NOT gone").fetchone()
         if row is not None and row[0] >= most:
             raise TooLarge(f"the tenant has {row[0]} collections, and may have {most} (PENSTOCK_MAX_COLLECTIONS)")
+        id_ = new_id()
         values = (
-            secrets.token_hex(12),
+            id_,
             tenant,
-            new.name,
+            new.name or STORE_PREFIX + id_,
             new.model,
             new.dimensions,
             new.language,
             new.chunk_tokens,
             new.overlap_tokens,
+            new.title,
+            new.description,
+            Jsonb(dict(new.labels)),
         )
         try:
             row = connection.execute(_INSERT.encode(), values).fetchone()
         except errors.UniqueViolation:
-            raise CollectionExists(new.name) from None
+            raise CollectionExists(new.name or id_) from None
     return as_collection(row or ())
+
+
+def new_id() -> str:
+    """Return an id whose order among others is that of their creation, so that pages of lists begin behind an id."""
+    return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)[:13]}"
 
 
 def find(connection: Connection, tenant: str, name: str, until_s: float) -> Collection:
@@ -68,6 +84,54 @@ def find_all(connection: Connection, tenant: str, until_s: float) -> list[Collec
     query = f"SELECT {COLUMNS} FROM penstock.collections WHERE tenant = %s AND NOT gone ORDER BY name"  # noqa: S608 - as above
     with tenant_transaction(connection, tenant, until_s):
         return [as_collection(row) for row in connection.execute(query.encode(), (tenant,))]
+
+
+def find_store(connection: Connection, tenant: str, store_id: str, until_s: float) -> Collection:
+    """Return the collection of the tenant that is this vector store. Raises CollectionMissing."""
+    query = f"SELECT {COLUMNS} FROM penstock.collections WHERE tenant = %s AND id = %s AND NOT gone"  # noqa: S608 - as above
+    with tenant_transaction(connection, tenant, until_s):
+        row = connection.execute(query.encode(), (tenant, _stored_id(store_id))).fetchone()
+    if row is None:
+        raise CollectionMissing(store_id)
+    return as_collection(row)
+
+
+def page(connection: Connection, tenant: str, wanted: Page, until_s: float) -> tuple[list[Collection], bool]:
+    """Return a page of the tenant's collections by id, and whether there are more behind it."""
+    condition, end, values = page_clauses(wanted)
+    query = f"SELECT {COLUMNS} FROM penstock.collections WHERE tenant = %s AND NOT gone AND {condition} {end}"  # noqa: S608 - as above
+    with tenant_transaction(connection, tenant, until_s):
+        rows = connection.execute(query.encode(), (tenant, *values))
+        return cut_page([as_collection(row) for row in rows], wanted)
+
+
+def change(connection: Connection, tenant: str, store_id: str, fields: Mapping[str, Any], until_s: float) -> Collection:
+    """Change the title, the description or the labels of a collection. Raises CollectionMissing."""
+    changes = ", ".join(f"{name} = %s" for name in ("title", "description", "labels") if name in fields)
+    if not changes:
+        return find_store(connection, tenant, store_id, until_s)
+    values = [fields[name] for name in ("title", "description") if name in fields]
+    values += [Jsonb(dict(fields["labels"]))] if "labels" in fields else []
+    query = f"UPDATE penstock.collections SET {changes} WHERE tenant = %s AND id = %s AND NOT gone RETURNING {COLUMNS}"  # noqa: S608 - as above
+    with tenant_transaction(connection, tenant, until_s):
+        row = connection.execute(query.encode(), (*values, tenant, _stored_id(store_id))).fetchone()
+    if row is None:
+        raise CollectionMissing(store_id)
+    return as_collection(row)
+
+
+def file_counts(connection: Connection, tenant: str, ids: Sequence[str], until_s: float) -> dict[str, FileCounts]:
+    """Return how many documents are in each state, for each of these collections that has any."""
+    found = dict[str, list[tuple[str, int]]]()
+    with tenant_transaction(connection, tenant, until_s):
+        rows = connection.execute(
+            "SELECT c.id, d.state, count(*) FROM penstock.collections c JOIN penstock.documents d "
+            "ON d.tenant = c.tenant AND d.collection = c.number WHERE c.tenant = %s AND c.id = ANY (%s) GROUP BY 1, 2",
+            (tenant, list(ids)),
+        )
+        for id_, state, count in rows:
+            found.setdefault(str(id_), []).append((str(state), int(count)))
+    return {id_: FileCounts.of(states) for id_, states in found.items()}
 
 
 def give_up(connection: Connection, tenant: str, name: str, until_s: float) -> int:
@@ -128,8 +192,15 @@ def rows_left(connection: Connection, tenant: str, until_s: float) -> int:
 
 def as_collection(row: Sequence[Any]) -> Collection:
     """Return the collection in a row with COLUMNS."""
-    created_at, loaded_at = row[12:]
-    return Collection(*(*row[:12], unix_ms(created_at), None if loaded_at is None else unix_ms(loaded_at)))
+    created_at, loaded_at = row[12:14]
+    return Collection(*(*row[:12], unix_ms(created_at), None if loaded_at is None else unix_ms(loaded_at), *row[14:]))
+
+
+def _stored_id(store_id: str) -> str:
+    """Return the id of a collection that is this vector store. Raises CollectionMissing if none can be."""
+    if not _STORE_ID.fullmatch(store_id):
+        raise CollectionMissing(store_id)
+    return store_id.removeprefix(STORE_PREFIX)
 
 
 def unix_ms(at: datetime) -> int:

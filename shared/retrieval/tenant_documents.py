@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from psycopg.types.json import Jsonb
 
 from shared.retrieval.connecting import Connection
-from shared.retrieval.errors import CollectionMissing, TooLarge
+from shared.retrieval.errors import ClaimGone, CollectionMissing, TooLarge
 from shared.retrieval.records import Document, Metadata, NewChunk, check_chunks, storable, with_short_runs
 from shared.retrieval.tenant_collections import unix_ms
 from shared.retrieval.transactions import limit, tenant_transaction
@@ -20,12 +20,14 @@ _DOCUMENT_S, _CHUNK_S = 15.0, 0.05
 MAX_PAGE = 1_000
 
 _COLUMNS = "id, metadata, digest, text_bytes, chunks, loaded_at"
+# A load by somebody else, which has claimed the document, ends.
 _PUT = (
     """
 INSERT INTO penstock.documents (tenant, collection, id, metadata, digest, text_bytes, chunks)
 VALUES (%s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (collection, id) DO UPDATE SET metadata = excluded.metadata, digest = excluded.digest,
-  text_bytes = excluded.text_bytes, chunks = excluded.chunks, loaded_at = clock_timestamp()
+  text_bytes = excluded.text_bytes, chunks = excluded.chunks, loaded_at = clock_timestamp(), loaded = true,
+  state = 'completed', error_code = NULL, error = NULL, claim = NULL, claimed_until = NULL
 RETURNING number, """
     + _COLUMNS
 )
@@ -46,21 +48,26 @@ def put(
     chunks: Sequence[NewChunk],
     most_chunks: int,
     until_s: float,
+    claim: str | None = None,
 ) -> Document:
     """Write a document, or replace the one with this id, and return it.
 
-    Raises CollectionMissing, TooLarge if the tenant would have more than `most_chunks` chunks, and InvalidInput if a
-    vector does not fit the collection.
+    With `claim`, only if the document is still claimed so; otherwise ClaimGone is raised. Raises CollectionMissing,
+    TooLarge if the tenant would have more than `most_chunks` chunks, and InvalidInput if a vector does not fit the
+    collection.
     """
-    texts = [storable(chunk.text) for chunk in chunks]
-    text_bytes = sum(len(text.encode()) for text in texts)
+    text_bytes = sum(len(storable(chunk.text).encode()) for chunk in chunks)
     with tenant_transaction(connection, tenant, until_s):
-        number, language, dimensions = _lock(connection, tenant, name)
+        number, language, dimensions = lock_collection(connection, tenant, name)
         check_chunks(chunks, dimensions)
         old = connection.execute(
-            "SELECT chunks, text_bytes FROM penstock.documents WHERE collection = %s AND id = %s", (number, document_id)
+            "SELECT chunks, text_bytes, loaded, claim FROM penstock.documents "
+            "WHERE collection = %s AND id = %s FOR NO KEY UPDATE",
+            (number, document_id),
         ).fetchone()
-        old_chunks, old_bytes = (0, 0) if old is None else (int(old[0]), int(old[1]))
+        if claim is not None and (old is None or old[3] != claim):
+            raise ClaimGone
+        old_chunks, old_bytes, is_new = (0, 0, True) if old is None else (int(old[0]), int(old[1]), not old[2])
         _check_total(connection, len(chunks) - old_chunks, most_chunks)
         row = connection.execute(
             _PUT.encode(),
@@ -70,45 +77,58 @@ def put(
         if old_chunks:
             limit(connection, until_s)
             connection.execute("DELETE FROM penstock.chunks WHERE collection = %s AND document = %s", (number, written))
-        for first in range(0, len(chunks), _PIECE):
-            limit(connection, until_s)
-            piece = chunks[first : first + _PIECE]
-            connection.execute(
-                "INSERT INTO penstock.chunks "
-                "(tenant, collection, document, ordinal, tokens, text, metadata, embedding, words) "
-                "SELECT %s, %s, %s, n - 1 + %s, tokens, text, %s, vector::vector, "
-                # The mark is a word of every chunk; see the module `schema`.
-                "to_tsvector(%s::regconfig, coalesce(runs, text)) || array_to_tsvector(ARRAY[penstock.mark(%s)]) "
-                "FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[]) WITH ORDINALITY "
-                "AS piece (tokens, text, runs, vector, n)",
-                (
-                    *(tenant, number, written, first, Jsonb(dict(metadata)), language, number),
-                    [chunk.tokens for chunk in piece],
-                    texts[first : first + _PIECE],
-                    [
-                        None if (runs := with_short_runs(text)) == text else runs
-                        for text in texts[first : first + _PIECE]
-                    ],
-                    [None if chunk.vector is None else vector_text(chunk.vector) for chunk in piece],
-                ),
-            )
-        _count(connection, number, int(old is None), len(chunks) - old_chunks, text_bytes - old_bytes)
+        _insert_chunks(connection, tenant, (number, written), language, metadata, chunks, until_s)
+        count_change(connection, number, int(is_new), len(chunks) - old_chunks, text_bytes - old_bytes)
     return document
+
+
+def _insert_chunks(
+    connection: Connection,
+    tenant: str,
+    place: tuple[int, int],
+    language: str,
+    metadata: Metadata,
+    chunks: Sequence[NewChunk],
+    until_s: float,
+) -> None:
+    """Insert the chunks of a document; `place` has the numbers of its collection and of itself."""
+    number, document = place
+    for first in range(0, len(chunks), _PIECE):
+        limit(connection, until_s)
+        piece = chunks[first : first + _PIECE]
+        texts = [storable(chunk.text) for chunk in piece]
+        connection.execute(
+            "INSERT INTO penstock.chunks "
+            "(tenant, collection, document, ordinal, tokens, text, metadata, embedding, words) "
+            "SELECT %s, %s, %s, n - 1 + %s, tokens, text, %s, vector::vector, "
+            # The mark is a word of every chunk; see the module `schema`.
+            "to_tsvector(%s::regconfig, coalesce(runs, text)) || array_to_tsvector(ARRAY[penstock.mark(%s)]) "
+            "FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[]) WITH ORDINALITY "
+            "AS piece (tokens, text, runs, vector, n)",
+            (
+                *(tenant, number, document, first, Jsonb(dict(metadata)), language, number),
+                [chunk.tokens for chunk in piece],
+                texts,
+                [None if (runs := with_short_runs(text)) == text else runs for text in texts],
+                [None if chunk.vector is None else vector_text(chunk.vector) for chunk in piece],
+            ),
+        )
 
 
 def delete(connection: Connection, tenant: str, name: str, document_id: str, until_s: float) -> bool:
     """Delete a document, and return whether there was one. Raises CollectionMissing."""
     with tenant_transaction(connection, tenant, until_s):
-        number, _, _ = _lock(connection, tenant, name)
+        number, _, _ = lock_collection(connection, tenant, name)
         old = connection.execute(
-            "SELECT number, chunks, text_bytes FROM penstock.documents WHERE collection = %s AND id = %s",
+            "SELECT number, chunks, text_bytes, loaded FROM penstock.documents WHERE collection = %s AND id = %s "
+            "FOR UPDATE",
             (number, document_id),
         ).fetchone()
         if old is None:
             return False
         connection.execute("DELETE FROM penstock.chunks WHERE collection = %s AND document = %s", (number, old[0]))
         connection.execute("DELETE FROM penstock.documents WHERE number = %s", (old[0],))
-        _count(connection, number, -1, -int(old[1]), -int(old[2]))
+        count_change(connection, number, -int(old[3]), -int(old[1]), -int(old[2]))
     return True
 
 
@@ -117,17 +137,19 @@ def page(connection: Connection, tenant: str, name: str, after: str, limit_: int
 
     Raises CollectionMissing.
     """
-    query = f"SELECT {_COLUMNS} FROM penstock.documents WHERE collection = %s AND id > %s ORDER BY id LIMIT %s"  # noqa: S608 - constants
+    query = (
+        f"SELECT {_COLUMNS} FROM penstock.documents WHERE collection = %s AND loaded AND id > %s ORDER BY id LIMIT %s"  # noqa: S608 - constants
+    )
     with tenant_transaction(connection, tenant, until_s):
-        number = _number(connection, tenant, name)
+        number = collection_number(connection, tenant, name)
         return [_document(row) for row in connection.execute(query.encode(), (number, after, min(limit_, MAX_PAGE)))]
 
 
 def find(connection: Connection, tenant: str, name: str, document_id: str, until_s: float) -> Document | None:
     """Return a document, or None if the collection has none with this id. Raises CollectionMissing."""
-    query = f"SELECT {_COLUMNS} FROM penstock.documents WHERE collection = %s AND id = %s"  # noqa: S608 - constants
+    query = f"SELECT {_COLUMNS} FROM penstock.documents WHERE collection = %s AND id = %s AND loaded"  # noqa: S608 - constants
     with tenant_transaction(connection, tenant, until_s):
-        number = _number(connection, tenant, name)
+        number = collection_number(connection, tenant, name)
         row = connection.execute(query.encode(), (number, document_id)).fetchone()
     return None if row is None else _document(row)
 
@@ -137,7 +159,7 @@ def chunks(
 ) -> list[NewChunk]:
     """Return up to `limit_` chunks of a document, from the ordinal `first` on. Raises CollectionMissing."""
     with tenant_transaction(connection, tenant, until_s):
-        number = _number(connection, tenant, name)
+        number = collection_number(connection, tenant, name)
         rows = connection.execute(
             "SELECT c.text, c.tokens, c.embedding::real[] FROM penstock.chunks c JOIN penstock.documents d "
             "ON d.number = c.document WHERE c.collection = %s AND d.collection = %s AND d.id = %s AND c.ordinal >= %s "
@@ -152,14 +174,14 @@ def vector_text(vector: Sequence[float]) -> str:
     return json.dumps([float(value) for value in vector])
 
 
-def _lock(connection: Connection, tenant: str, name: str) -> tuple[int, str, int | None]:
+def lock_collection(connection: Connection, tenant: str, name: str) -> tuple[int, str, int | None]:
     """Return number, language and dimensions of a collection, and keep others from changing it until the end.
 
-    The sums of the collection are then true, whoever else loads documents.
+    The sums of the collection are then true, whoever else loads documents. Others can still add documents to be loaded.
     """
     row = connection.execute(
         "SELECT number, language, dimensions FROM penstock.collections "
-        "WHERE tenant = %s AND name = %s AND NOT gone FOR UPDATE",
+        "WHERE tenant = %s AND name = %s AND NOT gone FOR NO KEY UPDATE",
         (tenant, name),
     ).fetchone()
     if row is None:
@@ -167,7 +189,7 @@ def _lock(connection: Connection, tenant: str, name: str) -> tuple[int, str, int
     return int(row[0]), str(row[1]), row[2]
 
 
-def _number(connection: Connection, tenant: str, name: str) -> int:
+def collection_number(connection: Connection, tenant: str, name: str) -> int:
     row = connection.execute(
         "SELECT number FROM penstock.collections WHERE tenant = %s AND name = %s AND NOT gone", (tenant, name)
     ).fetchone()
@@ -183,7 +205,7 @@ def _check_total(connection: Connection, more: int, most: int) -> None:
         raise TooLarge(f"the tenant would have {total} chunks, and may have {most} (PENSTOCK_MAX_TENANT_CHUNKS)")
 
 
-def _count(connection: Connection, number: int, documents: int, chunks_: int, text_bytes: int) -> None:
+def count_change(connection: Connection, number: int, documents: int, chunks_: int, text_bytes: int) -> None:
     connection.execute(
         "UPDATE penstock.collections SET version = version + 1, documents = documents + %s, chunks = chunks + %s, "
         "text_bytes = text_bytes + %s, loaded_at = clock_timestamp() WHERE number = %s",

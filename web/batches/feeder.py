@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from shared.accounts.api_keys import ApiKeys
-from shared.errors import ConfigError, StoreUnavailable
+from shared.errors import StoreUnavailable
 from shared.log import get_logger
 from shared.store.batches.batches import (
     ERROR,
@@ -29,8 +28,7 @@ from shared.store.batches.storage_location import remove_old_files
 from web.batches.feeding import ClaimHolder, Feeding
 from web.batches.lines import Validated, longest_line, read_lines, validate_lines
 from web.http import shutdown
-from web.http.api_errors import ApiError
-from web.jobs.callers import Caller, enabled_policy
+from web.jobs.callers import Caller, stored_caller
 from web.runtime.context import DoorContext
 
 #: How long a batch rests that another program has spoiled, in ms.
@@ -106,17 +104,8 @@ def _input_file(context: DoorContext, claimed: ClaimedBatch) -> StoredFile | Non
 
 def _caller(context: DoorContext, claimed: ClaimedBatch) -> Caller | None:
     """Return on whose behalf the lines are offered, or None while the tenant is disabled or the key is not valid."""
-    batch, digest = claimed.batch, claimed.batch.fields.get("key_digest", "")
-    try:
-        policy = enabled_policy(context, batch.tenant)
-        if context.settings.auth == "open" or not digest:
-            return Caller(batch.tenant, batch.fields.get("key_label", ""), policy)
-        record = ApiKeys(context.store.client).find(digest)
-    except (ApiError, ConfigError):
-        return None
-    if record is None or not record.may_act_as(batch.tenant):
-        return None
-    return Caller(batch.tenant, record.label, policy, record.id, record.bounds, key_digest=digest)
+    fields = claimed.batch.fields
+    return stored_caller(context, claimed.batch.tenant, fields.get("key_label", ""), fields.get("key_digest", ""))
 
 
 _NAMES = {OUTPUT: "output", ERROR: "error"}

@@ -14,7 +14,7 @@ from shared.store.batches.repeats import Repeats
 from shared.store.repeat_lookup import EarlierRequest
 from web.api.body import Body, NulFreeText
 from web.api.job_json import webhook_state
-from web.http.api_errors import ApiError
+from web.http.api_errors import ApiError, invalid_field
 from web.http.callback_url import CallbackUrl
 from web.jobs.admission import check_callback
 from web.jobs.callers import Caller
@@ -81,6 +81,10 @@ def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats:
         earlier = EarlierRequest(repeats.idem_digest)
         check_callback(context.store.client, context.settings, caller.tenant, body.callback_url, earlier)
         fields["callback_url"] = body.callback_url
+    file = context.files.find(body.input_file_id, caller.tenant)
+    if file is not None and file.purpose != "batch":
+        message = f"file {file.id!r} has purpose {file.purpose!r}; upload it for 'batch'"
+        raise invalid_field("input_file_id", message)
     batches = Batches(context.store.client)
     created = batches.create(
         batches.new_id(),

@@ -15,7 +15,7 @@ from web.batches.records import (
     read_batch,
     read_file,
 )
-from web.batches.uploads import FORM_BYTES, HELD_BYTES, receive_file
+from web.batches.uploads import BATCH, DOCUMENTS, FORM_BYTES, HELD_BYTES, receive_file
 from web.http.api_errors import invalid_field, quoted
 from web.request.body import batch_repeats, file_idem_digest, oldest_first, page_after, page_limit, read_part
 from web.request.caller import current_caller
@@ -70,7 +70,7 @@ file_bp = APIBlueprint("files", __name__, tag="OpenAI")
 
 #: The most files of one page. OpenAI's packages ask for further pages by themselves.
 _MAX_FILES = 100
-_PURPOSES = ("batch", "batch_output")
+_PURPOSES = (BATCH, "batch_output", *DOCUMENTS)
 
 
 @file_bp.post("/v1/files")
@@ -80,8 +80,8 @@ _PURPOSES = ("batch", "batch_output")
 def upload() -> Response:
     """Upload a file.
 
-    The body is a form with the fields `file` and `purpose`, which must be `batch`, and optionally
-    `expires_after[seconds]`. The file is stored while it arrives.
+    The body is a form with the fields `file` and `purpose`, and optionally `expires_after[seconds]`. The purpose is
+    `batch`, or `assistants` or `user_data` for files of vector stores. The file is stored while it arrives.
     """
     context, tenant, idem_digest = current_context(), current_caller().tenant, file_idem_digest()
     request.max_content_length = context.settings.max_file_bytes + FORM_BYTES

@@ -14,6 +14,7 @@ from shared.store.batches.repeats import Repeats
 from web.api.body import digest
 from web.batches.records import no_room_error
 from web.http.api_errors import ApiError, invalid, invalid_field, quoted
+from web.retrieval.formats.documents import UnreadableDocument, format_of
 from web.runtime.context import DoorContext
 
 _READ_BYTES = 65_536
@@ -23,6 +24,8 @@ HELD_BYTES = 2 * PART_BYTES
 FORM_BYTES = 65_536
 _MAX_FIELD_BYTES, _MAX_FIELDS, _MAX_NAME_CHARS = 1_024, 16, 255
 _SHORTEST_TTL_S = 3_600
+#: The purposes of uploads: a batch of requests, and documents of vector stores.
+BATCH, DOCUMENTS = "batch", ("assistants", "user_data")
 _FIELDS = frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"})
 
 
@@ -51,6 +54,11 @@ class _Upload:
                 self._add_to_field(target, event.data)
         if self._held or not self._parts:
             self._store(len(self._held))
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file so far."""
+        return self._bytes
 
     @property
     def body_digest(self) -> str:
@@ -109,6 +117,8 @@ def receive_file(
         upload.receive(source, boundary.encode("latin-1", "replace"))
         ttl_s = _check_fields(upload, context.settings.file_ttl_s)
         purpose = upload.fields["purpose"]
+        if purpose in DOCUMENTS:
+            _check_document(upload, context.settings.max_document_bytes)
         repeats = Repeats(idem_digest, upload.body_digest)
         file = files.close(upload.id, tenant, purpose=purpose, filename=upload.filename, ttl_s=ttl_s, repeats=repeats)
     except LookupError:
@@ -132,9 +142,11 @@ def _check_fields(upload: _Upload, longest_s: int) -> int:
     if not upload.filename:
         raise invalid_field("file", "field 'file' is required")
     purpose = upload.fields.get("purpose")
-    if purpose != "batch":
-        problem = "field 'purpose' is required" if purpose is None else f"purpose={quoted(purpose)} is not 'batch'"
-        raise invalid_field("purpose", problem)
+    if purpose is None:
+        raise invalid_field("purpose", "field 'purpose' is required")
+    if purpose not in {BATCH, *DOCUMENTS}:
+        accepted = ", ".join(map(repr, (BATCH, *DOCUMENTS)))
+        raise invalid_field("purpose", f"purpose={quoted(purpose)} is not one of {accepted}")
     anchor = upload.fields.get("expires_after[anchor]", "created_at")
     if anchor != "created_at":
         name = "expires_after[anchor]"
@@ -148,6 +160,17 @@ def _check_fields(upload: _Upload, longest_s: int) -> int:
         name, bounds = "expires_after[seconds]", f"from {_SHORTEST_TTL_S} to {longest_s}"
         raise invalid(name, seconds, f"a whole number {bounds}")
     return int(seconds)
+
+
+def _check_document(upload: _Upload, most: int) -> None:
+    """Raise ApiError for a file that no vector store could load: its name says no known format, or it is too long."""
+    try:
+        format_of("", upload.filename)
+    except UnreadableDocument as error:
+        raise invalid_field("file", f"file={quoted(upload.filename)}: {error}") from None
+    if upload.size > most:
+        message = f"the file is longer than {most} bytes (PENSTOCK_MAX_DOCUMENT_BYTES)"
+        raise ApiError("request_too_large", message)
 
 
 def _events(source: Source, boundary: bytes) -> Iterator[Any]:

@@ -36,6 +36,7 @@ CODES: dict[str, tuple[int, str]] = {
     "collection_not_found": (404, "not_found_error"),
     "collections_off": (404, "not_found_error"),
     "document_not_found": (404, "not_found_error"),
+    "vector_store_not_found": (404, "not_found_error"),
     "thread_not_found": (404, "not_found_error"),
     "batch_not_found": (404, "not_found_error"),
     "file_not_found": (404, "not_found_error"),

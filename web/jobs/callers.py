@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from shared.accounts.api_keys import ApiKeys
 from shared.accounts.key_record import KeyRecord, digest_of, may_be_key
+from shared.errors import ConfigError
 from shared.jobs.key_bounds import KeyBounds
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.keys import is_tenant_name
@@ -121,6 +123,23 @@ def check_key(
         message = f"the API key is unknown or no longer valid; send it {fields.key}"
         raise failed_key_error(context, client, ApiError("invalid_api_key", message, headers=headers), digest=digest)
     return record
+
+
+def stored_caller(context: DoorContext, tenant: str, key_label: str, key_digest: str) -> Caller | None:
+    """Return on whose behalf work is done that was asked for earlier, with a key of this label and digest.
+
+    Returns None while the tenant is disabled or the key is not valid. Raises StoreUnavailable.
+    """
+    try:
+        policy = enabled_policy(context, tenant)
+        if context.settings.auth == "open" or not key_digest:
+            return Caller(tenant, key_label, policy)
+        record = ApiKeys(context.store.client).find(key_digest)
+    except (ApiError, ConfigError):
+        return None
+    if record is None or not record.may_act_as(tenant):
+        return None
+    return Caller(tenant, record.label, policy, record.id, record.bounds, key_digest=key_digest)
 
 
 def failed_key_error(context: DoorContext, client: str, error: ApiError, *, digest: str = "") -> ApiError:

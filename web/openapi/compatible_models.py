@@ -172,7 +172,7 @@ class File(ResponseModel):
     created_at: int
     expires_at: int
     filename: str
-    purpose: Literal["batch", "batch_output"]
+    purpose: Literal["batch", "batch_output", "assistants", "user_data"]
     status: Literal["processed"]
 
 

@@ -6,8 +6,9 @@ from apiflask import APIFlask
 from pydantic.json_schema import models_json_schema
 
 from shared.jobs.states import JobState
+from shared.retrieval.file_records import FILE_STATES
 from web.http.api_errors import is_api_path
-from web.openapi import compatible_models, response_models
+from web.openapi import compatible_models, response_models, vector_store_models
 from web.openapi.texts import with_texts
 from web.request.body import MAX_ATTEMPT
 from web.retrieval.bodies import DocumentBody
@@ -51,6 +52,13 @@ def _idempotency_key(description: str) -> Parameter:
 _DOCUMENT_PATH = "/v1/collections/{name}/documents/{document_id}"
 _AFTER = _query("after", "string", "the id behind which the page begins", minLength=1, maxLength=100)
 _LIMIT = _query("limit", "integer", "how many items to return; at most 100 are returned", minimum=1, maximum=99_999)
+_STORE_PAGE = [
+    _LIMIT,
+    _query("after", "string", "the id behind which the page begins", minLength=1, maxLength=256),
+    _query("before", "string", "the id that follows the page", minLength=1, maxLength=256),
+    _query("order", "string", "by creation time; the default is desc", enum=["asc", "desc"]),
+]
+_FILE_STATE = _query("filter", "string", "return only files in this state", enum=list(FILE_STATES))
 
 _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ("get", "/v1/batches"): [_LIMIT, _AFTER],
@@ -58,8 +66,16 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         _LIMIT,
         _AFTER,
         _query("order", "string", "by creation time; the default is desc", enum=["asc", "desc"]),
-        _query("purpose", "string", "return only such files of the page", enum=["batch", "batch_output"]),
+        _query(
+            "purpose",
+            "string",
+            "return only such files of the page",
+            enum=["batch", "batch_output", "assistants", "user_data"],
+        ),
     ],
+    ("get", "/v1/vector_stores"): _STORE_PAGE,
+    ("get", "/v1/vector_stores/{store_id}/files"): [*_STORE_PAGE, _FILE_STATE],
+    ("get", "/v1/vector_stores/{store_id}/file_batches/{batch_id}/files"): [*_STORE_PAGE, _FILE_STATE],
     ("get", "/v1/collections/{name}/documents"): [
         _LIMIT,
         _query("after", "string", "the id behind which the page begins", minLength=1, maxLength=256),
@@ -149,6 +165,7 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("get", _DOCUMENT_PATH): response_models.CollectionDocument,
     ("delete", _DOCUMENT_PATH): response_models.CollectionDocumentDeleted,
     ("post", "/v1/collections/{name}/search"): response_models.FoundPassages,
+    **vector_store_models.SUCCESS_MODELS,
     ("get", "/health"): response_models.Health,
     ("get", "/health/ready"): response_models.Ready,
 }
@@ -173,7 +190,10 @@ _EVENT = {
 #: The body of an upload, as /openapi.json describes it.
 _UPLOAD: dict[str, Any] = {
     "type": "object",
-    "properties": {"file": {"type": "string", "format": "binary"}, "purpose": {"type": "string", "enum": ["batch"]}},
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"type": "string", "enum": ["batch", "assistants", "user_data"]},
+    },
     "required": ["file", "purpose"],
 }
 #: The responses of all routes under /v1.

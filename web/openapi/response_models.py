@@ -278,6 +278,8 @@ class Collection(ResponseModel):
 
     object: Literal["collection"]
     name: str
+    vector_store_id: str = Field(description="the id under which OpenAI's routes of vector stores know it")
+    title: str | None = Field(description="the name of the vector store, if it was created as one")
     model: str | None = Field(description="the embedding model; null if words alone are searched")
     dimensions: int | None
     language: str

@@ -95,6 +95,10 @@ EXAMPLES: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
             {"input_file_id": "file-ID", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
         )
     },
+    "/v1/vector_stores": {"store": ("A vector store", {"name": "Handbook"})},
+    "/v1/vector_stores/{store_id}/search": {
+        "query": ("A query", {"query": "How many days of leave do I have?", "max_num_results": 5}),
+    },
     "/v1/collections": {
         "model": ("A collection with the embedding model of the door", {"name": "handbook"}),
         "words": ("A collection that is searched by words alone", {"name": "handbook", "model": None}),

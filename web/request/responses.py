@@ -24,7 +24,7 @@ from web.runtime.context import DoorContext
 _CHUNK_BYTES = 16_384
 #: The groups of routes that answer an invalid request with 400, as OpenAI's and Anthropic's API do, by the names of
 #: their blueprints.
-_INVALID_IS_400 = frozenset({"batches", "files", "openai", "responses", ANTHROPIC_ROUTES})
+_INVALID_IS_400 = frozenset({"batches", "files", "openai", "responses", "vector_stores", ANTHROPIC_ROUTES})
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

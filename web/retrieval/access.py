@@ -21,6 +21,7 @@ from web.jobs.callers import Caller
 from web.retrieval.bodies import CollectionBody
 from web.retrieval.embedding import dimensions_of, embedding_model
 from web.runtime.context import DoorContext
+from web.runtime.model_pools import Model
 
 if TYPE_CHECKING:
     from shared.retrieval.database import Database
@@ -96,19 +97,51 @@ def create_collection(context: DoorContext, caller: Caller, body: CollectionBody
     """
     database = database_of(context)
     wanted = body.model if body.names_model else context.settings.embedding_model or None
-    model, dimensions = None, None
-    if wanted is not None:
-        found = embedding_model(context, caller, wanted)
-        model, dimensions = found.name, dimensions_of(context, caller, found, until)
-        if found.n_ctx is not None and not found.forwards and body.chunk_tokens > found.n_ctx:
-            message = f"chunk_tokens={body.chunk_tokens}: model {model!r} reads texts of at most {found.n_ctx} tokens"
-            raise invalid_field("chunk_tokens", message)
+    model, dimensions = model_of(context, caller, wanted, body.chunk_tokens, until)
     if body.dimensions is not None and body.dimensions != dimensions:
         which = "the collection has no model" if model is None else f"vectors of {model!r} have {dimensions} dimensions"
         raise invalid_field("dimensions", f"dimensions={body.dimensions}: {which}")
     with database_errors(caller.tenant, body.name):
         new = NewCollection(body.name, model, dimensions, body.language, body.chunk_tokens, body.overlap_tokens)
         return database.create_collection(caller.tenant, new)
+
+
+def model_of(
+    context: DoorContext, caller: Caller, wanted: str | None, chunk_tokens: int, until: float
+) -> tuple[str | None, int | None]:
+    """Return the name and the dimensions of the model of a new collection. Raises as `create_collection`."""
+    if wanted is None:
+        return None, None
+    found = embedding_model(context, caller, wanted)
+    dimensions = dimensions_of(context, caller, found, until)
+    check_chunk_tokens(found, chunk_tokens, "chunk_tokens")
+    return found.name, dimensions
+
+
+def check_chunk_tokens(model: Model, chunk_tokens: int, param: str) -> None:
+    """Raise ApiError if chunks of a document may be longer than the texts that the embedding model reads."""
+    if model.n_ctx is not None and not model.forwards and chunk_tokens > model.n_ctx:
+        message = f"{param}={chunk_tokens}: model {model.name!r} reads texts of at most {model.n_ctx} tokens"
+        raise invalid_field(param, message)
+
+
+def vector_store_of(context: DoorContext, tenant: str, store_id: str, *, param: str | None = None) -> Collection:
+    """Return the collection of the tenant that is the vector store with this id. Raises ApiError."""
+    database = database_of(context)
+    with store_errors(tenant, store_id, param=param):
+        return database.vector_store(tenant, store_id)
+
+
+@contextmanager
+def store_errors(tenant: str, store_id: str, *, param: str | None = None) -> Iterator[None]:
+    """Raise ApiError in place of the database's errors about the tenant's vector store with this id."""
+    try:
+        with database_errors(tenant, ""):
+            yield
+    except ApiError as error:
+        if error.code == "collection_not_found":
+            raise _no_store(store_id, param) from None
+        raise
 
 
 def sizes_of(context: DoorContext) -> "Sizes":
@@ -123,7 +156,7 @@ def delete_collection(context: DoorContext, tenant: str, name: str) -> None:
     database = database_of(context)
     with database_errors(tenant, name):
         database.delete_collection(tenant, name)
-    _forget_passages(context, tenant)
+    forget_passages(context, tenant)
 
 
 def read_document(context: DoorContext, tenant: str, name: str, document_id: str) -> Document:
@@ -153,13 +186,17 @@ def delete_document(context: DoorContext, tenant: str, name: str, document_id: s
         deleted = database.delete_document(tenant, name, document_id)
     if not deleted:
         raise _no_document(name, document_id)
-    _forget_passages(context, tenant)
+    forget_passages(context, tenant)
 
 
-def _forget_passages(context: DoorContext, tenant: str) -> None:
+def forget_passages(context: DoorContext, tenant: str) -> None:
     """Remove the cached passages of a tenant, so that no deleted text is kept. While the store is away, they expire."""
     with suppress(StoreUnavailable):
         context.passage_cache.drop(tenant)
+
+
+def _no_store(store_id: str, param: str | None) -> ApiError:
+    return ApiError("vector_store_not_found", f"there is no vector store {store_id[:80]!r}", param=param)
 
 
 def _no_document(name: str, document_id: str) -> ApiError:

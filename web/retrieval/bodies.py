@@ -114,6 +114,8 @@ def collection_json(collection: Collection) -> dict[str, Any]:
     return {
         "object": "collection",
         "name": collection.name,
+        "vector_store_id": collection.store_id,
+        "title": collection.title,
         "model": collection.model,
         "dimensions": collection.dimensions,
         "language": collection.language,

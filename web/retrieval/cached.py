@@ -24,7 +24,10 @@ class CachedPassages:
 
     def dump(self) -> str:
         """Return the passages as the text that is stored. The metadata, which no prompt has, are left out."""
-        rows = [[each.document_id, each.ordinal, each.text, each.tokens, each.score] for each in self.passages]
+        rows = [
+            [each.document_id, each.ordinal, each.text, each.tokens, each.score, each.filename]
+            for each in self.passages
+        ]
         return json.dumps([self.collection_id, self.version, rows], ensure_ascii=False, separators=(",", ":"))
 
 
@@ -33,8 +36,10 @@ def load(text: str) -> CachedPassages | None:
     try:
         collection_id, version, rows = json.loads(text)
         passages = tuple(
-            Passage(str(document), int(ordinal), str(content), int(tokens), float(score), {})
-            for document, ordinal, content, tokens, score in rows
+            Passage(
+                str(document), int(ordinal), str(content), int(tokens), float(score), {}, filename and str(filename)
+            )
+            for document, ordinal, content, tokens, score, filename in rows
         )
         return CachedPassages(str(collection_id), int(version), passages)
     except (ValueError, TypeError):

@@ -4,12 +4,13 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from shared.jobs.cost import TOKENS_PER_BYTE
 from shared.log import get_logger
+from shared.retrieval.file_records import FileLoad
 from shared.retrieval.records import Collection, Document, NewChunk
 from web.http.api_errors import ApiError
 from web.http.connection_bounds import DoorBound, turned_away
@@ -46,6 +47,9 @@ class NewDocument:
     id: str
     source: str | File
     metadata: dict[str, Any]
+    #: How it is divided, if not as its collection says.
+    chunk_tokens: int | None = None
+    overlap_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -65,25 +69,37 @@ def load_document(
     until: float,
     *,
     stop: Stop = lambda: None,
+    claim: FileLoad | None = None,
 ) -> Loaded:
     """Load a document into a collection of the caller's tenant; one with the same id is replaced.
 
     A document that is the same as before, with its metadata and the collection's settings, is not embedded again.
+    With `claim`, it is a file of a vector store, and ClaimGone is raised if the claim has ended.
+
     Raises ApiError for a document that cannot be loaded, for bounds that it would exceed, and what `stop` returns;
     EmbeddingRefused if the embedding pool admits no job until `until` (seconds of time.monotonic()); StoreUnavailable.
     """
     database, tenant = database_of(context), caller.tenant
-    collection = collection_of(context, tenant, collection_name)
+    collection = _divided_as(collection_of(context, tenant, collection_name), new)
     digest = _digest(collection, new)
     with database_errors(tenant, collection_name):
         before = database.document(tenant, collection_name, new.id)
-    if before is not None and before.digest == digest:
-        return Loaded(before, unchanged=True)
+        if before is not None and before.digest == digest:
+            if claim is not None:
+                database.loads.finish(claim)
+            return Loaded(before, unchanged=True)
     end = context.request_bounds.open_load(tenant)
     try:
-        return _load(context, caller, collection, new, digest, before, until, stop)
+        return _load(context, caller, collection, new, digest, before, until, stop, claim)
     finally:
         end()
+
+
+def _divided_as(collection: Collection, new: NewDocument) -> Collection:
+    """Return the collection with the document's own settings of chunks, if it has any."""
+    if new.chunk_tokens is None or new.overlap_tokens is None:
+        return collection
+    return replace(collection, chunk_tokens=new.chunk_tokens, overlap_tokens=new.overlap_tokens)
 
 
 def _load(
@@ -95,6 +111,7 @@ def _load(
     before: Document | None,
     until: float,
     stop: Stop,
+    claim: FileLoad | None,
 ) -> Loaded:
     database, tenant, began_s = database_of(context), caller.tenant, time.monotonic()
     model = None if collection.model is None else embedding_model(context, caller, collection.model)
@@ -109,7 +126,8 @@ def _load(
         _check_dimensions(collection, vectors)
     written = [NewChunk(text, tokens, vector) for (text, tokens), vector in zip(chunks, vectors, strict=True)]
     with database_errors(tenant, collection.name):
-        document = database.put_document(tenant, collection.name, new.id, new.metadata, digest, written)
+        token = None if claim is None else claim.claim
+        document = database.put_document(tenant, collection.name, new.id, new.metadata, digest, written, claim=token)
     log.info(
         "collection.loaded",
         tenant=tenant,

@@ -1,5 +1,7 @@
 """The objects that all routes of one app, or all connections of one gate, share: settings, store client, caches."""
 
+import threading
+
 from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
@@ -72,6 +74,8 @@ class DoorContext:
         self.database = open_database(settings)
         #: Why collections cannot be searched now, or None if they can.
         self.database_away = SharedAnswer(self._ask_database, clock)
+        #: Set when a file of a vector store waits for its load.
+        self.files_wait = threading.Event()
         self.traces = make_traces("penstock-door", on=settings.traces == "on")
 
     def overview(self) -> Overview:

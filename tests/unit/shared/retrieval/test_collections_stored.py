@@ -8,6 +8,7 @@ import pytest
 from shared.retrieval.database import Database
 from shared.retrieval.errors import CollectionExists, CollectionMissing, DatabaseAway, InvalidInput, TooLarge
 from shared.retrieval.records import NewChunk, NewCollection
+from shared.retrieval.schema import FORMAT
 from shared.retrieval.tenant_documents import seconds_for
 from tests.support.collected import a_database, find, make, put, texts, vector
 from tests.support.postgres import execute, rows
@@ -219,7 +220,7 @@ def test_sizes_are_those_of_all_tenants_the_largest_collection_first(database):
 def test_when_a_newer_version_has_changed_the_tables_this_one_neither_writes_nor_searches(database, database_url):
     make(database, "newer")
     put(database, "newer", "a", "apple")
-    execute(database_url, "UPDATE penstock.format SET number = 2")
+    execute(database_url, f"UPDATE penstock.format SET number = {FORMAT + 1}")
     try:
         for call in (
             lambda: put(database, "newer", "b", "pear"),
@@ -228,13 +229,13 @@ def test_when_a_newer_version_has_changed_the_tables_this_one_neither_writes_nor
             lambda: database.delete_collection("newer", "handbook"),
             lambda: database.erase_tenant("newer"),
         ):
-            with pytest.raises(DatabaseAway, match="have format 2, and this version of Penstock has format 1"):
+            with pytest.raises(DatabaseAway, match=f"have format {FORMAT + 1}, and .* has format {FORMAT}"):
                 call()
-        assert "format 2" in (database.ready() or "")
+        assert f"format {FORMAT + 1}" in (database.ready() or "")
         with a_database(database_url) as another:
-            assert "format 2" in (another.ready() or "")
+            assert f"format {FORMAT + 1}" in (another.ready() or "")
     finally:
-        execute(database_url, "UPDATE penstock.format SET number = 1")
+        execute(database_url, f"UPDATE penstock.format SET number = {FORMAT}")
     assert texts(find(database, "newer", "apple")) == ["apple"]
 
 
