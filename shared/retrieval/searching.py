@@ -2,7 +2,7 @@
 
 Vectors of a small collection are compared with the query one by one. A large one has an index (HNSW), which finds
 nearly the same. Words are found by the index of all words, and ranked by how often a chunk has them and how rare they
-are among the chunks that were found.
+are among the chunks that were found. The score of a chunk is relative to what all words of the query would count.
 """
 
 import math
@@ -16,15 +16,14 @@ import psycopg
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import CollectionMissing, InvalidInput, OutOfTime
 from shared.retrieval.filters import to_sql
-from shared.retrieval.fusion import fuse
+from shared.retrieval.fusion import fuse_halves
 from shared.retrieval.indexes import index_name, indexed_type
 from shared.retrieval.records import Found, Half, Passage, Query, check_vector, with_short_runs
 from shared.retrieval.tenant_documents import as_metadata, vector_text
 from shared.retrieval.transactions import limit, tenant_transaction
 
-#: How many passages each half contributes to a hybrid search: a passage that is at place 20 in both halves may be among
-#: the best six.
-_LEAST_OF_HALF = 30
+#: How many passages each half contributes to a hybrid search. One that is far down in both may be among the best.
+_LEAST_OF_HALF = 50
 #: The most words of a query that are searched.
 _MAX_WORDS = 48
 #: The part of the time that is left which the first half may take.
@@ -57,14 +56,16 @@ WITH wanted AS MATERIALIZED (
   FROM any_word, penstock.word_matches({number}, any_word.query) m WHERE {filter}
 ), hits AS MATERIALIZED (
   SELECT document, ordinal, n, rank FROM matches, unnest(ranks) WITH ORDINALITY AS word (rank, n) WHERE rank IS NOT NULL
+), found AS MATERIALIZED (
+  SELECT w.n, count(h.n) AS chunks FROM wanted w LEFT JOIN hits h USING (n) GROUP BY w.n
 ), rarity AS MATERIALIZED (
-  SELECT n, ln(1 + (greatest(%s::float8, count(*)) - count(*) + 0.5) / (count(*) + 0.5)) AS weight
-  FROM hits GROUP BY n
+  SELECT n, ln(1 + (greatest(%s::float8, chunks) - chunks + 0.5) / (chunks + 0.5)) AS weight FROM found
 ), best AS MATERIALIZED (
-  SELECT document, ordinal, sum(rank * weight) AS score FROM hits JOIN rarity USING (n)
-  GROUP BY document, ordinal ORDER BY score DESC, document, ordinal LIMIT %s
+  SELECT document, ordinal, sum(rank * weight) / (SELECT sum(weight) FROM rarity) AS score
+  FROM hits JOIN rarity USING (n) GROUP BY document, ordinal ORDER BY score DESC, document, ordinal LIMIT %s
 )
-SELECT d.id, c.ordinal, c.text, c.tokens, b.score / (b.score + 0.1), c.metadata, d.filename
+-- 0.01 is about the mean rank in a chunk of usual length that has each word of the query once.
+SELECT d.id, c.ordinal, c.text, c.tokens, b.score / (b.score + 0.01), c.metadata, d.filename
 FROM best b
 JOIN penstock.chunks c ON c.collection = {number} AND c.document = b.document AND c.ordinal = b.ordinal
 JOIN penstock.documents d ON d.number = b.document
@@ -117,7 +118,7 @@ def _end_of_half(until_s: float, halves: int) -> float:
 
 def _found(lists: dict[Half, list[Passage]], wanted: Sequence[Half], version: int, k: int) -> Found:
     omitted = frozenset(half for half in wanted if half not in lists)
-    return Found(fuse([lists[half] for half in wanted if half in lists], k), version, omitted)
+    return Found(fuse_halves({half: lists[half] for half in wanted if half in lists}, k), version, omitted)
 
 
 @dataclass(frozen=True, slots=True)

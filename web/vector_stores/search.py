@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shared.retrieval.errors import InvalidFilter
 from shared.retrieval.filters import parse_filter
-from shared.retrieval.fusion import fuse
+from shared.retrieval.fusion import fuse_queries
 from shared.retrieval.records import Half, Passage
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller
@@ -46,7 +46,7 @@ def search_store(context: DoorContext, caller: Caller, store_id: str, body: Sear
         searched = searched or not halves <= found.omitted
     if not searched:
         raise ApiError("retrieval_timeout", f"the vector store was not searched within {_BUDGET_MS} ms; retry")
-    passages = fuse(lists, body.max_num_results)
+    passages = fuse_queries(lists, body.max_num_results)
     return StoreFound(tuple(each for each in passages if each.score >= body.least_score), tuple(sorted(omitted)))
 
 

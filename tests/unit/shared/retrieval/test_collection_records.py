@@ -1,12 +1,13 @@
 """Tests of collections, documents and queries as values: their bounds, and messages that name field and value."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from shared.retrieval.errors import CollectionMissing, InvalidInput, TooLarge
 from shared.retrieval.filters import parse_filter
-from shared.retrieval.fusion import fuse
+from shared.retrieval.fusion import fuse_halves, fuse_queries
 from shared.retrieval.records import (
     NewChunk,
     NewCollection,
@@ -116,17 +117,54 @@ def passage(document_id: str, score: float) -> Passage:
     return Passage(document_id, 0, document_id, 1, score, {})
 
 
+def ids(passages: Sequence[Passage]) -> str:
+    return "".join(each.document_id for each in passages)
+
+
 def test_a_passage_that_is_good_in_both_halves_comes_before_one_that_is_best_in_one():
-    vectors = [passage("a", 0.9), passage("b", 0.8), passage("c", 0.7)]
-    words = [passage("d", 0.5), passage("b", 0.4)]
-    fused = fuse([vectors, words], 3)
-    assert [each.document_id for each in fused] == ["b", "a", "d"]
-    assert all(0 < each.score < 1 for each in fused)
-    assert fuse([vectors, vectors], 1)[0].score == pytest.approx(1)
+    vectors = [passage("a", 0.9), passage("b", 0.8), passage("c", 0.5)]
+    words = [passage("d", 0.3), passage("b", 0.2)]
+    fused = fuse_halves({"vector": vectors, "words": words}, 3)
+    assert ids(fused) == "bad"
+    assert [each.score for each in fused] == pytest.approx([(0.75 + 3 * 0.2) / 4, 1 / 4, 3 * 0.3 / 4])
+
+
+def test_passages_that_match_a_query_by_few_of_its_words_do_not_push_out_the_nearest_ones():
+    vectors = [passage(name, 0.6 - 0.02 * at) for at, name in enumerate("abcdef")]
+    words = [passage(name, 0.1 - 0.001 * at) for at, name in enumerate("uvwxyz")]
+    assert ids(fuse_halves({"vector": vectors, "words": words}, 4)) == "abcd"
+    # A query whose words a passage has is another matter.
+    words[0] = passage("u", 0.5)
+    assert ids(fuse_halves({"vector": vectors, "words": words}, 4)) == "uabc"
+
+
+@pytest.mark.parametrize(("first", "step"), [(0.9, 0.002), (0.6, 0.05)])
+def test_how_far_apart_the_similarities_of_a_model_are_does_not_matter(first, step):
+    vectors = [passage(name, first - step * at) for at, name in enumerate("abcdefghij" * 5)]
+    fused = fuse_halves({"vector": vectors[:10], "words": [passage("j", 0.4), passage("x", 0.1)]}, 3)
+    assert ids(fused) == "jab"
+
+
+def test_vectors_that_are_about_equally_near_count_about_as_much():
+    vectors = [passage("a", 0.801), passage("b", 0.8)]
+    fused = fuse_halves({"vector": vectors, "words": [passage("c", 0.2)]}, 3)
+    assert ids(fused) == "abc"
+    assert fuse_halves({"vector": vectors[:1], "words": []}, 3)[0].score == 0.25
 
 
 def test_one_half_alone_keeps_its_order_and_scores():
     words = [passage("d", 0.5), passage("b", 0.4)]
-    assert fuse([words], 1) == (words[0],)
-    assert fuse([[], words], 5)[0].document_id == "d"
-    assert fuse([], 5) == ()
+    assert fuse_halves({"words": words}, 1) == (words[0],)
+    assert fuse_halves({"vector": [], "words": words}, 5)[0].document_id == "d"
+    assert fuse_halves({"vector": [], "words": []}, 5) == ()
+
+
+def test_passages_of_several_queries_are_joined_by_their_places_in_each_list():
+    first = [passage("a", 0.9), passage("b", 0.8), passage("c", 0.7)]
+    second = [passage("d", 0.05), passage("b", 0.04)]
+    fused = fuse_queries([first, second], 3)
+    assert ids(fused) == "bad"
+    assert all(0 < each.score < 1 for each in fused)
+    assert fuse_queries([first, first], 1)[0].score == pytest.approx(1)
+    assert fuse_queries([first], 1) == (first[0],)
+    assert fuse_queries([], 5) == ()

@@ -65,6 +65,15 @@ def test_a_search_by_words_finds_other_forms_of_a_word_and_ranks_rare_words_high
     assert texts(find(database, "red", "the of and", mode="words")) == []
 
 
+def test_the_score_of_words_says_how_much_of_the_query_a_passage_matches(database):
+    whole, half, little = (
+        find(database, "red", query, mode="words").passages[0].score
+        for query in ("dogs barking", "dogs barking at unknown visitors", "dogs " + " ".join(map(chr, range(97, 123))))
+    )
+    assert 0.4 < half < whole < 1
+    assert little < half / 2
+
+
 def test_the_language_of_a_collection_decides_which_words_are_the_same(database):
     make(database, "german", language="german")
     put(database, "german", "1", "Die Häuser der Stadt", "ein ÄRGERLICHES Haus")
@@ -75,7 +84,7 @@ def test_the_language_of_a_collection_decides_which_words_are_the_same(database)
 def test_a_hybrid_search_finds_what_either_half_finds(database):
     found = find(database, "red", "grass", vector(0, 0, 1))
     assert set(texts(found)[:2]) == {"Oaks grow slowly.", "The mat is made of grass."}
-    assert all(0 < passage.score <= 1 for passage in found.passages)
+    assert all(0 <= passage.score <= 1 for passage in found.passages)
     assert found.omitted == frozenset()
     assert len(find(database, "red", "grass", vector(0, 0, 1), k=1).passages) == 1
 
