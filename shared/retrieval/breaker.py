@@ -2,7 +2,9 @@
 
 Time-outs count for the tenant whose search it was. A tenant with a costly collection is skipped alone; all are skipped
 if the searches of several tenants time out and none succeeds. A tenant whose own searches time out is skipped for
-longer than all are, so that it is another one whose search tries whether the database answers again.
+longer than all are, so that it is another one whose search tries whether the database answers again. Each tenant
+without a time-out of its own has such a trial too: two tenants that let their searches time out cannot keep it from
+the others, whose first success ends the pause.
 """
 
 import time
@@ -41,28 +43,40 @@ class Breaker:
         self._clock = clock
         self._all = _Streak(_PAUSE_S)
         self._tenants: OrderedDict[str, _Streak] = OrderedDict()
+        #: Until when the searches of a tenant that has a trial of its own are skipped, in seconds of the clock.
+        self._trials: OrderedDict[str, float] = OrderedDict()
 
     def check(self, tenant: str, *, is_trial: bool = True) -> None:
         """Raise SearchesStopped if the searches of a tenant are skipped now.
 
         When a pause ends, one search is let through as a trial: until it has ended, the others are skipped for another
-        pause. Without `is_trial`, the caller only asks, and nothing changes.
+        pause. A tenant that has had no time-out lately need not wait for the pause of all to end. Without `is_trial`,
+        the caller only asks, and nothing changes.
         """
-        now_s = self._clock()
-        own = self._tenants.get(tenant)
-        streaks = [self._all] if own is None else [self._all, own]
-        wait_s = max(streak.open_until_s for streak in streaks) - now_s
+        now_s, own, every = self._clock(), self._tenants.get(tenant), self._all
+        has_own_trial = own is None or now_s - own.times_s[-1] >= _WITHIN_S
+        until_s = self._trials.get(tenant, float("-inf")) if has_own_trial else every.open_until_s
+        wait_s = max(until_s, float("-inf") if own is None else own.open_until_s) - now_s
         if wait_s > 0:
             raise SearchesStopped(f"searches timed out again and again; the next is tried in {wait_s:.1f} s")
-        for streak in streaks:
-            if is_trial and streak.open_until_s > float("-inf"):
-                streak.open_until_s = now_s + streak.pause_s
+        if not is_trial:
+            return
+        if own is not None and own.open_until_s > float("-inf"):
+            own.open_until_s = now_s + own.pause_s
+        if every.open_until_s > float("-inf") and has_own_trial:
+            self._trials[tenant] = now_s + every.pause_s
+            self._trials.move_to_end(tenant)
+            if len(self._trials) > _TENANTS:
+                self._trials.popitem(last=False)
+        elif every.open_until_s > float("-inf"):
+            every.open_until_s = now_s + every.pause_s
 
     def succeeded(self, tenant: str) -> None:
         """Note a search that ended in time."""
         self._all.times_s.clear()
         self._all.tenants.clear()
         self._all.open_until_s = float("-inf")
+        self._trials.clear()
         self._tenants.pop(tenant, None)
 
     def timed_out(self, tenant: str, given_s: float) -> None:

@@ -28,6 +28,8 @@ def open_database(settings: Settings) -> "Database | None":
         max_indexes=settings.max_vector_indexes,
         max_collections=settings.max_collections,
         max_tenant_chunks=settings.max_tenant_chunks,
+        max_tenant_documents=settings.max_tenant_documents,
+        max_tenant_text_bytes=settings.max_tenant_document_bytes,
     )
     return Database(url, bounds)
 

@@ -1,5 +1,6 @@
 """The database of collections as a process uses it: one object, safe for threads and greenlets."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ class Bounds:
     max_indexes: int = 64
     max_collections: int = 100
     max_tenant_chunks: int = 1_000_000
+    max_tenant_documents: int = 1_000_000
+    max_tenant_text_bytes: int = 1 << 40
 
 
 class Database:
@@ -133,22 +136,25 @@ class Database:
         chunks: Sequence[NewChunk],
         *,
         claim: str | None = None,
+        until: float = math.inf,
     ) -> Document:
         """Write a document, or replace the one with this id, and raise the collection's version by one.
 
         With `claim`, only if the document is still claimed so (`loads`), and otherwise ClaimGone is raised. Raises
-        CollectionMissing, InvalidInput and TooLarge. A load may take seconds, by its number of chunks.
+        CollectionMissing, InvalidInput and TooLarge. A load may take seconds, by its number of chunks, and ends by
+        `until`.
         """
         check_name("id", document_id, MAX_DOCUMENT_ID)
-        checked, most = parse_metadata(metadata), self._bounds.max_tenant_chunks
+        checked, own = parse_metadata(metadata), self._bounds
+        most = tenant_documents.TenantBounds(own.max_tenant_chunks, own.max_tenant_documents, own.max_tenant_text_bytes)
 
         def work(at: Connection, call: Call[Document]) -> Document:
             return tenant_documents.put(
                 at, tenant, name, document_id, checked, digest, chunks, most, call.until_s, claim
             )
 
-        until = time.monotonic() + tenant_documents.seconds_for(len(chunks))
-        document = self._run(tenant, work, until, writes=True)
+        end = min(until, time.monotonic() + tenant_documents.seconds_for(len(chunks)))
+        document = self._run(tenant, work, end, writes=True)
         if self._bounds.max_indexes:
             size = self.collection(tenant, name).chunks
             # Looks again whenever a collection has grown by a tenth of the size from which it gets an index.
@@ -156,6 +162,21 @@ class Database:
             if size >= self._bounds.index_from_chunks and size // step != (size - len(chunks)) // step:
                 self._tidy_soon()
         return document
+
+    def set_metadata(
+        self, tenant: str, name: str, document: Document, metadata: Mapping[str, object] | None
+    ) -> Document | None:
+        """Replace the metadata of a document, and return it; None if it has been replaced or deleted meanwhile.
+
+        Raises CollectionMissing and InvalidInput.
+        """
+        checked = parse_metadata(metadata)
+        until = time.monotonic() + tenant_documents.seconds_for(document.chunks)
+
+        def work(at: Connection, call: Call[Document | None]) -> Document | None:
+            return tenant_documents.set_metadata(at, tenant, name, document.id, checked, document.digest, call.until_s)
+
+        return self._run(tenant, work, until, writes=True)
 
     def documents(self, tenant: str, name: str, *, after: str | None = None, limit: int = 100) -> list[Document]:
         """Return up to `limit` documents whose ids come after `after`, in the order of their bytes.

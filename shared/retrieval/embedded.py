@@ -175,6 +175,10 @@ class EmbeddedDatabase:
         if not (data / "PG_VERSION").exists():
             self._create(programs, data, log)
         lock.write({"socket": str(socket_folder)})
+        # A server that was killed leaves its pid in these files. After a restart of the machine or of a container,
+        # another process may have that pid, and PostgreSQL would refuse to start as long as it lives.
+        for left in (data / "postmaster.pid", socket_folder / f"{_SOCKET}.lock"):
+            left.unlink(missing_ok=True)
         settings = self._settings | {"unix_socket_directories": str(socket_folder)}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         process = self._run_in(data, [str(programs.postgres), *options], log, lock.fd)

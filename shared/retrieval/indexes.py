@@ -6,7 +6,8 @@ does so without keeping others from reading and writing.
 """
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -35,6 +36,15 @@ class Indexes:
     waiting: int
 
 
+@dataclass(frozen=True, slots=True)
+class LargeCollection:
+    """A collection that is large enough for an index: its number, its tenant, and the length of its vectors."""
+
+    number: int
+    tenant: str
+    dimensions: int
+
+
 def index_name(number: object) -> str:
     """Return the name of the index of a collection's vectors, in the schema penstock."""
     return f"{_PREFIX}{number}"
@@ -47,44 +57,71 @@ def indexed_type(dimensions: int) -> str:
 
 def count(connection: Connection, from_chunks: int) -> Indexes:
     """Return how many indexes are in use, and how many collections of at least `from_chunks` chunks have none."""
-    wanted, existing = _wanted(connection, from_chunks), _existing(connection)
+    wanted, existing = _numbers(_large(connection, from_chunks)), _existing(connection)
     usable = {number for number, is_valid in existing.items() if is_valid}
-    return Indexes(len(usable), len(wanted.keys() - usable))
+    return Indexes(len(usable), len(wanted - usable))
+
+
+def by_turns(large: Sequence[LargeCollection], indexed: Collection[int]) -> list[LargeCollection]:
+    """Return collections that are sorted by size in the order in which they get indexes.
+
+    Tenants take turns, so that none has more indexes than another one that wants some. A collection with an index
+    comes before the others of its tenant, and before those of other tenants with the same number of indexes: an index
+    moves only to a tenant that has fewer.
+    """
+    turns, ordered = Counter[str](), list[tuple[int, LargeCollection]]()
+    for each in sorted(large, key=lambda each: each.number not in indexed):
+        ordered.append((turns[each.tenant], each))
+        turns[each.tenant] += 1
+    ordered.sort(key=lambda entry: (entry[0], entry[1].number not in indexed))
+    return [each for _, each in ordered]
 
 
 def tidy(connection: Connection, from_chunks: int, most: int) -> Indexes | None:
     """Drop useless indexes, make missing ones, and return their state; None if another process is doing that now.
 
     Useless are indexes whose making was interrupted, and those of collections that are gone, or have become smaller
-    than half of `from_chunks`. At most `most` indexes are kept. An index that cannot be made keeps no other from being
-    made. Raises psycopg.Error, also then, at the end.
+    than half of `from_chunks`. At most `most` indexes are kept, which tenants share. An index that cannot be made keeps
+    no other from being made. Raises psycopg.Error, also then, at the end.
     """
     failed: psycopg.Error | None = None
     with _lock(connection) as is_mine:
         if not is_mine:
             return None
         existing = _existing(connection)
-        kept = _wanted(connection, max(1, from_chunks // 2))
+        kept = _numbers(_large(connection, max(1, from_chunks // 2)))
         for number, is_valid in existing.items():
             if not is_valid or number not in kept:
                 _drop(connection, number)
-        wanted = _wanted(connection, from_chunks)
         have = {number for number, is_valid in existing.items() if is_valid and number in kept}
-        for number, dimensions in wanted.items():
-            if number in have or len(have) >= most:
-                continue
+        wanted = by_turns(_large(connection, from_chunks, have), have)
+        passed = 0
+        for each in wanted:
+            if passed >= most:
+                break
             try:
-                _make(connection, number, dimensions)
-                have.add(number)
+                if each.number not in have:
+                    _make(connection, each.number, each.dimensions)
+                    have.add(each.number)
+                    _give_up_last(connection, wanted, have, most)
+                passed += 1
             except psycopg.Error as error:
                 if connection.closed:
                     raise
                 failed = error
                 # Loads would write into what was made of it.
-                _drop(connection, number)
+                _drop(connection, each.number)
+        _give_up_last(connection, wanted, have, most)
         if failed is not None:
             raise failed
-        return Indexes(len(have), len(wanted.keys() - have))
+        return Indexes(len(have), len(_numbers(_large(connection, from_chunks)) - have))
+
+
+def _give_up_last(connection: Connection, wanted: Sequence[LargeCollection], have: set[int], most: int) -> None:
+    """Drop the indexes of the last collections as long as there are more than `most`."""
+    for number in [each.number for each in wanted if each.number in have][most:]:
+        _drop(connection, number)
+        have.discard(number)
 
 
 def drop_of(connection: Connection, numbers: list[int]) -> bool:
@@ -124,15 +161,20 @@ def _existing(connection: Connection) -> dict[int, bool]:
     return {int(name.removeprefix(_PREFIX)): is_valid for name, is_valid in rows}
 
 
-def _wanted(connection: Connection, from_chunks: int) -> dict[int, int]:
-    """Return the large collections by number with the length of their vectors, the largest first."""
+def _large(connection: Connection, from_chunks: int, indexed: Collection[int] = ()) -> list[LargeCollection]:
+    """Return the collections of at least this size, and those that have an index, the largest first."""
     with keeper_transaction(connection, time.monotonic() + _QUERY_S):
         rows = connection.execute(
-            "SELECT number, dimensions FROM penstock.collections "
-            "WHERE chunks >= %s AND dimensions IS NOT NULL AND NOT gone ORDER BY chunks DESC, number",
-            (from_chunks,),
+            "SELECT number, tenant, dimensions FROM penstock.collections "
+            "WHERE (chunks >= %s OR number = ANY(%s)) AND dimensions IS NOT NULL AND NOT gone "
+            "ORDER BY chunks DESC, number",
+            (from_chunks, list(indexed)),
         )
-        return {int(number): int(dimensions) for number, dimensions in rows}
+        return [LargeCollection(int(number), str(tenant), int(dimensions)) for number, tenant, dimensions in rows]
+
+
+def _numbers(large: Sequence[LargeCollection]) -> set[int]:
+    return {each.number for each in large}
 
 
 def _make(connection: Connection, number: int, dimensions: int) -> None:

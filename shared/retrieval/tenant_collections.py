@@ -15,6 +15,7 @@ from shared.retrieval.errors import CollectionExists, CollectionMissing, TooLarg
 from shared.retrieval.file_records import FileCounts
 from shared.retrieval.pages import Page, cut_page, page_clauses
 from shared.retrieval.records import STORE_PREFIX, Collection, NewCollection
+from shared.retrieval.schema import LOCK_CLASS
 from shared.retrieval.transactions import keeper_transaction, tenant_transaction
 
 _STORE_ID = re.compile(re.escape(STORE_PREFIX) + "[0-9a-f]{1,40}")
@@ -40,6 +41,7 @@ RETURNING """
 def create(connection: Connection, tenant: str, new: NewCollection, most: int, until_s: float) -> Collection:
     """Create a collection. Raises CollectionExists, and TooLarge if the tenant has `most` collections."""
     with tenant_transaction(connection, tenant, until_s):
+        lock_tenant(connection, tenant)
         row = connection.execute("SELECT count(*) FROM penstock.collections WHERE NOT gone").fetchone()
         if row is not None and row[0] >= most:
             raise TooLarge(f"the tenant has {row[0]} collections, and may have {most} (PENSTOCK_MAX_COLLECTIONS)")
@@ -67,6 +69,14 @@ def create(connection: Connection, tenant: str, new: NewCollection, most: int, u
 def new_id() -> str:
     """Return an id whose order among others is that of their creation, so that pages of lists begin behind an id."""
     return f"{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)[:13]}"
+
+
+def lock_tenant(connection: Connection, tenant: str) -> None:
+    """Let no other process add anything to the tenant's collections until the end of the transaction.
+
+    Sums that are compared with bounds are then true.
+    """
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (tenant, LOCK_CLASS))
 
 
 def find(connection: Connection, tenant: str, name: str, until_s: float) -> Collection:

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from psycopg.types.json import Jsonb
 
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import ClaimGone, CollectionMissing, TooLarge
 from shared.retrieval.records import Document, Metadata, NewChunk, check_chunks, storable, with_short_runs
-from shared.retrieval.tenant_collections import unix_ms
+from shared.retrieval.tenant_collections import lock_tenant, unix_ms
 from shared.retrieval.transactions import limit, tenant_transaction
 
 #: The chunks that one statement inserts.
@@ -33,6 +34,24 @@ RETURNING number, """
 )
 
 
+_SET_METADATA = (
+    """
+UPDATE penstock.documents SET metadata = %s, loaded_at = clock_timestamp()
+WHERE collection = %s AND id = %s AND digest = %s AND loaded
+RETURNING number, """
+    + _COLUMNS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantBounds:
+    """The most chunks and documents that the collections of one tenant may have, and the most bytes of text."""
+
+    chunks: int
+    documents: int
+    text_bytes: int
+
+
 def seconds_for(chunks: int) -> float:
     """Return how long a document with this number of chunks may take to be loaded or deleted, in seconds."""
     return _DOCUMENT_S + _CHUNK_S * chunks
@@ -46,18 +65,19 @@ def put(
     metadata: Metadata,
     digest: str,
     chunks: Sequence[NewChunk],
-    most_chunks: int,
+    bounds: TenantBounds,
     until_s: float,
     claim: str | None = None,
 ) -> Document:
     """Write a document, or replace the one with this id, and return it.
 
     With `claim`, only if the document is still claimed so; otherwise ClaimGone is raised. Raises CollectionMissing,
-    TooLarge if the tenant would have more than `most_chunks` chunks, and InvalidInput if a vector does not fit the
+    TooLarge if the tenant would have more than its bounds allow, and InvalidInput if a vector does not fit the
     collection.
     """
     text_bytes = sum(len(storable(chunk.text).encode()) for chunk in chunks)
     with tenant_transaction(connection, tenant, until_s):
+        lock_tenant(connection, tenant)
         number, language, dimensions = lock_collection(connection, tenant, name)
         check_chunks(chunks, dimensions)
         old = connection.execute(
@@ -68,7 +88,7 @@ def put(
         if claim is not None and (old is None or old[3] != claim):
             raise ClaimGone
         old_chunks, old_bytes, is_new = (0, 0, True) if old is None else (int(old[0]), int(old[1]), not old[2])
-        _check_total(connection, len(chunks) - old_chunks, most_chunks)
+        _check_totals(connection, len(chunks) - old_chunks, int(is_new), text_bytes - old_bytes, bounds)
         row = connection.execute(
             _PUT.encode(),
             (tenant, number, document_id, Jsonb(dict(metadata)), digest, text_bytes, len(chunks)),
@@ -113,6 +133,28 @@ def _insert_chunks(
                 [None if chunk.vector is None else vector_text(chunk.vector) for chunk in piece],
             ),
         )
+
+
+def set_metadata(
+    connection: Connection, tenant: str, name: str, document_id: str, metadata: Metadata, digest: str, until_s: float
+) -> Document | None:
+    """Replace the metadata of a document whose digest is still this one, and return it; None if it is not.
+
+    Raises CollectionMissing.
+    """
+    with tenant_transaction(connection, tenant, until_s):
+        number, _, _ = lock_collection(connection, tenant, name)
+        values = (Jsonb(dict(metadata)), number, document_id, digest)
+        row = connection.execute(_SET_METADATA.encode(), values).fetchone()
+        if row is None:
+            return None
+        limit(connection, until_s)
+        connection.execute(
+            "UPDATE penstock.chunks SET metadata = %s WHERE collection = %s AND document = %s",
+            (Jsonb(dict(metadata)), number, row[0]),
+        )
+        count_change(connection, number, 0, 0, 0)
+    return _document(row[1:])
 
 
 def delete(connection: Connection, tenant: str, name: str, document_id: str, until_s: float) -> bool:
@@ -198,11 +240,20 @@ def collection_number(connection: Connection, tenant: str, name: str) -> int:
     return int(row[0])
 
 
-def _check_total(connection: Connection, more: int, most: int) -> None:
-    row = connection.execute("SELECT coalesce(sum(chunks), 0)::bigint FROM penstock.collections").fetchone()
-    total = (int(row[0]) if row else 0) + more
-    if more > 0 and total > most:
-        raise TooLarge(f"the tenant would have {total} chunks, and may have {most} (PENSTOCK_MAX_TENANT_CHUNKS)")
+def _check_totals(connection: Connection, chunks_: int, documents: int, text_bytes: int, bounds: TenantBounds) -> None:
+    """Raise TooLarge if the tenant would have too much with so much more. The tenant is locked."""
+    row = connection.execute(
+        "SELECT coalesce(sum(chunks), 0)::bigint, coalesce(sum(documents), 0)::bigint, "
+        "coalesce(sum(text_bytes), 0)::bigint FROM penstock.collections"
+    ).fetchone()
+    for what, total, more, most, setting in (
+        ("chunks", row and row[0], chunks_, bounds.chunks, "PENSTOCK_MAX_TENANT_CHUNKS"),
+        ("documents", row and row[1], documents, bounds.documents, "PENSTOCK_MAX_TENANT_DOCUMENTS"),
+        ("bytes of text", row and row[2], text_bytes, bounds.text_bytes, "PENSTOCK_MAX_TENANT_DOCUMENT_BYTES"),
+    ):
+        would_have = int(total or 0) + more
+        if more > 0 and would_have > most:
+            raise TooLarge(f"the tenant would have {would_have} {what}, and may have {most} ({setting})")
 
 
 def count_change(connection: Connection, number: int, documents: int, chunks_: int, text_bytes: int) -> None:

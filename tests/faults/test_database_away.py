@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from shared.cli.stack.server_keeper import ServerKeeper
 from shared.retrieval.connecting import open_connection
 from shared.retrieval.database import Database
 from shared.retrieval.embedded import NOT_DURABLE, EmbeddedDatabase
 from shared.retrieval.errors import DatabaseAway, OutOfTime
 from shared.retrieval.schema import FORMAT_LOCK, LOCK_CLASS
+from shared.retrieval.server_files import run_as
 from shared.state_dir import read_note
 from tests.support.collected import a_database, find, make, put, texts
 from tests.support.postgres import rows
@@ -68,6 +71,22 @@ def test_a_killed_database_is_away_until_it_has_been_started_again(server, datab
     assert database.ready() is None
 
 
+def test_a_killed_database_is_started_again_although_another_process_has_its_pid(server, database):
+    socket_folder = Path(read_note(server._folder / "server.lock")["socket"])
+    notes = (server._folder / "data" / "postmaster.pid", socket_folder / ".s.PGSQL.5432.lock")
+    kill(server)
+    # A process of the same user, as in a container that was started again.
+    other = subprocess.Popen(["sleep", "100"], **run_as(server._user))
+    try:
+        for note in notes:
+            note.write_text(f"{other.pid}\n{note.read_text().partition(chr(10))[2]}")
+        server.revive()
+        wait_for(lambda: database.ready() is None, "the database to be found again", timeout_s=60)
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_after_a_restart_the_first_searches_find_the_new_server(server, database):
     """The connections from before the restart are replaced, and no search fails for that."""
     if not database.collections("restarted"):
@@ -88,6 +107,37 @@ def test_after_a_restart_the_first_searches_find_the_new_server(server, database
     kill(server, signal.SIGINT)
     server.revive()
     assert [answers(database, "restarted") for _ in range(4)] == [True] * 4
+
+
+def test_a_server_that_cannot_write_its_log_is_started_again_until_it_can(server, database):
+    """As on a full disk: no file can be added to its log of changes, after which it stops, and cannot be started."""
+    if not database.collections("full"):
+        make(database, "full")
+        put(database, "full", "1", "a text")
+    log, reports = server._folder / "data" / "pg_wal", list[str]()
+    keeper = ServerKeeper(server, reports.append, lambda: False)
+
+    def has_stopped() -> bool:
+        with suppress(psycopg.Error), psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_logical_emit_message(false, '', 'x'), pg_switch_wal()")
+        return not server.alive()
+
+    log.chmod(0o500)
+    try:
+        wait_for(has_stopped, "the server to stop", timeout_s=60)
+        wait_for(
+            lambda: keeper.restart_if_dead() or any("ended at once" in each for each in reports), "a start that fails"
+        )
+        assert not answers(database, "full")
+    finally:
+        log.chmod(0o700)
+
+    def is_back() -> bool:
+        keeper.restart_if_dead()
+        return answers(database, "full")
+
+    wait_for(is_back, "the server to be started again", timeout_s=60)
+    put(database, "full", "2", "another one")
 
 
 def test_the_embedded_database_is_taken_over_from_a_process_that_was_killed(server, database, tmp_path):

@@ -210,6 +210,25 @@ def test_a_large_collection_gets_an_index_that_finds_what_an_exact_search_finds(
     wait_for(was_used, "the statistics to say that searches use the index")
 
 
+def large(*tenants: str) -> list[indexes.LargeCollection]:
+    return [indexes.LargeCollection(number, tenant, 4) for number, tenant in enumerate(tenants)]
+
+
+@pytest.mark.parametrize(
+    ("tenants", "indexed", "order"),
+    [
+        ("aaabc", (), [0, 3, 4, 1, 2]),
+        ("aaab", (0, 1, 2), [0, 3, 1, 2]),
+        # An index moves neither within its tenant nor to one that has as many.
+        ("aab", (1,), [1, 2, 0]),
+        ("ab", (1,), [1, 0]),
+        ("aabb", (1, 3), [1, 3, 0, 2]),
+    ],
+)
+def test_tenants_take_turns_for_the_indexes(tenants, indexed, order):
+    assert [each.number for each in indexes.by_turns(large(*tenants), indexed)] == order
+
+
 def test_the_number_of_indexes_is_bounded_and_notes_say_so(database, database_url):
     for number in range(3):
         fill(database, f"many{number}", FROM_CHUNKS, seed=number)

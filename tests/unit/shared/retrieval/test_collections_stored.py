@@ -1,6 +1,8 @@
 """Tests of collections and documents in a real database: what is kept, what is replaced, what is bounded."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from shared.retrieval.database import Database
 from shared.retrieval.errors import CollectionExists, CollectionMissing, DatabaseAway, InvalidInput, TooLarge
 from shared.retrieval.records import NewChunk, NewCollection
-from shared.retrieval.schema import FORMAT
+from shared.retrieval.schema import FORMAT, LOCK_CLASS
 from shared.retrieval.tenant_documents import seconds_for
 from tests.support.collected import a_database, find, make, put, texts, vector
 from tests.support.postgres import execute, rows
@@ -323,3 +325,49 @@ def test_the_roles_cannot_log_in_are_not_exempt_from_the_policies_and_own_no_tab
         )
         == []
     )
+
+
+def test_the_metadata_of_a_document_change_without_its_chunks_and_only_while_it_is_the_same(database):
+    make(database, "tagged")
+    put(database, "tagged", "a", "apple", "pear", vectors=[vector(1), vector(0, 1)], metadata={"year": 2025})
+    before = database.document("tagged", "handbook", "a")
+    assert before is not None
+    version = database.collection("tagged", "handbook").version
+    after = database.set_metadata("tagged", "handbook", before, {"year": 2026})
+    assert after is not None
+    assert (after.metadata, after.digest, after.chunks) == ({"year": 2026}, before.digest, 2)
+    found = find(database, "tagged", at=vector(1), filter_={"type": "eq", "key": "year", "value": 2026})
+    assert texts(found) == ["apple", "pear"]
+    assert found.version == database.collection("tagged", "handbook").version == version + 1
+    database.put_document("tagged", "handbook", "a", None, "other", [NewChunk("fig", 1, None)])
+    assert database.set_metadata("tagged", "handbook", before, {"year": 2027}) is None
+    assert database.set_metadata("tagged", "handbook", replace(before, id="b"), {"year": 2027}) is None
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"max_tenant_chunks": 3}, r"would have 4 chunks, and may have 3 \(PENSTOCK_MAX_TENANT_CHUNKS\)"),
+        ({"max_tenant_documents": 1}, r"would have 2 documents, and may have 1 \(PENSTOCK_MAX_TENANT_DOCUMENTS\)"),
+        ({"max_tenant_text_bytes": 7}, r"would have 8 bytes of text, and may have 7"),
+    ],
+)
+def test_loads_of_several_doors_at_once_stay_within_the_bounds_of_their_tenant(database_url, bounds, message):
+    tenant = f"at-once-{next(iter(bounds))}"
+    with a_database(database_url, **bounds) as one, a_database(database_url, **bounds) as other:
+        for number, door in enumerate((one, other)):
+            make(door, tenant, f"c{number}")
+        # The first load has written its document, and not yet ended its transaction.
+        with psycopg.connect(database_url) as first, ThreadPoolExecutor(1) as pool:
+            first.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (tenant, LOCK_CLASS))
+            second = pool.submit(put, other, tenant, "b", "four", "word", name="c1")
+            first.execute(
+                "UPDATE penstock.collections SET documents = 1, chunks = 2, text_bytes = 0 WHERE tenant = %s "
+                "AND name = 'c0'",
+                (tenant,),
+            )
+            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            wait_for(lambda: rows(database_url, waits) == [(1,)], "the second load to wait")
+            first.commit()
+            with pytest.raises(TooLarge, match=message):
+                second.result(60)

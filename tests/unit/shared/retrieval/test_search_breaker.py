@@ -45,11 +45,39 @@ def test_three_time_outs_in_a_row_stop_the_searches_of_their_tenant_alone(breake
     assert not breaker.is_open
 
 
-def test_time_outs_of_several_tenants_stop_the_searches_of_all(breaker):
+def test_time_outs_of_several_tenants_stop_the_searches_of_all_but_for_one_trial_of_each_other_tenant(breaker, time):
     time_out(breaker, "red", 2)
     time_out(breaker, "blue", 1)
-    assert is_stopped(breaker, "green")
     assert breaker.is_open
+    assert is_stopped(breaker, "red")
+    assert is_stopped(breaker, "blue")
+    breaker.check("green", is_trial=False)
+    breaker.check("green")
+    assert is_stopped(breaker, "green")
+    breaker.timed_out("green", 0.04)
+    time.now_s += 4
+    assert is_stopped(breaker, "green")
+
+
+def test_tenants_whose_searches_time_out_again_and_again_keep_no_trial_from_the_others(breaker, time):
+    for _ in range(20):
+        for tenant in ("red", "blue"):
+            if not is_stopped(breaker, tenant):
+                breaker.check(tenant)
+                time_out(breaker, tenant, 3)
+        breaker.check("green")
+        breaker.succeeded("green")
+        assert not breaker.is_open
+        time.now_s += 2.5
+
+
+def test_a_tenant_whose_last_time_out_is_long_ago_has_a_trial_of_its_own(breaker, time):
+    time_out(breaker, "green", 1)
+    time.now_s += 10.1
+    time_out(breaker, "red", 3)
+    time_out(breaker, "blue", 3)
+    breaker.check("green")
+    assert is_stopped(breaker, "green")
 
 
 def test_a_success_of_any_tenant_shows_that_the_database_answers(breaker):
@@ -107,6 +135,8 @@ def test_a_trial_that_never_ends_does_not_stop_searches_for_good(breaker, time):
 def test_few_tenants_are_remembered(breaker):
     for number in range(10_000):
         breaker.timed_out(f"tenant{number}", 1.0)
+        breaker.check(f"other{number}")
     assert len(breaker._tenants) <= 4_096
+    assert len(breaker._trials) <= 4_096
     assert len(breaker._all.tenants) <= 2
     assert len(breaker._all.times_s) <= 3
