@@ -55,6 +55,14 @@ class FakeDatabase:
             raise CollectionMissing(name)
         return self.collections[tenant, name]
 
+    def vector_store(self, tenant: str, store_id: str, *, until: float | None = None) -> Collection:
+        """Return the collection whose id as a vector store this is. Raises CollectionMissing and the fault."""
+        self._fail("collection")
+        found = [each for each in self.collections.values() if (each.tenant, f"vs_{each.id}") == (tenant, store_id)]
+        if not found:
+            raise CollectionMissing(store_id)
+        return found[0]
+
     def check_searches(self, tenant: str) -> None:
         """Raise the fault."""
         self._fail("check_searches")

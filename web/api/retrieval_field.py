@@ -51,6 +51,11 @@ class Retrieval(Body):
     )
 
     @property
+    def field(self) -> str:
+        """The name of the field in errors."""
+        return "retrieval"
+
+    @property
     def parsed_filter(self) -> Filter | None:
         """The filter, which was checked when the body was validated."""
         return None if self.filter is None else parse_filter(self.filter)

@@ -251,6 +251,7 @@ def _response_request(context: DoorContext, caller: Caller, value: dict[str, Any
         body = validated(ResponsesWithTools, with_referenced_items(context, caller.tenant, value, held))
         if body.background:
             raise unsupported("background", "a line of a batch has no connection that it could outlive")
+        body = body if context.database is not None else body.without_file_search()
         deadline = _deadline(context, caller, body.deadline_ms, body.start_within_ms, left_ms)
         generation = continued(context, caller.tenant, response_request(context, body, deadline), held)
         generation = retrieve(context, caller, replace(generation, keeps_request=False), usual_ms=_RETRIEVAL_MS)

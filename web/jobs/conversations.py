@@ -12,6 +12,8 @@ from typing import Any
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.jobs.states import JobState
+from web.api.file_search import NO_TEXTS, SearchedFiles, SearchTexts
+from web.api.job_json import has_ended
 from web.api.own_words import own_messages
 from web.api.request_schema import MAX_MESSAGES
 from web.http.api_errors import ApiError, invalid_field, quoted
@@ -57,6 +59,19 @@ def find_response(context: DoorContext, response_id: str, tenant: str | None) ->
     """Return the job of a response; None if the tenant has no such response. The read counts as a poll."""
     view = find_job(context, response_id.removeprefix(PREFIX), tenant) if response_id.startswith(PREFIX) else None
     return view if view is not None and is_response(view) else None
+
+
+def search_texts(context: DoorContext, view: JobView, *, streams: bool) -> SearchTexts:
+    """Return the texts of a response's search for files, if it has any to show yet. Raises ApiError, StoreUnavailable.
+
+    They are kept with the request, so they are gone if that is.
+    """
+    if SearchedFiles.read(view) is None or not (streams or has_ended(view)):
+        return NO_TEXTS
+    with ExitStack() as held:
+        n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
+        held.callback(context.request_bounds.open_body(view.tenant, n_bytes))
+        return SearchTexts.read(context.store.kept_request(view.id))
 
 
 def delete_response(context: DoorContext, view: JobView) -> None:

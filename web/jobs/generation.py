@@ -14,6 +14,7 @@ from shared.settings.queue import QueueSettings
 from web.api.body import body_digest, given_fields, validated
 from web.api.candidates import candidate_form
 from web.api.deadline import RequestDeadline
+from web.api.file_search import FileSearch
 from web.api.request_schema import SubmitBody, checks_of
 from web.api.retrieval_field import Retrieval
 from web.http.api_errors import ApiError
@@ -67,6 +68,8 @@ class GenerationRequest(JobRequest):
     private: bool = False
     #: The collection from which passages go into the prompt; None for none.
     retrieval: Retrieval | None = None
+    #: The search in vector stores whose passages go into the prompt; None for none.
+    file_search: FileSearch | None = None
     #: The same request with fewer passages, as payload and form; None without passages.
     fewer: WithFewerPassages | None = None
     #: The checks that move the job to a later pool of its route if one fails (web/api/request_schema.py).
@@ -128,7 +131,10 @@ def text_request(
 
 
 def response_request(context: DoorContext, body: ResponsesWithTools, deadline: RequestDeadline) -> GenerationRequest:
-    """Return the request for a response, without the values of headers and the conversation before it."""
+    """Return the request for a response, without the values of headers and the conversation before it.
+
+    Raises ApiError.
+    """
     converted = {
         "payload": body.payload(),
         "deadline": deadline,
@@ -139,6 +145,7 @@ def response_request(context: DoorContext, body: ResponsesWithTools, deadline: R
         # The body is wrapped in an object, so that its digest never equals that of a body of /v1/jobs: one
         # Idempotency-Key that is used on both routes must not find the same job.
         "body_digest": body_digest({"responses": given_fields(body)}),
+        "file_search": body.file_search(),
         "form": body.form(),
         "keeps_request": body.store,
         "followed": int(body.stream),

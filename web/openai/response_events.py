@@ -12,10 +12,14 @@ from typing import Any, NamedTuple
 from shared.answer_parts import END, Call, Delta, PartsReader, first_mark, segments
 from shared.jobs.job import JobView
 from web.api.candidates import job_logprobs
+from web.api.file_search import NO_TEXTS, SearchedFiles, SearchTexts
 from web.api.stream_format import NewText, StreamFormat, frame
 from web.http.api_errors import ApiError, error_response
 from web.openai.chat_answers import has_parts
+from web.openai.file_search_answers import Annotator, search_json
+from web.openai.response_tools import Namespaces
 from web.openai.responses_answers import (
+    annotator_of,
     call_json,
     early_response_json,
     message_json,
@@ -26,7 +30,6 @@ from web.openai.responses_answers import (
     response_json,
     status_of,
 )
-from web.openai.tools_schema import Namespaces
 
 #: Each character of the text has this many numbers, because several events may belong to one place.
 _STEP = 10
@@ -66,15 +69,26 @@ class OutputEvents:
     attempt. It is greater than `first`, and deltas begin after `after`.
 
     The response has `n_messages` earlier messages, whose events are not made here. `namespaces` are as in `call_json`.
+    With an `annotator`, the item of a search is before all others.
     """
 
     def __init__(
-        self, job_id: str, first: int, after: int, *, n_messages: int = 0, namespaces: Namespaces | None = None
+        self,
+        job_id: str,
+        first: int,
+        after: int,
+        *,
+        n_messages: int = 0,
+        namespaces: Namespaces | None = None,
+        annotator: Annotator | None = None,
     ) -> None:
         self._job_id, self._first = job_id, first
-        self._namespaces = namespaces
+        self._namespaces, self._annotator = namespaces, annotator
+        #: How many numbers annotations have at each place, after the delta that ends there.
+        self._n_annotations = 0 if annotator is None else annotator.most_at_once
+        self._step = _STEP + self._n_annotations
         #: How many characters of the text the client has received in an earlier stream.
-        self._known = max(0, (after - first) // _STEP)
+        self._known = max(0, (after - first) // self._step)
         self._reader = PartsReader()
         self._position = 0
         #: How many items there are, and how many of each kind were closed.
@@ -88,6 +102,11 @@ class OutputEvents:
     def last_number(self) -> int:
         """The number of the event that ends the response here."""
         return self._number(_LAST)
+
+    def limit_files(self, n_files: int) -> None:
+        """Cite no more than the first of the files from here on."""
+        if self._annotator is not None:
+            self._annotator.limit(n_files)
 
     def add(self, text: str) -> Iterator[OutputEvent]:
         """Yield the events for a further piece of the answer's text."""
@@ -105,6 +124,8 @@ class OutputEvents:
             yield from self._open_text("content", 0)
             yield from self._close_text(status, self._position, _CLOSE_AT_ONCE)
         elif self._open:
+            if self._open == "content" and self._annotator is not None:
+                yield from self._annotated(self._position, self._annotator.finish())
             yield from self._close_text(status, self._position)
         elif self._call is not None:
             yield from self._close_call(status)
@@ -118,9 +139,9 @@ class OutputEvents:
             yield self._event("output_item.added", _OPEN, {"output_index": self._index, "item": item})
             return
         # Positions count the marks of the text as well, so a delta's own characters are those from `began` on.
-        unknown = delta.text[max(0, self._known - began) :]
         if delta.kind == "arguments" and self._call is not None:
             self._call.arguments += delta.text
+            unknown = delta.text[max(0, self._known - began) :]
             item_id = self._call_item("in_progress")["id"]
             body = {"item_id": item_id, "output_index": self._index, "delta": unknown}
             yield self._event("function_call_arguments.delta", 0, body)
@@ -129,23 +150,46 @@ class OutputEvents:
                 yield from self._close_text("completed", began)
             if not self._open:
                 yield from self._open_text(delta.kind, began)
-            self._text += delta.text
-            form = _TEXTS[delta.kind]
-            yield self._event(f"{form.event}.delta", 0, self._content | {"delta": unknown} | form.more)
+            yield from self._add_text(delta, began)
+
+    def _add_text(self, delta: Delta, began: int) -> Iterator[OutputEvent]:
+        """Send a further piece of the open text, divided where it has annotations."""
+        form = _TEXTS[delta.kind]
+        annotates = self._annotator is not None and delta.kind == "content"
+        pieces = self._annotator.feed(delta.text) if self._annotator and annotates else [(delta.text, [])]
+        for piece, annotations in pieces:
+            self._text += piece
+            unknown, began = piece[max(0, self._known - began) :], began + len(piece)
+            body = self._content | {"delta": unknown} | form.more
+            yield OutputEvent(f"{form.event}.delta", self._number(0, began), body)
+            yield from self._annotated(began, annotations)
+
+    def _annotated(self, position: int, annotations: list[dict[str, Any]]) -> Iterator[OutputEvent]:
+        """Yield the events of annotations that were added at this place."""
+        known = 0 if self._annotator is None else len(self._annotator.annotations) - len(annotations)
+        for i, annotation in enumerate(annotations):
+            body = self._content | {"annotation_index": known + i, "annotation": annotation}
+            number = self._first + self._step * position + 1 + i
+            yield OutputEvent("output_text.annotation.added", number, body)
 
     def _open_text(self, kind: str, position: int) -> Iterator[OutputEvent]:
         self._open, self._text, self._n_items = kind, "", self._n_items + 1
-        form, number = _TEXTS[kind], self._first + _STEP * position + _OPEN
+        if kind == "content" and self._annotator is not None:
+            self._annotator.begin()
+        form, number = _TEXTS[kind], self._number(_OPEN, position)
         item = form.item(self._job_id, None, "in_progress", index=self._counts[kind])
         yield OutputEvent("output_item.added", number, {"output_index": self._index, "item": item})
         yield OutputEvent("content_part.added", number + 1, self._content | {"part": form.part("")})
 
     def _close_text(self, status: str, position: int, within: int = _CLOSE) -> Iterator[OutputEvent]:
         """Close the reasoning or the message where the next item begins: only then it is known to be complete."""
-        form, number = _TEXTS[self._open], self._first + _STEP * position + within
-        item = form.item(self._job_id, self._text, status, index=self._counts[self._open])
+        form, number = _TEXTS[self._open], self._number(within, position)
+        item, part = form.item(self._job_id, self._text, status, index=self._counts[self._open]), form.part(self._text)
+        if self._open == "content" and self._annotator is not None:
+            part |= {"annotations": self._annotator.annotations}
+            item |= {"content": [part]}
         yield OutputEvent(f"{form.event}.done", number, self._content | {"text": self._text} | form.more)
-        yield OutputEvent("content_part.done", number + 1, self._content | {"part": form.part(self._text)})
+        yield OutputEvent("content_part.done", number + 1, self._content | {"part": part})
         yield OutputEvent("output_item.done", number + 2, {"output_index": self._index, "item": item})
         self._counts[self._open] += 1
         self._open = ""
@@ -164,7 +208,7 @@ class OutputEvents:
 
     @property
     def _index(self) -> int:
-        return self._n_items - 1
+        return self._n_items - (1 if self._annotator is None else 0)
 
     @property
     def _content(self) -> dict[str, Any]:
@@ -172,8 +216,10 @@ class OutputEvents:
         item_id = _TEXTS[self._open].item(self._job_id, None, "", index=self._counts[self._open])["id"]
         return {"item_id": item_id, "output_index": self._index, "content_index": 0}
 
-    def _number(self, within: int) -> int:
-        return self._first + _STEP * self._position + within
+    def _number(self, within: int, position: int | None = None) -> int:
+        """Return the number of an event at a place, by default the present one. Annotations follow the delta, 0."""
+        place = self._step * (self._position if position is None else position)
+        return self._first + place + (self._n_annotations + within if within else 0)
 
     def _event(self, kind: str, within: int, body: dict[str, Any]) -> OutputEvent:
         return OutputEvent(kind, self._number(within), body)
@@ -181,6 +227,8 @@ class OutputEvents:
 
 #: The sequence numbers of the events before the text.
 _CREATED, _QUEUED, _IN_PROGRESS, _ITEM, _PART = range(5)
+#: That of the first event of a search for files, and how many there are. Such a response has its items after these.
+_SEARCH, _SEARCH_EVENTS = _IN_PROGRESS + 1, 5
 #: The sequence numbers of the events after the text, for an empty text. The length of the text is added to each number.
 _TEXT_DONE, _PART_DONE, _ITEM_DONE, _END = range(_PART + 1, _PART + 5)
 #: The last event of the stream for each final status. OpenAI defines no event for a canceled response, so `failed` is
@@ -193,8 +241,9 @@ class ResponseEvents(StreamFormat):
 
     shows_failures = True
 
-    def __init__(self, view: JobView, after: int | None = None) -> None:
-        self._view = view
+    def __init__(self, view: JobView, after: int | None = None, texts: SearchTexts = NO_TEXTS) -> None:
+        self._view, self._texts = view, texts
+        self._searched = SearchedFiles.read(view)
         self._after = -1 if after is None else after
         self._item = {"item_id": message_json(view.id, None, "")["id"], "output_index": 0}
         self._content = self._item | {"content_index": 0}
@@ -205,9 +254,14 @@ class ResponseEvents(StreamFormat):
         #: part than its message. All other answers have only one item, a message.
         # Jobs of an earlier version have parts only if they may call tools.
         may_call = view.form.get("calls", has_parts(view))
-        self._output = (
-            OutputEvents(view.id, _PART + 1, self._after, namespaces=namespaces_in(view)) if may_call else None
-        )
+        self._output: OutputEvents | None = None
+        if self._searched is not None:
+            first = _SEARCH + _SEARCH_EVENTS
+            self._output = OutputEvents(
+                view.id, first, self._after, namespaces=namespaces_in(view), annotator=annotator_of(view)
+            )
+        elif may_call:
+            self._output = OutputEvents(view.id, _PART + 1, self._after, namespaces=namespaces_in(view))
 
     def begin(self) -> Iterator[str]:
         """Yield the events before the first attempt."""
@@ -227,6 +281,19 @@ class ResponseEvents(StreamFormat):
             self._in_progress = True
             body = {"response": early_response_json(self._view, "in_progress")}
             yield from self._frame("in_progress", _IN_PROGRESS, body)
+            if self._searched is not None:
+                yield from self._search_frames(self._searched)
+
+    def _search_frames(self, searched: SearchedFiles) -> Iterator[str]:
+        """Yield the events of the search, which has ended before the response was admitted."""
+        began = search_json(self._view.id, searched, self._texts, began=True)
+        place = {"item_id": began["id"], "output_index": 0}
+        steps = ["in_progress", "searching", *(["completed"] if searched.status == "completed" else [])]
+        yield from self._frame("output_item.added", _SEARCH, {"output_index": 0, "item": began})
+        for number, step in enumerate(steps, _SEARCH + 1):
+            yield from self._frame(f"file_search_call.{step}", number, place)
+        item = search_json(self._view.id, searched, self._texts)
+        yield from self._frame("output_item.done", _SEARCH + _SEARCH_EVENTS - 1, {"output_index": 0, "item": item})
 
     def _add_item(self) -> Iterator[str]:
         yield from self.started()
@@ -274,10 +341,14 @@ class ResponseEvents(StreamFormat):
 
     def end(self, view: JobView) -> Iterator[str]:
         """Yield the events that close the items and end the response."""
-        self._view, response = view, response_json(view)
+        self._view, response = view, response_json(view, self._texts)
         if self._output is not None:
             status = "completed" if status_of(view) == "completed" else "incomplete"
-            yield from self._output_frames(self._output.end(status, has_output=bool(response["output"])))
+            if (searched := SearchedFiles.read(view)) is not None:
+                self._output.limit_files(len(searched.files))
+                yield from self.started() if response["output"] else ()
+            has_answer = any(item["type"] != "file_search_call" for item in response["output"])
+            yield from self._output_frames(self._output.end(status, has_output=has_answer))
             yield from self._frame(_END_KIND[response["status"]], self._output.last_number, {"response": response})
             return
         if response["output"]:

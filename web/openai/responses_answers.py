@@ -9,9 +9,11 @@ from shared.jobs.job import JobView
 from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
 from web.api.candidates import job_logprobs
+from web.api.file_search import NO_TEXTS, SearchedFiles, SearchTexts
 from web.api.job_json import degraded_json, error_json, has_ended, queue_facts, webhook_state
 from web.openai.chat_answers import REQUEST_ERRORS, call_id, has_parts, usage
-from web.openai.tools_schema import Namespaces
+from web.openai.file_search_answers import Annotator, annotations_of, search_json
+from web.openai.response_tools import Namespaces
 
 #: The prefixes of the ids of a response, of its reasoning, of its messages and of its calls. The job's id follows
 #: the prefix, so that a client's log can be matched with the door's log.
@@ -49,8 +51,19 @@ def status_of(view: JobView) -> str:
     return _STATUS[view.state]
 
 
-def response_json(view: JobView) -> dict[str, Any]:
-    """Return the current response object. It lacks the texts of the request, because Penstock does not keep them."""
+def annotator_of(view: JobView) -> Annotator | None:
+    """Return what finds the annotations of the answer; None if the request did not search for files."""
+    searched = SearchedFiles.read(view)
+    if searched is None:
+        return None
+    return Annotator(searched.files, most_at_once=searched.admitted, reads_marks=view.form.get("format") == "text")
+
+
+def response_json(view: JobView, texts: SearchTexts = NO_TEXTS) -> dict[str, Any]:
+    """Return the current response object, with the texts of its search for files.
+
+    It lacks the texts of the request, because Penstock does not keep them.
+    """
     status = status_of(view)
     error = _error(view)
     return (
@@ -59,7 +72,7 @@ def response_json(view: JobView) -> dict[str, Any]:
             "completed_at": (view.ended_ms or 0) // 1000 if view.state is JobState.SUCCEEDED else None,
             "error": error,
             "incomplete_details": {"reason": _CUT[view.finish_reason]} if status == "incomplete" else None,
-            "output": _output(view, status),
+            "output": _output(view, status, texts),
             "usage": _usage(view) if has_ended(view) else None,
             "queue": queue_facts(view),
         }
@@ -74,13 +87,19 @@ def early_response_json(view: JobView, status: str) -> dict[str, Any]:
 
 
 def message_json(
-    job_id: str, text: str | None, status: str, logprobs: list[dict[str, Any]] | None = None, *, index: int = 0
+    job_id: str,
+    text: str | None,
+    status: str,
+    logprobs: list[dict[str, Any]] | None = None,
+    *,
+    index: int = 0,
+    annotations: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Return the item for the model's message. If `text` is None, it has no content yet.
 
     If the answer has several messages, this is the one with the number `index`.
     """
-    content = [] if text is None else [part_json(text, logprobs)]
+    content = [] if text is None else [part_json(text, logprobs, annotations)]
     return {
         "id": MESSAGE_PREFIX + _numbered(job_id, index),
         "type": "message",
@@ -90,9 +109,11 @@ def message_json(
     }
 
 
-def part_json(text: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def part_json(
+    text: str, logprobs: list[dict[str, Any]] | None = None, annotations: list[dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """Return the only part of the message's content."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs or []}
+    return {"type": "output_text", "text": text, "annotations": annotations or [], "logprobs": logprobs or []}
 
 
 def reasoning_json(job_id: str, text: str | None, status: str, *, index: int = 0) -> dict[str, Any]:
@@ -167,19 +188,34 @@ def _text(form: dict[str, Any]) -> dict[str, Any] | None:
     return {"format": {"type": kind} | (schema or {})}
 
 
-def _output(view: JobView, status: str) -> list[dict[str, Any]]:
-    if not has_ended(view) or view.text is None or (not view.text and view.state is not JobState.SUCCEEDED):
+def _output(view: JobView, status: str, texts: SearchTexts) -> list[dict[str, Any]]:
+    if not has_ended(view):
+        return []
+    searched, answer = SearchedFiles.read(view), _answer_items(view, status)
+    # A job that no worker began has shown nothing.
+    shows_search = searched is not None and (bool(answer) or view.started_ms is not None)
+    return [search_json(view.id, searched, texts), *answer] if searched is not None and shows_search else answer
+
+
+def _answer_items(view: JobView, status: str) -> list[dict[str, Any]]:
+    if view.text is None or (not view.text and view.state is not JobState.SUCCEEDED):
         return []
     item_status = "completed" if status == "completed" else "incomplete"
     parts = ordered_parts(view.text) if has_parts(view) else [Part("content", view.text)]
     if len(parts) <= 1 and not any(part.kind != "content" for part in parts):
         text = parts[0].text if parts else ""
-        return [message_json(view.id, text, item_status, job_logprobs(view))]
+        annotator = annotator_of(view)
+        cited = [] if annotator is None else annotations_of(annotator, text, is_last=True)
+        return [message_json(view.id, text, item_status, job_logprobs(view), annotations=cited)]
     # A call that has its end is complete, even if nothing more could be written after it.
     last = "completed" if parts[-1].kind == "call" and view.text.endswith(END) else item_status
-    items, counts = [], Counter[str]()
+    items, counts, annotator = [], Counter[str](), annotator_of(view)
     for i, part in enumerate(parts):
-        items.append(_item(view, part, counts[part.kind], "completed" if i < len(parts) - 1 else last))
+        is_last = i == len(parts) - 1
+        item = _item(view, part, counts[part.kind], last if is_last else "completed")
+        if annotator is not None and part.kind == "content":
+            item["content"][0]["annotations"] = annotations_of(annotator, part.text, is_last=is_last)
+        items.append(item)
         counts[part.kind] += 1
     return items
 
@@ -216,7 +252,7 @@ def _usage(view: JobView) -> dict[str, Any]:
 #: The prefix of the id of a call's result.
 RESULT_PREFIX = "fco_"
 #: An id: the kind of the item, the id of its job, and its number. Items of the input have `in` before their number.
-_ITEM_ID = re.compile(r"(?:fc|fco|msg|rs)_(?P<job>[A-Za-z0-9_-]{1,128}?)(?P<number>_(?P<input>in)?[0-9]{1,6})?\Z")
+_ITEM_ID = re.compile(r"(?:fc|fco|fs|msg|rs)_(?P<job>[A-Za-z0-9_-]{1,128}?)(?P<number>_(?P<input>in)?[0-9]{1,6})?\Z")
 
 
 def referenced_id(item: Any) -> Any:

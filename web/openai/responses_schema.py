@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from web.api.body import MAX_FIELDS, Body, NulFreeText, Prompt, ignored_as, note_ignored, require_text
+from web.api.file_search import FileSearch
 from web.api.request_schema import MAX_LOGPROBS, MAX_MESSAGES, MAX_METADATA, MAX_TOKENS, Metadata, build_payload
 from web.api.response_format import ResponseFormat, check_keywords
 from web.api.retrieval_field import Retrieval
@@ -14,28 +15,32 @@ from web.http.callback_url import CallbackUrl
 from web.openai.accepted_fields import VERBOSITIES, shown, unsupported
 from web.openai.chat_messages import MAX_TOOLS, ChatMessages, join_parts, normalize_message
 from web.openai.chat_schema import OPENAI_SIZES, OpenAISampling, ReasoningEffort
-from web.openai.tools_schema import (
+from web.openai.file_search_schema import read_file_search
+from web.openai.response_tools import (
+    FILE_SEARCH,
     SeenNames,
-    ToolChoice,
+    allows_search,
+    choice_of_functions,
     namespaces_of,
     plain_tools,
     read_response_choice,
     read_response_tools,
     repeated_choice,
     repeated_tools,
-    tool_fields,
+    requires_search,
+    searches_in,
 )
+from web.openai.tools_schema import ToolChoice, tool_fields
 
 _SIZES = OPENAI_SIZES | {"input": MAX_MESSAGES, "metadata": MAX_METADATA}
 _SIZES |= dict.fromkeys(("include", "reasoning", "text"), MAX_FIELDS)
-#: The value of `include` that asks for something.
-LOGPROBS = "message.output_text.logprobs"
+#: The values of `include` that ask for something, the second one only with the tool `file_search`.
+LOGPROBS, RESULTS = "message.output_text.logprobs", "file_search_call.results"
 #: The values of `include` that are ignored, because no answer and no input here has the items and parts that they name.
 _NOT_INCLUDED = frozenset(
     {
         "code_interpreter_call.outputs",
         "computer_call_output.output.image_url",
-        "file_search_call.results",
         "message.input_image.image_url",
         "reasoning.encrypted_content",
         "web_search_call.action.sources",
@@ -55,10 +60,11 @@ def check_include(name: Any) -> bool:
 
     Clients ask for encrypted reasoning, for example, to repeat it in their next request. Answers here contain none.
     """
-    if name == LOGPROBS:
+    if name in (LOGPROBS, RESULTS):
         return True
     if not isinstance(name, str) or name not in _NOT_INCLUDED:
-        raise unsupported("include", f"{shown(name)!r} was requested, and only {LOGPROBS!r} is supported")
+        message = f"{shown(name)!r} was requested, and only {LOGPROBS!r} and {RESULTS!r} are supported"
+        raise unsupported("include", message)
     note_ignored("include")
     return False
 
@@ -84,6 +90,9 @@ def _as_messages(value: Any) -> Any:
             messages.append(_result(item, f"input[{i}]"))
         elif kind == "reasoning":
             thought += _reasoning_text(item)
+            continue
+        elif kind == "file_search_call":
+            # Its passages were for the answer that follows.
             continue
         else:
             messages.append(_message(item, f"input[{i}]"))
@@ -221,7 +230,9 @@ class ResponsesWithTools(OpenAISampling):
         Field(description="format: text, json_object or json_schema"),
         BeforeValidator(_as_response_format, json_schema_input_type=dict[str, Any] | None),
     ] = None
-    include: Annotated[list[str], BeforeValidator(_check_includes)] = Field([], description=f"empty, or {LOGPROBS}")
+    include: Annotated[list[str], BeforeValidator(_check_includes)] = Field(
+        [], description=f"{LOGPROBS}, and {RESULTS} with the tool file_search"
+    )
     top_logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="how many alternatives to return for each token; requires include"
     )
@@ -233,12 +244,12 @@ class ResponsesWithTools(OpenAISampling):
     store: bool = Field(default=True, description="false: the response cannot be read or continued later")
     tools: Annotated[
         list[dict[str, Any]] | None,
-        Field(description="functions that the answer may call"),
+        Field(description="functions that the answer may call, and file_search, which searches vector stores first"),
         BeforeValidator(read_response_tools, json_schema_input_type=list[dict[str, Any]] | None),
     ] = None
     tool_choice: Annotated[
         ToolChoice | None,
-        Field(description="auto, none, required, a function, or allowed_tools"),
+        Field(description="auto, none, required, a function, file_search, or allowed_tools"),
         BeforeValidator(read_response_choice, json_schema_input_type=str | dict[str, Any] | None),
     ] = None
     parallel_tool_calls: bool | None = Field(None, description="false: at most one call")
@@ -252,7 +263,7 @@ class ResponsesWithTools(OpenAISampling):
 
     @model_validator(mode="after")
     def _require_include(self) -> "ResponsesWithTools":
-        if self.top_logprobs and not self.include:
+        if self.top_logprobs and LOGPROBS not in self.include:
             raise ValueError(f"top_logprobs={self.top_logprobs} requires include to contain {LOGPROBS}")
         return self
 
@@ -276,12 +287,49 @@ class ResponsesWithTools(OpenAISampling):
 
     def tool_fields(self) -> dict[str, Any]:
         """Return the fields of the payload for the tools; none if the answer may call no tool."""
-        return tool_fields(plain_tools(self.tools), self._seen.choice(self.tool_choice), self.parallel_tool_calls)
+        choice = choice_of_functions(self.tool_choice, self.tools)
+        return tool_fields(plain_tools(self.tools), self._seen.choice(choice), self.parallel_tool_calls)
+
+    def file_search(self) -> FileSearch | None:
+        """Return the search for files that the request asks for; None if it asks for none, or its choice excludes it.
+
+        Raises ApiError, which names what is wrong with it.
+        """
+        searches = searches_in(self.tools)
+        if not searches:
+            return None
+        where = searches[-1]["where"]
+        if len(searches) > 1:
+            raise invalid_field(where, f"{where}.type={FILE_SEARCH!r}: only one of the tools may search for files")
+        if self.retrieval is not None:
+            message = f"retrieval and {where} exclude each other: both put passages into the prompt"
+            raise invalid_field("retrieval", message)
+        required = allows_search(self.tool_choice) and requires_search(self.tool_choice, self.tools)
+        found = read_file_search(searches[0]["given"], where, shows_results=RESULTS in self.include, required=required)
+        return found if allows_search(self.tool_choice) else None
+
+    def without_file_search(self) -> "ResponsesWithTools":
+        """Return the request without the search for files, as a door without a database answers it. Raises ApiError."""
+        if not searches_in(self.tools):
+            return self
+        if self.tool_choice == {"type": FILE_SEARCH}:
+            raise unsupported("tool_choice.type", f"type={FILE_SEARCH!r}; only functions can be chosen")
+        functions = [tool for tool in self.tools or () if tool["type"] != FILE_SEARCH]
+        body = self.model_copy(update={"tools": functions})
+        body.tool_fields()
+        body._ignored = (*self._ignored, f"tools.{FILE_SEARCH}")  # noqa: SLF001 - the body is of this class
+        return body
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The names of the fields that were accepted without effect."""
+        is_vain = RESULTS in self.include and not searches_in(self.tools)
+        return tuple(dict.fromkeys((*self._ignored, "include"))) if is_vain else self._ignored
 
     @property
     def _alternatives(self) -> int | None:
         """How many alternatives to return for each token; None if no logprobs were requested."""
-        return (self.top_logprobs or 0) if self.include else None
+        return (self.top_logprobs or 0) if LOGPROBS in self.include else None
 
     @property
     def _seen(self) -> SeenNames:

@@ -6,8 +6,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shared.retrieval.errors import InvalidInput
 from shared.retrieval.filters import Filter, filter_json
-from shared.retrieval.records import Passage
+from shared.retrieval.records import Passage, parse_metadata
 from web.api.body import digest
 
 _SPACES = re.compile(r"\s+")
@@ -23,9 +24,9 @@ class CachedPassages:
     passages: tuple[Passage, ...]
 
     def dump(self) -> str:
-        """Return the passages as the text that is stored. The metadata, which no prompt has, are left out."""
+        """Return the passages as the text that is stored."""
         rows = [
-            [each.document_id, each.ordinal, each.text, each.tokens, each.score, each.filename]
+            [each.document_id, each.ordinal, each.text, each.tokens, each.score, each.filename, dict(each.metadata)]
             for each in self.passages
         ]
         return json.dumps([self.collection_id, self.version, rows], ensure_ascii=False, separators=(",", ":"))
@@ -37,12 +38,18 @@ def load(text: str) -> CachedPassages | None:
         collection_id, version, rows = json.loads(text)
         passages = tuple(
             Passage(
-                str(document), int(ordinal), str(content), int(tokens), float(score), {}, filename and str(filename)
+                str(document),
+                int(ordinal),
+                str(content),
+                int(tokens),
+                float(score),
+                parse_metadata(metadata),
+                filename and str(filename),
             )
-            for document, ordinal, content, tokens, score, filename in rows
+            for document, ordinal, content, tokens, score, filename, metadata in rows
         )
         return CachedPassages(str(collection_id), int(version), passages)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, InvalidInput):
         return None
 
 

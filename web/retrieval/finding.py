@@ -54,6 +54,21 @@ class Wanted:
     filter: Filter | None
     until_s: float
     private: bool = False
+    #: Where the request names a vector store, whose id `collection` is then; "" if it is the name of a collection.
+    store_at: str = ""
+
+    @property
+    def missing(self) -> ApiError:
+        """The error if the tenant has no such collection."""
+        param, code = self.store_at or "retrieval.collection", "collection_not_found"
+        if self.store_at:
+            code = "vector_store_not_found"
+        kind = "vector store" if self.store_at else "collection"
+        return ApiError(code, f"{param}={quoted(self.collection)}: there is no such {kind}", param=param)
+
+
+#: The vectors of one query by the names of the models that have made them, and why they are missing.
+Vectors = dict[str, tuple[Sequence[float] | None, "Why | None"]]
 
 
 @dataclass(frozen=True)
@@ -63,27 +78,33 @@ class FoundPassages:
     passages: tuple[Passage, ...]
     source: Source
     why: Why | None = None
+    #: The changes of a search in several vector stores.
+    of_stores: tuple[Change, ...] | None = None
 
     @property
     def changes(self) -> tuple[Change, ...]:
         """The changes that clients are told."""
+        if self.of_stores is not None:
+            return self.of_stores
         return () if self.why is None else (Change("retrieval", "search", self.source.value, self.why.value),)
 
 
-def find_passages(context: DoorContext, caller: Caller, wanted: Wanted) -> FoundPassages:
-    """Return the passages for a query, by the end of its time.
+def find_passages(
+    context: DoorContext, caller: Caller, wanted: Wanted, vectors: Vectors | None = None
+) -> FoundPassages:
+    """Return the passages for a query, by the end of its time. `vectors` has those of the same query in other searches.
 
     Raises ApiError if the tenant has no such collection, and StoreUnavailable.
     """
-    digest = query_digest(wanted.collection, wanted.query, wanted.filter, wanted.k)
+    modes = ("hybrid", "store") if wanted.store_at else ("hybrid",)
+    digest = query_digest(wanted.collection, wanted.query, wanted.filter, wanted.k, modes)
     looked = context.passage_cache.find(caller.tenant, digest)
     cached = None if looked.found is None else load(looked.found.content)
-    search = _Search(context, caller, wanted, cached)
+    search = _Search(context, caller, wanted, cached, {} if vectors is None else vectors)
     try:
         found = search.run()
     except CollectionMissing:
-        message = f"retrieval.collection={quoted(wanted.collection)}: there is no such collection"
-        raise ApiError("collection_not_found", message, param="retrieval.collection") from None
+        raise wanted.missing from None
     except OutOfTime:
         found = FoundPassages((), Source.NONE, Why.BUDGET)
     except SearchesStopped:
@@ -107,8 +128,16 @@ def _keep(context: DoorContext, tenant: str, digest: str, content: str, since_ms
 class _Search:
     """One search. `cached` is what the cache has for the query, of some version of the collection."""
 
-    def __init__(self, context: DoorContext, caller: Caller, wanted: Wanted, cached: CachedPassages | None) -> None:
+    def __init__(
+        self,
+        context: DoorContext,
+        caller: Caller,
+        wanted: Wanted,
+        cached: CachedPassages | None,
+        vectors: Vectors,
+    ) -> None:
         self._context, self._caller, self._wanted, self._cached = context, caller, wanted, cached
+        self._vectors = vectors
         #: The collection and its version that was searched.
         self._searched = "", 0
 
@@ -126,14 +155,15 @@ class _Search:
         # Before the collection is looked up, which a slow database takes the whole budget for, and the query's vector
         # is charged.
         database.check_searches(tenant)
-        collection, cached = database.collection(tenant, wanted.collection, until=wanted.until_s), self._cached
+        find = database.vector_store if wanted.store_at else database.collection
+        collection, cached = find(tenant, wanted.collection, until=wanted.until_s), self._cached
         if cached is not None and (cached.collection_id, cached.version) == (collection.id, collection.version):
             return FoundPassages(cached.passages, Source.CACHE)
         vector, why = None, None
         if collection.model is not None:
             vector, why = self._vector(collection.model, collection.dimensions)
         query = Query(wanted.query, vector, wanted.k, wanted.filter, "words" if vector is None else "hybrid")
-        found = database.search(tenant, wanted.collection, query, wanted.until_s)
+        found = database.search(tenant, collection.name, query, wanted.until_s)
         self._searched = collection.id, found.version
         omitted = found.omitted | ({"vector"} if why else set())
         why = why or (Why.BUDGET if omitted else None)
@@ -144,6 +174,12 @@ class _Search:
 
     def _vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         """Return the vector of the query, or why it is missing when words at least have to be searched."""
+        if model in self._vectors:
+            return self._vectors[model]
+        self._vectors[model] = made = self._make_vector(model, dimensions)
+        return made
+
+    def _make_vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         wanted, clock = self._wanted, self._context.clock
         until_s = vector_until(clock.monotonic(), wanted.until_s)
         vector = embed_query(self._context, self._caller, model, wanted.query, until_s, private=wanted.private)

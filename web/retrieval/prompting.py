@@ -27,24 +27,24 @@ _PLACES = re.compile(r"\{(passages|question)\}")
 _MARK = re.compile(r"[<\[](?=\S)")
 #: Is not shown, and is part of no name.
 _BREAK = "\u200b"
-#: The most characters of a document's id that the model sees.
+#: The most characters of the name of a document that the model sees.
 _MAX_SOURCE = 120
 
 
 def numbered(passages: Sequence[Passage], *, breaks_marks: bool) -> str:
-    """Return the passages as a numbered list: the id of the document, and the text."""
+    """Return the passages as a numbered list: the name of the file or the id of the document, and the text."""
 
     def shown(text: str) -> str:
         return _MARK.sub(lambda mark: mark[0] + _BREAK, text) if breaks_marks else text
 
     return "\n\n".join(
-        f"[{number}] ({shown(_source(each.document_id))})\n{shown(each.text.strip())}"
+        f"[{number}] ({shown(_source(each.filename or each.document_id))})\n{shown(each.text.strip())}"
         for number, each in enumerate(passages, 1)
     )
 
 
-def _source(document_id: str) -> str:
-    return " ".join(document_id.split())[:_MAX_SOURCE]
+def _source(name: str) -> str:
+    return " ".join(name.split())[:_MAX_SOURCE]
 
 
 def filled(template: str, passages: str, question: str) -> str:

@@ -12,6 +12,7 @@ from shared.retrieval.records import Passage
 from shared.store.repeat_lookup import EarlierRequest
 from web.api.citations import Citation, Retrieved
 from web.api.deadline import RequestDeadline
+from web.api.file_search import FileSearch, SearchedFiles, SearchStatus, SearchTexts, file_of, results_of
 from web.api.own_words import place_of_words
 from web.api.refusals import retry_headers
 from web.api.retrieval_field import MAX_QUERY_CHARS, Retrieval
@@ -21,6 +22,7 @@ from web.jobs.generation import GenerationRequest, WithFewerPassages
 from web.retrieval.cached import normalized
 from web.retrieval.finding import FoundPassages, Source, Wanted, Why, find_passages
 from web.retrieval.prompting import question_of, with_passages
+from web.retrieval.stores import find_in_stores
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
 
@@ -43,12 +45,12 @@ def retrieve(
     be done, or if passages are required and could not be found; and StoreUnavailable. A repetition of a request that
     was admitted gets its job all the same.
     """
-    wanted = generation.retrieval
+    wanted = generation.retrieval or generation.file_search
     if wanted is None:
         return generation
     if context.database is None:
-        message = "retrieval is not supported: this door has no database of collections (PENSTOCK_DATABASE_URL)"
-        raise ApiError("unsupported_parameter", message, param="retrieval")
+        message = f"{wanted.field} is not supported: this door has no database of collections (PENSTOCK_DATABASE_URL)"
+        raise ApiError("unsupported_parameter", message, param=wanted.field)
     try:
         usual_ms = context.settings.retrieval_budget_ms if usual_ms is None else usual_ms
         return _retrieve(context, caller, generation, wanted, usual_ms)
@@ -60,22 +62,25 @@ def retrieve(
 
 
 def _retrieve(
-    context: DoorContext, caller: Caller, generation: GenerationRequest, wanted: Retrieval, usual_ms: int
+    context: DoorContext, caller: Caller, generation: GenerationRequest, wanted: Retrieval | FileSearch, usual_ms: int
 ) -> GenerationRequest:
     target, began_s = context.pools.resolve_target(generation.model, caller.policy), context.clock.monotonic()
     until_s = began_s + budget_ms(wanted, generation.deadline, usual_ms) / 1000
     is_private = generation.private or (caller.policy is not None and caller.policy.private)
     query = _query(wanted, generation.payload)
-    asked = Wanted(wanted.collection, query, wanted.k, wanted.parsed_filter, until_s, private=is_private)
-    found = find_passages(context, caller, asked)
+    if isinstance(wanted, FileSearch):
+        found = find_in_stores(context, caller, wanted, query, until_s, private=is_private)
+    else:
+        asked = Wanted(wanted.collection, query, wanted.k, wanted.parsed_filter, until_s, private=is_private)
+        found = find_passages(context, caller, asked)
     took_s = context.clock.monotonic() - began_s
     context.metrics.count_retrieval(found.source.value, found.why and found.why.value, len(found.passages), took_s)
     if wanted.required and found.source is Source.NONE:
-        raise _not_found(found.why)
-    return _Prompts(caller, generation, wanted, target, found).request()
+        raise _not_found(found.why, wanted.field)
+    return _Prompts(caller, generation, wanted, target, query, found).request()
 
 
-def budget_ms(wanted: Retrieval, deadline: RequestDeadline, usual_ms: int) -> float:
+def budget_ms(wanted: Retrieval | FileSearch, deadline: RequestDeadline, usual_ms: int) -> float:
     """Return the time for the step in ms: its budget, but no more than a part of the time until the deadlines."""
     until_ms = deadline.deadline_ms
     if deadline.start_within_ms is not None:
@@ -83,7 +88,7 @@ def budget_ms(wanted: Retrieval, deadline: RequestDeadline, usual_ms: int) -> fl
     return min(usual_ms if wanted.budget_ms is None else wanted.budget_ms, DEADLINE_PART * until_ms)
 
 
-def _query(wanted: Retrieval, payload: Mapping[str, Any]) -> str:
+def _query(wanted: Retrieval | FileSearch, payload: Mapping[str, Any]) -> str:
     """Return what to search for: of a long message the end, where a question usually is. Raises ApiError."""
     if wanted.query is not None:
         query = normalized(wanted.query)
@@ -91,20 +96,22 @@ def _query(wanted: Retrieval, payload: Mapping[str, Any]) -> str:
         query = normalized(question_of(payload)[-MAX_QUERY_CHARS:])
     # Some characters have longer normal forms.
     query = query[-MAX_QUERY_CHARS:].lstrip()
+    if not query and isinstance(wanted, FileSearch):
+        raise invalid_field("input", f"input has no text of the user that {wanted.field} could search for")
     if not query:
         message = "retrieval.query is required: there is no text of the user to search for"
         raise invalid_field("retrieval.query", message if wanted.query is None else "retrieval.query has no text")
     return query
 
 
-def _not_found(why: Why | None) -> ApiError:
+def _not_found(why: Why | None, field: str) -> ApiError:
     """Return the error for a request that requires passages."""
     headers = retry_headers(_RETRY_MS) | {"x-should-retry": "true"}
     if why is Why.BUDGET:
-        message = "the passages that the request requires were not found within its budget (retrieval.budget_ms)"
-        return ApiError("retrieval_timeout", message, param="retrieval", headers=headers)
+        message = "the passages that the request requires were not found within the budget of time"
+        return ApiError("retrieval_timeout", message, param=field, headers=headers)
     message = f"the passages that the request requires cannot be found now ({why}); retry"
-    return ApiError("retrieval_unavailable", message, param="retrieval", headers=headers)
+    return ApiError("retrieval_unavailable", message, param=field, headers=headers)
 
 
 @dataclass(frozen=True)
@@ -113,8 +120,9 @@ class _Prompts:
 
     caller: Caller
     generation: GenerationRequest
-    wanted: Retrieval
+    wanted: Retrieval | FileSearch
     target: Model | FoundRoute
+    query: str
     found: FoundPassages
 
     def request(self) -> GenerationRequest:
@@ -127,7 +135,7 @@ class _Prompts:
         required = self.wanted.required
         if required and passages and not fitting:
             message = "the passages that the request requires do not fit the model's context beside the rest of it"
-            raise ApiError("context_length_exceeded", message, param="retrieval")
+            raise ApiError("context_length_exceeded", message, param=self.wanted.field)
         fewer = None
         if fitting > 1 or (fitting and not required):
             less = passages[: fitting // 2]
@@ -143,11 +151,24 @@ class _Prompts:
         payload = self.generation.payload
         breaks_marks = "messages" not in payload or any(model.forwards for model in self.target.models)
         filled = with_passages(payload, passages, template, breaks_marks=breaks_marks)
-        return filled | (place_of_words(payload, filled) if self.generation.keeps_request else {})
+        kept = place_of_words(payload, filled) if self.generation.keeps_request else {}
+        return filled | kept | self._texts(passages)
+
+    def _texts(self, passages: Sequence[Passage]) -> dict[str, Any]:
+        """Return the field of the payload with the texts that a search for files shows."""
+        if not isinstance(self.wanted, FileSearch):
+            return {}
+        results = results_of(passages) if self.wanted.shows_results else None
+        return SearchTexts((self.query,), results).payload()
 
     def _form(self, passages: Sequence[Passage], changes: Sequence[Change], found: int) -> dict[str, Any]:
         cited = tuple(Citation(each.document_id, each.ordinal, each.score) for each in passages)
-        return self.generation.form | Retrieved(cited, tuple(changes), found).form()
+        form = self.generation.form | Retrieved(cited, tuple(changes), found).form()
+        if not isinstance(self.wanted, FileSearch):
+            return form
+        status: SearchStatus = "failed" if self.found.source is Source.NONE else "completed"
+        files = tuple(map(file_of, passages))
+        return form | SearchedFiles(files, status, self.wanted.shows_results, len(files)).form()
 
     def _fitting(self, most: int) -> int:
         """Return how many of the passages fit the context of a pool, trying all, half of them, and so on."""

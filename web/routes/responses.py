@@ -10,6 +10,7 @@ from flask import Response, g, request
 
 from shared.jobs.job import JobView
 from web.api.deadline import AnswerMode, RequestDeadline
+from web.api.file_search import NO_TEXTS, SearchedFiles, SearchTexts
 from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, invalid, invalid_field
@@ -21,6 +22,7 @@ from web.jobs.conversations import (
     find_response,
     forget_unstored,
     items_of_input,
+    search_texts,
     with_referenced_items,
 )
 from web.jobs.generation import response_request
@@ -28,7 +30,7 @@ from web.jobs.tenant_jobs import refresh_job
 from web.openai.accepted_fields import unsupported
 from web.openai.response_events import ResponseEvents
 from web.openai.responses_answers import PREFIX, is_response, response_json, status_of
-from web.openai.responses_schema import ResponsesWithTools, check_include
+from web.openai.responses_schema import LOGPROBS, ResponsesWithTools, check_include
 from web.request.body import (
     DoorRequest,
     oldest_first,
@@ -83,20 +85,21 @@ def create(body: ResponsesWithTools) -> Response:
     `status` of the response shows the job's outcome.
     """
     context, caller = current_context(), current_caller()
+    body = _as_served(context, body)
     mode: AnswerMode = "poll" if body.background else "stream" if body.stream else "hold"
     deadline = read_deadline(context.settings, caller.policy, body, mode)
-    verdict = _offer(context, caller, body, deadline)
+    verdict, texts = _offer(context, caller, body, deadline)
     if body.background and isinstance(verdict, AdmittedJob):
         view = verdict.view
-        response = reader_stream(context, view, ResponseEvents(view)) if body.stream else _view_response(view)
+        response = _read(context, view, stream=body.stream)
         response.headers["x-deadline-ms"] = str(deadline.as_admitted(view.deadline_ms).deadline_ms)
     else:
         response = answer_owned(
             context,
             verdict,
             deadline,
-            _view_response,
-            ResponseEvents if body.stream else None,
+            partial(_view_response, texts=texts),
+            partial(ResponseEvents, texts=texts) if body.stream else None,
             is_forwarded=lambda view: bool(context.pools.resolve_target(view.model, None).forwards),
             on_end=partial(forget_unstored, context),
         )
@@ -124,9 +127,9 @@ def read(response_id: str) -> Response:
     context = current_context()
     view = _find_response(context, response_id)
     for name in [*request.args.getlist("include"), *request.args.getlist("include[]")]:
-        if check_include(name) and view.form.get("top_logprobs") is None:
+        if check_include(name) and not _has_included(view, name):
             raise unsupported("include", f"{name} must be requested when the response is created")
-    return reader_stream(context, view, ResponseEvents(view, after)) if stream else _view_response(view)
+    return _read(context, view, stream=stream, after=after)
 
 
 @bp.get("/v1/responses/<response_id>/input_items")
@@ -167,6 +170,7 @@ def input_tokens(body: ResponsesWithTools) -> Response:
     model have measured. No job is created.
     """
     context, caller = current_context(), current_caller()
+    body = _as_served(context, body)
     target = context.pools.resolve_target(body.model, caller.policy)
     deadline = read_deadline(context.settings, caller.policy, body, "hold")
     with ExitStack() as held:
@@ -186,7 +190,7 @@ def cancel(response_id: str) -> Response:
     context = current_context()
     view = _find_response(context, response_id)
     context.cancel(view)
-    return _view_response(refresh_job(context, view))
+    return _read(context, refresh_job(context, view), stream=False)
 
 
 @bp.delete("/v1/responses/<response_id>")
@@ -206,10 +210,17 @@ def delete(response_id: str) -> Response:
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
+def _as_served(context: DoorContext, body: ResponsesWithTools) -> ResponsesWithTools:
+    """Return the request, without a search for files if this door has no database. Raises ApiError."""
+    return body if context.database is not None else body.without_file_search()
+
+
 def _offer(
     context: DoorContext, caller: Caller, body: ResponsesWithTools, deadline: RequestDeadline
-) -> AdmittedJob | Yield:
-    """Offer the job of a response. Its conversation, which may be long, is not held while its client waits.
+) -> tuple[AdmittedJob | Yield, SearchTexts]:
+    """Offer the job of a response. Return the verdict, and the texts of its search for files.
+
+    Its conversation, which may be long, is not held while its client waits.
 
     Raises ApiError if the request repeats one whose response was deleted meanwhile.
     """
@@ -223,7 +234,9 @@ def _offer(
     if body.background and isinstance(verdict, AdmittedJob) and not is_response(verdict.view):
         response_id = PREFIX + verdict.view.id
         raise ApiError("job_not_found", f"this request was answered with response {response_id!r}, which was deleted")
-    return verdict
+    has_fewer = isinstance(verdict, AdmittedJob) and bool(verdict.view.fewer)
+    fewer = generation.fewer if has_fewer else None
+    return verdict, SearchTexts.read(generation.payload if fewer is None else fewer.payload)
 
 
 def _find_response(context: DoorContext, response_id: str) -> JobView:
@@ -237,8 +250,22 @@ def _find_response(context: DoorContext, response_id: str) -> JobView:
     return view
 
 
-def _view_response(view: JobView) -> Response:
-    return json_response(response_json(view), headers=job_headers(view))
+def _read(context: DoorContext, view: JobView, *, stream: bool, after: int | None = None) -> Response:
+    """Return the response as it is now, or its events. Raises ApiError and StoreUnavailable."""
+    texts = search_texts(context, view, streams=stream)
+    return reader_stream(context, view, ResponseEvents(view, after, texts)) if stream else _view_response(view, texts)
+
+
+def _has_included(view: JobView, name: str) -> bool:
+    """Return whether a response was created with a value of `include`, or has no item that the value is about."""
+    if name == LOGPROBS:
+        return view.form.get("top_logprobs") is not None
+    searched = SearchedFiles.read(view)
+    return searched is None or searched.shows_results
+
+
+def _view_response(view: JobView, texts: SearchTexts = NO_TEXTS) -> Response:
+    return json_response(response_json(view, texts), headers=job_headers(view))
 
 
 def _query_bool(name: str) -> bool:
