@@ -1,0 +1,284 @@
+"""The guard of the semantic cache: compares what vectors cannot see before an earlier answer may be used.
+
+Vectors place "with sugar" and "without sugar" next to each other, closer than most paraphrases. So the guard finds
+what changes the meaning of a prompt, and two prompts must agree on all of it. It rather refuses ten paraphrases than
+lets one other question through: a refusal costs an answer that has to be generated. Pure functions.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+from web.semantic_cache import guard_words as words
+
+_SPACES = re.compile(r"\s+")
+_CODE = re.compile(r"```.*?(?:```|$)|`[^`]+`", re.S)
+_QUOTED = re.compile(r"“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|\"[^\"]*\"|(?<!\w)'[^']+'(?!\w)|「[^」]*」|‘[^’]*’(?!\w)")
+#: What has no meaning as words: addresses, paths, operators, and names of programs with marks or capitals in them.
+_IDENTIFIER = re.compile(
+    r"https?://\S+|[\w.+-]+@[\w-]+\.\w+|\S*[/\\_@#$^|~=<>{}\[\]+*&]\S*|\b\w+\(\)|--?[A-Za-z][\w-]*(?<=-\w)|"
+    r"\b[^\W\d]\w*\.\w+(?:\.\w+)*\b|\b[a-z]+[A-Z]\w*\b|\b[A-Za-z]+\d\w*\b|\b\d+[A-Za-z]+\w*\b"
+)
+_NUMBER = re.compile(r"[-+]?\d+(?:[.,:]\d+)*%?")
+_TOKEN = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*|[-+]?\d+(?:[.,:]\d+)*")
+_CURRENCY = re.compile(r"[€$£¥₹%°]")
+_CONTRACTIONS = (
+    (re.compile(r"\bcannot\b|\bcan't\b", re.I), "can not"),
+    (re.compile(r"\bwon't\b", re.I), "will not"),
+    (re.compile(r"n't\b", re.I), " not"),
+    (re.compile(r"\b(what|who|where|when|how|why|that|there|it|he|she|here|which)'s\b", re.I), r"\1 is"),
+    (re.compile(r"'(s|re|ve|ll|d|m)\b", re.I), r" \1"),
+)
+#: A text is English if at least this part of its words are common English ones.
+_ENGLISH_PART = 0.2
+#: Prompts that share at least this part of their content, but not all of it, are taken for different questions.
+_MOSTLY_SHARED = 0.34
+_UNIT_BEHIND = re.compile(r"(?<![\w.])(\d+(?:[.,]\d+)*)([A-Za-z]+)\b")
+_ORDINALS = frozenset({"st", "nd", "rd", "th"})
+#: Numbers with units of thousands are divided so.
+_THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+$")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What two prompts must have in common. The names of the fields are the reasons that `difference` gives."""
+
+    language: str
+    code: tuple[str, ...]
+    quotes: tuple[str, ...]
+    identifiers: tuple[str, ...]
+    numbers: tuple[str, ...]
+    dates: tuple[str, ...]
+    negations: int
+    names: tuple[str, ...]
+    question: str
+    polarity: tuple[str, ...]
+    tense: tuple[str, ...]
+    persons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Read:
+    meaning: Meaning
+    #: The words with content in their order, and the prepositions before them.
+    content: tuple[str, ...]
+    directions: tuple[tuple[str, str], ...]
+
+
+def difference(asked: str, earlier: str) -> str | None:
+    """Return in what two prompts differ, as a word, or None if the guard finds that they ask the same."""
+    one, other = _read(asked), _read(earlier)
+    for each in fields(Meaning):
+        if getattr(one.meaning, each.name) != getattr(other.meaning, each.name):
+            return each.name
+    if one.meaning.language != "en":
+        return None if one.content == other.content else "words"
+    return _difference_of_content(one, other)
+
+
+def _difference_of_content(one: _Read, other: _Read) -> str | None:
+    if dict(one.directions) != dict(other.directions):
+        return "direction"
+    shared = Counter(one.content) & Counter(other.content)
+    if not _same_order(one.content, other.content, shared):
+        return "order"
+    only, others = Counter(one.content) - shared, Counter(other.content) - shared
+    if not only and not others:
+        return None
+    if not only or not others:
+        return "words"
+    most = max(only.total(), others.total())
+    return "words" if shared.total() >= _MOSTLY_SHARED * (shared.total() + most) else None
+
+
+def _same_order(one: tuple[str, ...], other: tuple[str, ...], shared: Counter[str]) -> bool:
+    """Return whether the shared words come in the same order, or in one of which the end was moved to the front."""
+    first, second = _only(one, shared), _only(other, shared)
+    if first == second:
+        return True
+    turned = any(first[at:] + first[:at] == second for at in range(1, len(first)))
+    return len(first) > 2 and turned
+
+
+def _only(content: tuple[str, ...], shared: Counter[str]) -> list[str]:
+    left = Counter(shared)
+    kept = []
+    for word in content:
+        if left[word] > 0:
+            left[word] -= 1
+            kept.append(word)
+    return kept
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> _Read:
+    code, rest = _cut(_CODE, unicodedata.normalize("NFKC", text))
+    quotes, rest = _cut(_QUOTED, rest)
+    rest = rest.replace("’", "'").replace("‘", "'")
+    for pattern, instead in _CONTRACTIONS:
+        rest = pattern.sub(instead, rest)
+    rest = _UNIT_BEHIND.sub(_apart, rest)
+    signs = tuple(_CURRENCY.findall(rest))
+    identifiers, rest = _cut(_IDENTIFIER, rest)
+    tokens = _TOKEN.findall(rest)
+    names = _names(rest)
+    lower = _SPACES.sub(" ", " ".join(_TOKEN.findall(words.POLITE.sub(" ", rest.lower()))))
+    lower = words.HOW_TO.sub("howto", lower)
+    plain = lower.split()
+    is_english = _is_english([token.lower() for token in tokens])
+    if not is_english:
+        plain = [token.lower() for token in tokens]
+    content, directions = _content(plain, is_english=is_english)
+    meaning = Meaning(
+        language="en" if is_english else "other",
+        code=code,
+        quotes=quotes,
+        identifiers=tuple(each.strip(".,?!:;").lower() for each in identifiers),
+        numbers=(*_numbers(plain), *signs),
+        dates=tuple(words.DATES[word] for word in plain if word in words.DATES),
+        negations=sum(word in words.NEGATIONS for word in plain),
+        names=names,
+        question=_kind(lower) if is_english else "",
+        polarity=_polarity(plain),
+        tense=tuple(name for name, of in words.TENSES.items() if of & set(plain)) if is_english else (),
+        persons=tuple(name for name, of in words.PERSONS.items() if of & set(plain)) if is_english else (),
+    )
+    return _Read(meaning, content, directions)
+
+
+def _apart(match: re.Match[str]) -> str:
+    """Return a number and its unit with a space between them; an ordinal without its ending."""
+    number, unit = match.group(1), match.group(2).lower()
+    return number if unit in _ORDINALS else f"{number} {unit}" if unit in words.UNITS else match.group()
+
+
+def _is_english(tokens: list[str]) -> bool:
+    common, perhaps = (sum(token in of for token in tokens) for of in (words.ENGLISH, words.ALSO_ENGLISH))
+    is_foreign = any(token in words.FOREIGN for token in tokens)
+    return not is_foreign and (common > 0 or perhaps > 1) and common + perhaps >= _ENGLISH_PART * len(tokens)
+
+
+def _cut(pattern: re.Pattern[str], text: str) -> tuple[tuple[str, ...], str]:
+    """Return what a pattern finds, and the text without it."""
+    return tuple(_SPACES.sub(" ", each).strip() for each in pattern.findall(text)), pattern.sub(" ", text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return the capitalized words in their order, those at the beginning of a sentence only if they are rare words."""
+    found = []
+    starts = True
+    for match in re.finditer(r"[^\W\d_]+(?:['-][^\W\d_]+)*|[.?!:\n]", text):
+        token = match.group()
+        if token in ".?!:\n":
+            starts = True
+            continue
+        if token[0].isupper() and token != "I":
+            lower = token.lower()
+            if not starts or not (lower in words.FUNCTION or lower in words.NEGATIONS or lower in _OPENERS):
+                found.append(lower)
+        starts = False
+    return tuple(found)
+
+
+#: Words with which sentences begin that are no names.
+_OPENERS = frozenset(
+    "write list summarize summarise translate compare create generate draft compose convert calculate compute solve "
+    "suggest recommend explain name outline discuss provide identify are in on at for during after before with under "
+    "given assuming all every some most each both only should must steps ways tips best".split()
+)
+
+
+def _kind(text: str) -> str:
+    for kind, pattern in words.KINDS:
+        if pattern.search(text):
+            return words.SAME_KINDS.get(kind, kind)
+    return ""
+
+
+def _numbers(plain: list[str]) -> list[str]:
+    """Return the numbers in their order, each with its unit, and units without numbers."""
+    found = []
+    before = ""
+    for word in plain:
+        number = _number(word)
+        if number:
+            found.append(number)
+        elif word in words.UNITS and (word not in words.AFTER_NUMBERS or before):
+            found.append(words.UNITS[word])
+        before = number
+    return found
+
+
+def _number(word: str) -> str:
+    if _NUMBER.fullmatch(word):
+        text = word.replace(",", "") if _THOUSANDS.match(word) else word.replace(",", ".")
+        return text.lstrip("+")
+    if word in words.NUMBERS:
+        return words.NUMBERS[word]
+    parts = word.split("-")
+    if len(parts) > 1 and all(part in words.NUMBERS for part in parts):
+        return " ".join(words.NUMBERS[part] for part in parts)
+    return ""
+
+
+def _polarity(plain: list[str]) -> tuple[str, ...]:
+    """Return which sides of opposites the words take: the number of the pair, the number of the side, how often."""
+    found: Counter[str] = Counter()
+    for word in plain:
+        for place in _SIDES.get(word, ()):
+            found[place] += 1
+    return tuple(sorted(found))
+
+
+_SIDES: dict[str, tuple[str, ...]] = {}
+for _pair, _sides in enumerate(words.POLARITIES):
+    for _side, _of in enumerate(_sides):
+        for _word in _of:
+            _SIDES[_word] = (*_SIDES.get(_word, ()), f"{_pair}.{_side}")
+
+
+def _content(plain: list[str], *, is_english: bool) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    if not is_english:
+        return tuple(plain), ()
+    content, directions, direction = [], [], ""
+    for word in plain:
+        if word in words.DIRECTIONS:
+            direction = word
+        if word in words.FUNCTION or word == "howto" or word in words.NEGATIONS or _is_compared(word):
+            continue
+        stem = _stem(word)
+        content.append(stem)
+        if direction:
+            directions.append((stem, direction))
+        direction = ""
+    return tuple(content), tuple(directions)
+
+
+def _is_compared(word: str) -> bool:
+    """Return whether a word is compared as a number, unit or date already."""
+    return bool(_number(word)) or word in words.DATES or (word in words.UNITS and word not in words.AFTER_NUMBERS)
+
+
+def _stem(word: str) -> str:
+    """Return a word without the endings of plurals and verbs; synonyms have one stem."""
+    word = words.SYNONYMS.get(word, word)
+    stem = word
+    if len(word) > 4 and word.endswith("ies"):
+        stem = word[:-3] + "y"
+    elif len(word) > 4 and word.endswith(("ches", "shes", "sses", "xes")):
+        stem = word[:-2]
+    elif len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        stem = word[:-1]
+    elif len(word) > 5 and word.endswith("ing"):
+        stem = _undoubled(word[:-3])
+    elif len(word) > 4 and word.endswith("ed"):
+        stem = _undoubled(word[:-2])
+    stem = stem[:-1] if len(stem) > 3 and stem.endswith("e") else stem
+    again = words.SYNONYMS.get(stem) or words.SYNONYMS.get(stem + "e")
+    return _stem(again) if again and again != word and again != stem else stem
+
+
+def _undoubled(stem: str) -> str:
+    return stem[:-1] if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz" else stem
