@@ -16,9 +16,10 @@ from web.semantic_cache import guard_words as words
 _SPACES = re.compile(r"\s+")
 _CODE = re.compile(r"```.*?(?:```|$)|`[^`]+`", re.S)
 _QUOTED = re.compile(r"“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|\"[^\"]*\"|(?<!\w)'[^']+'(?!\w)|「[^」]*」|‘[^’]*’(?!\w)")
+_MARKS = " `\"'“”„«»「」‘’"
 #: What has no meaning as words: addresses, paths, operators, and names of programs with marks or capitals in them.
 _IDENTIFIER = re.compile(
-    r"https?://\S+|[\w.+-]+@[\w-]+\.\w+|\S*[/\\_@#$^|~=<>{}\[\]+*&]\S*|\b\w+\(\)|--?[A-Za-z][\w-]*(?<=-\w)|"
+    r"https?://\S+|[\w.+-]+@[\w-]+\.\w+|\S*[/\\_@#$^|~=<>{}\[\]+*&]\S*|\b\w+\(\)|(?<!\S)--?[A-Za-z][\w-]*|"
     r"\b[^\W\d]\w*\.\w+(?:\.\w+)*\b|\b[a-z]+[A-Z]\w*\b|\b[A-Za-z]+\d\w*\b|\b\d+[A-Za-z]+\w*\b"
 )
 _NUMBER = re.compile(r"[-+]?\d+(?:[.,:]\d+)*%?")
@@ -52,7 +53,6 @@ class Meaning:
     numbers: tuple[str, ...]
     dates: tuple[str, ...]
     negations: int
-    names: tuple[str, ...]
     question: str
     polarity: tuple[str, ...]
     tense: tuple[str, ...]
@@ -65,6 +65,8 @@ class _Read:
     #: The words with content in their order, and the prepositions before them.
     content: tuple[str, ...]
     directions: tuple[tuple[str, str], ...]
+    #: The capitalized words.
+    names: frozenset[str]
 
 
 def difference(asked: str, earlier: str) -> str | None:
@@ -75,6 +77,9 @@ def difference(asked: str, earlier: str) -> str | None:
             return each.name
     if one.meaning.language != "en":
         return None if one.content == other.content else "words"
+    # A name may be written in small letters, but it may not be missing.
+    if not (one.names <= {*other.content, *other.names} and other.names <= {*one.content, *one.names}):
+        return "names"
     return _difference_of_content(one, other)
 
 
@@ -123,9 +128,8 @@ def _read(text: str) -> _Read:
     signs = tuple(_CURRENCY.findall(rest))
     identifiers, rest = _cut(_IDENTIFIER, rest)
     tokens = _TOKEN.findall(rest)
-    names = _names(rest)
-    lower = _SPACES.sub(" ", " ".join(_TOKEN.findall(words.POLITE.sub(" ", rest.lower()))))
-    lower = words.HOW_TO.sub("howto", lower)
+    rest = words.POLITE.sub(" ", re.sub(r"[ \t]+", " ", rest))
+    lower = words.HOW_TO.sub("howto", " ".join(map(_spelled, _words_of(rest.lower()))))
     plain = lower.split()
     is_english = _is_english([token.lower() for token in tokens])
     if not is_english:
@@ -139,13 +143,12 @@ def _read(text: str) -> _Read:
         numbers=(*_numbers(plain), *signs),
         dates=tuple(words.DATES[word] for word in plain if word in words.DATES),
         negations=sum(word in words.NEGATIONS for word in plain),
-        names=names,
         question=_kind(lower) if is_english else "",
         polarity=_polarity(plain),
         tense=tuple(name for name, of in words.TENSES.items() if of & set(plain)) if is_english else (),
         persons=tuple(name for name, of in words.PERSONS.items() if of & set(plain)) if is_english else (),
     )
-    return _Read(meaning, content, directions)
+    return _Read(meaning, content, directions, _names(rest) if is_english else frozenset())
 
 
 def _apart(match: re.Match[str]) -> str:
@@ -162,12 +165,28 @@ def _is_english(tokens: list[str]) -> bool:
 
 def _cut(pattern: re.Pattern[str], text: str) -> tuple[tuple[str, ...], str]:
     """Return what a pattern finds, and the text without it."""
-    return tuple(_SPACES.sub(" ", each).strip() for each in pattern.findall(text)), pattern.sub(" ", text)
+    return tuple(_SPACES.sub(" ", each).strip(_MARKS) for each in pattern.findall(text)), pattern.sub(" ", text)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """Return the capitalized words in their order, those at the beginning of a sentence only if they are rare words."""
+def _words_of(text: str) -> list[str]:
+    """Return the words and numbers of a text. Parts with hyphens are words, but `e-mail` is one."""
     found = []
+    for token in _TOKEN.findall(text):
+        parts = token.split("-") if token[0].isalpha() else [token]
+        found += ["".join(parts)] if len(parts[0]) == 1 else parts
+    return [each for each in found if each]
+
+
+def _spelled(word: str) -> str:
+    """Return a word as it is spelled in America."""
+    for pattern, instead in words.SPELLINGS:
+        word = pattern.sub(instead, word)
+    return word
+
+
+def _names(text: str) -> frozenset[str]:
+    """Return the stems of capitalized words, those at the beginning of a sentence only if they are rare words."""
+    found = set()
     starts = True
     for match in re.finditer(r"[^\W\d_]+(?:['-][^\W\d_]+)*|[.?!:\n]", text):
         token = match.group()
@@ -177,16 +196,16 @@ def _names(text: str) -> tuple[str, ...]:
         if token[0].isupper() and token != "I":
             lower = token.lower()
             if not starts or not (lower in words.FUNCTION or lower in words.NEGATIONS or lower in _OPENERS):
-                found.append(lower)
+                found |= {_stem(_spelled(part)) for part in _words_of(lower) if not _is_left_out(part)}
         starts = False
-    return tuple(found)
+    return frozenset(found)
 
 
 #: Words with which sentences begin that are no names.
 _OPENERS = frozenset(
     "write list summarize summarise translate compare create generate draft compose convert calculate compute solve "
     "suggest recommend explain name outline discuss provide identify are in on at for during after before with under "
-    "given assuming all every some most each both only should must steps ways tips best".split()
+    "sure given draft fix play ask make give given assuming all every some most each both only should must steps ways tips best".split()
 )
 
 
@@ -246,7 +265,7 @@ def _content(plain: list[str], *, is_english: bool) -> tuple[tuple[str, ...], tu
     for word in plain:
         if word in words.DIRECTIONS:
             direction = word
-        if word in words.FUNCTION or word == "howto" or word in words.NEGATIONS or _is_compared(word):
+        if _is_left_out(word):
             continue
         stem = _stem(word)
         content.append(stem)
@@ -256,9 +275,11 @@ def _content(plain: list[str], *, is_english: bool) -> tuple[tuple[str, ...], tu
     return tuple(content), tuple(directions)
 
 
-def _is_compared(word: str) -> bool:
-    """Return whether a word is compared as a number, unit or date already."""
-    return bool(_number(word)) or word in words.DATES or (word in words.UNITS and word not in words.AFTER_NUMBERS)
+def _is_left_out(word: str) -> bool:
+    """Return whether a word has no content, or is compared as a negation, number, unit or date."""
+    is_unit = word in words.UNITS and word not in words.AFTER_NUMBERS
+    is_plain = word in words.FUNCTION or word == "howto" or word in words.NEGATIONS
+    return is_plain or bool(_number(word)) or word in words.DATES or is_unit
 
 
 def _stem(word: str) -> str:

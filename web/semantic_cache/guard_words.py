@@ -9,14 +9,15 @@ import re
 #: Common English words that the other languages of NEGATIONS lack, and those that some of them have as well.
 ENGLISH = frozenset(
     "the how what which who whom whose when where why and are does did you your my with for should would could can "
-    "this that its it there from to been were between than must i".split()
+    "this that its it there from to been were between than must i into me give write make list explain translate "
+    "suggest draft compare describe".split()
 )
 ALSO_ENGLISH = frozenset("is of do has have was will an in a on or be at by not".split())
 #: Words with which a text is taken for one in another language.
 FOREIGN = frozenset(
-    """der die das den dem des und nicht ist sind ein eine einen wie wer wann warum ich wir sie mit für auf von zu
-    le la les des et est une que qui quoi pour dans du sur avec comment pourquoi el los las y es una por para cómo qué
-    il che di gli per come perché o os uma não como een het van en wat hoe de da som och att og til""".split()
+    """der das dem und nicht ist sind ein eine einen wie wer wann warum ich wir sie mit für auf von zu
+    les et est une qui quoi pour dans du sur avec comment pourquoi el los las una por para cómo qué
+    il che di gli come perché o os uma não como een het van en wat hoe de da som och att og til""".split()
 )
 
 #: Words that carry no content of their own. Prepositions that give a direction are compared nevertheless.
@@ -317,17 +318,22 @@ KINDS = tuple(
 #: Kinds that ask for the same.
 SAME_KINDS = {"which": "what", "list": "what"}
 
-#: What is said for politeness at the beginning or end of a prompt.
+#: What is said for politeness.
 POLITE = re.compile(
-    r"^(hi|hello|hey|ok|okay|so|well)\b[ ,!.]*|"
-    r"\b(please|kindly|thanks|thank you|thank you in advance|many thanks)\b[ ,!.]*|"
-    r"\b(can|could|would|will) (you|anyone|somebody|someone) (please )?"
-    r"(tell|explain|show|describe|help|give|let|walk)( to)?( me| us)?( know| understand| through)?\b|"
+    r"^\W*(hi|hello|hey|ok|okay|so|well|dear assistant|good (morning|evening|day))( there)?\b[ ,!.]*|"
+    r"\b(pls|please|kindly)\b[ ,!.]*|"
+    r"\b(thanks|thank you|many thanks)( a lot| so much| very much)?( in advance)?\b[ ,!.]*|"
+    r"\b(i am |i m )?sorry to (bother|disturb|trouble) you\b,?( but)?|"
+    r"\b(if|i hope) (you (do not|don t|would not) mind( my asking)?|it is ?n[o']t too much trouble|(this|it) is not too much trouble)\b[ ,:]*|"
+    r"\b(can|could|would|will) (you|anyone|somebody|someone) (please )?(be so kind as to |do me a favou?r and )?"
+    r"((tell|explain|show|describe|help|let|walk)( to)?( me| us)?( know| understand| through)?\b)?|"
+    r"\bmay i ask( you)?( for)?\b|\bi (would|d) (really )?(appreciate it|be grateful) if you( could| would)?\b|"
     r"\b(do|does) (you|anyone|somebody|someone) (happen to )?know\b|"
     r"\b(i|we) (want|need|would like|d like|am trying|m trying|wish) to (know|find out|understand|learn)( about)?\b|"
-    r"\b(i|we) (am|was|m|are|re) (just )?(wondering|curious)( about)?\b|"
-    r"\b(tell|explain to|show) (me|us)\b( about)?|"
-    r"\bin (simple|plain) (terms|words|english)\b"
+    r"\b(i|we) (am|was|m|are|re) (just )?(wondering|curious)( about| if you (might|could|can) tell me)?\b|"
+    r"\b(give|tell|explain to|show) (me|us)\b( about)?|"
+    r"\bin (simple|plain) (terms|words|english)\b",
+    re.IGNORECASE,
 )
 HOW_TO = re.compile(
     r"\bhow (do|can|could|would|should|might|does|to) ?(i|you|we|one|someone|somebody|anyone|a person)?\b"
@@ -432,3 +438,23 @@ grow cultivate
 """.strip().splitlines()
     for word in line.split()
 }
+
+#: Spellings of Britain, and words that are written in two ways: patterns, and what they are replaced by.
+SPELLINGS = tuple(
+    (re.compile(pattern), instead)
+    for pattern, instead in (
+        (r"(?<=\w\w\w)(i|y)s(e|es|ed|ing|ation|ations|er|ers)$", r"\1z\2"),
+        (r"(?<=\w\w)our(s|ed|ing|ite|ites|al)?$", r"or\1"),
+        (r"^(met|cent|theat|fib|lit|kilomet|centimet|millimet)re(s?)$", r"\1er\2"),
+        (r"(?<=\w)ae(?=\w)", "e"),
+        (r"ogue(s?)$", r"og\1"),
+        (r"^programme(s?)$", r"program\1"),
+        (r"^licence(s?)$", r"license\1"),
+        (r"^cheque(s?)$", r"check\1"),
+        (r"^grey$", "gray"),
+        (r"^adviser(s?)$", r"advisor\1"),
+        (r"^judgement(s?)$", r"judgment\1"),
+        (r"(?<=\w\wl)l(ed|ing|er|ers)$", r"\1"),
+        (r"^whats$", "what"),
+    )
+)

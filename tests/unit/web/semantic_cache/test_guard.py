@@ -47,7 +47,7 @@ def test_prompts_that_ask_the_same_pass(asked: str, earlier: str) -> None:
         ("dates", "What happened in June 1944?", "What happened in July 1944?"),
         ("dates", "Are the shops open on Monday?", "Are the shops open on Tuesday?"),
         ("names", "What is the capital of France?", "What is the capital of Spain?"),
-        ("names", "Did Anna give the book to Ben?", "Did Ben give the book to Anna?"),
+        ("order", "Did Anna give the book to Ben?", "Did Ben give the book to Anna?"),
         ("words", "what is the capital of france?", "what is the capital of spain?"),
         ("words", "How do I slice an onion?", "How do I peel an onion?"),
         ("words", "How do I delete a file?", "How do I delete a file permanently?"),
