@@ -28,6 +28,7 @@ NAMES = (
     "prefixes",
     "gaps",
     "recall",
+    "semantic_cache",
     "gpu",
 )
 

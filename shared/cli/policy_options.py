@@ -95,6 +95,9 @@ _OPTIONS = {
     "disabled": _flag("--disabled/--enabled", "Refuse every request with 403, or serve the tenant again."),
     "degrade": _flag("--degrade/--no-degrade", "Allow shorter answers under overload, if PENSTOCK_DEGRADATION is on."),
     "private": _flag("--private/--no-private", "Send the tenant's prompts only to local pools (`penstock pools`)."),
+    "semantic_cache": _flag(
+        "--semantic-cache/--no-semantic-cache", "Answer a prompt that asks the same as an earlier one from the cache."
+    ),
     "retrieval_template": _option(
         "File with the text that puts {passages} and the {question} into prompts, or `default`.",
         _text_of_file,

@@ -62,6 +62,9 @@ class TenantPolicy(Policy):
     degrade: bool = False
     #: Whether the tenant's prompts may be sent only to pools that are marked as local.
     private: bool = False
+    #: Whether a request may be answered with the answer to an earlier prompt that asks the same in other words
+    #: (web/semantic_cache).
+    semantic_cache: bool = False
     #: How passages are put into the tenant's prompts: a text with `{passages}` and perhaps `{question}` (default: that
     #: of web/retrieval/prompting.py).
     retrieval_template: str | None = None
@@ -174,5 +177,6 @@ FIELDS: dict[str, Field] = {
     "group": Field("policy_group", _check_group, str, str),
     "degrade": _flag_field("policy_degrade"),
     "private": _flag_field("policy_private"),
+    "semantic_cache": _flag_field("policy_semantic_cache"),
     "retrieval_template": Field("policy_retrieval_template", _check_template, str, str),
 }

@@ -58,6 +58,19 @@ PASSAGE_CACHE = MetricSpec(
 PASSAGE_CACHE_BYTES = MetricSpec(
     "penstock_passage_cache_stored_bytes", "counter", (), "bytes of passages that were stored in the cache"
 )
+SEMANTIC_CACHE = MetricSpec(
+    "penstock_semantic_cache",
+    "counter",
+    ("result",),
+    "requests that the semantic cache answered (hit), refused by its guard (guarded), had no answer for (miss), or "
+    "could not look up in time (away)",
+)
+SEMANTIC_CACHE_SECONDS = MetricSpec(
+    "penstock_semantic_cache_seconds", "histogram", (), "time of a look-up in the semantic cache"
+)
+SEMANTIC_CACHE_BYTES = MetricSpec(
+    "penstock_semantic_cache_stored_bytes", "counter", (), "bytes of answers that were stored in the semantic cache"
+)
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 GATE_REFUSED_CONNECTIONS = MetricSpec(
@@ -87,6 +100,9 @@ PROCESS: tuple[MetricSpec, ...] = (
     RETRIEVAL_FALLBACKS,
     PASSAGE_CACHE,
     PASSAGE_CACHE_BYTES,
+    SEMANTIC_CACHE,
+    SEMANTIC_CACHE_SECONDS,
+    SEMANTIC_CACHE_BYTES,
     GATE_FRAMES,
     GATE_CONNECTIONS,
     GATE_REFUSED_CONNECTIONS,

@@ -1,4 +1,4 @@
-"""The settings of the retrieval step: its budget of time, and the cache of passages."""
+"""The settings of the retrieval step: its budget of time, the cache of passages, and the semantic cache."""
 
 from dataclasses import dataclass
 
@@ -24,4 +24,25 @@ class RetrievalSettings:
         "bytes",
         (4_096, 1_073_741_824),
         "what the kept passages of one tenant may take; those of all, a sixteenth of the store's memory",
+    )
+    semantic_cache_similarity: float = number(
+        0.85,
+        "cosine",
+        (0.5, 1.0),
+        "an earlier prompt's answer is used only if the vectors are at least so similar, and the guard agrees",
+    )
+    semantic_cache_ttl_s: int = number(
+        3_600, "s", (1, 604_800), "how long answers are kept in the semantic cache of a tenant that has it"
+    )
+    semantic_cache_entries: int = number(
+        5_000,
+        "answers",
+        (1, 20_000),
+        "the most answers in the semantic cache of one tenant; a look-up compares them all",
+    )
+    semantic_cache_bytes: int = number(
+        33_554_432,
+        "bytes",
+        (4_096, 1_073_741_824),
+        "what these answers may take; those of all tenants, a sixteenth of the store's memory",
     )

@@ -148,6 +148,12 @@ passages_dropped = Key(
 passage_bytes = Key(
     "penstock:passage_bytes", "hash", "bytes of the cached passages of all tenants, by when they expire", "ttl"
 )
+answers = Key("penstock:answers:<tenant>", "hash", "a tenant's semantic cache: answers, by digest; bounded", "ttl")
+answer_order = Key("penstock:answer_order:<tenant>", "zset", "the same digests, by when they were stored", "ttl")
+answer_vectors = Key("penstock:answer_vectors:<tenant>", "hash", "the vectors of their prompts, by digest", "ttl")
+answer_bytes = Key(
+    "penstock:answer_bytes", "hash", "bytes of the cached answers of all tenants, by when they expire", "ttl"
+)
 wake = Key("penstock:wake:<model>", "list", "doorbell of a pool, on which idle workers block; capped", "ttl")
 bell = Key(
     "penstock:bell:<worker>",

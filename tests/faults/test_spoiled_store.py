@@ -76,6 +76,10 @@ NOT_SPOILED = {
         ("passages", "passage_ages", "passages_dropped", "passage_bytes"),
         "only the door's cache of passages reads it; tests/scripts/test_passages.py spoils it",
     ),
+    **dict.fromkeys(
+        ("answers", "answer_order", "answer_vectors", "answer_bytes"),
+        "only the door's semantic cache reads it; tests/scripts/test_answers.py spoils it",
+    ),
     "prefixes": "a pool with one worker has none; tests/scripts/test_prefixes.py spoils it",
     "secret": "only doors read it, and replace a value that is no secret",
 }

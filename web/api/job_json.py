@@ -15,6 +15,8 @@ from web.api.refusals import retry_headers
 #: How long a client should wait between two polls of a job, in ms. The first value applies if the job runs or is next
 #: in its tenant's queue, the second if it is further back in the queue.
 POLL_MS, LONGEST_POLL_MS = 250, 500
+#: The field of the form, and of answers, that says from which earlier answer this one was taken.
+CACHED = "cached"
 #: Characters of names of models, beside letters and digits, that need not be encoded in a header.
 _IN_HEADERS = "/:@+"
 
@@ -115,9 +117,10 @@ def route_headers(view: JobView) -> dict[str, str]:
 
 
 def degraded_json(view: JobView) -> dict[str, Any]:
-    """Return a dict with `degraded`, which lists what was cut or left out, and with `citations`, if it has any."""
+    """Return a dict with those that a job has of `degraded` (what was cut or left out), `citations` and `cached`."""
     changes = changes_of(view)
-    return citations_json(view) | ({"degraded": [change.as_dict() for change in changes]} if changes else {})
+    cached = {CACHED: view.form[CACHED]} if CACHED in view.form else {}
+    return cached | citations_json(view) | ({"degraded": [change.as_dict() for change in changes]} if changes else {})
 
 
 def job_headers(view: JobView) -> dict[str, str]:

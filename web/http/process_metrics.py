@@ -51,6 +51,9 @@ class ProcessMetrics:
             self.retrieval_fallbacks.labels("none", why)
         self.passage_cache = self.counter(specs.PASSAGE_CACHE)
         self.passage_cache_bytes = self.counter(specs.PASSAGE_CACHE_BYTES)
+        self.semantic_cache = self.counter(specs.SEMANTIC_CACHE)
+        self.semantic_cache_seconds = self.histogram(specs.SEMANTIC_CACHE_SECONDS, _RETRIEVAL_BUCKETS_S)
+        self.semantic_cache_bytes = self.counter(specs.SEMANTIC_CACHE_BYTES)
         self.connections = self.gauge(specs.HTTP_CONNECTIONS)
         self.followed_jobs = self.gauge(specs.FOLLOWED_JOBS)
         # Several processes of one version are one build, so their values are not added up.
@@ -102,6 +105,17 @@ class ProcessMetrics:
         """Count bytes of passages that were stored in the cache."""
         with suppress(Exception):
             self.passage_cache_bytes.inc(n_bytes)
+
+    def count_semantic_look_up(self, result: str, took_s: float) -> None:
+        """Count a look-up in the semantic cache, which took this long."""
+        with suppress(Exception):
+            self.semantic_cache.labels(result).inc()
+            self.semantic_cache_seconds.observe(took_s)
+
+    def count_cached_answer(self, n_bytes: int) -> None:
+        """Count bytes of an answer that was stored in the semantic cache."""
+        with suppress(Exception):
+            self.semantic_cache_bytes.inc(n_bytes)
 
     def count_failed_key(self, code: str, *, limited: bool) -> None:
         """Count a key that was not valid. An error of the metrics package does not affect the request."""

@@ -36,6 +36,13 @@ class OpenAIUsage(ResponseModel):
     completion_tokens_details: dict[str, int] = Field(default={}, description="only if the answer has reasoning")
 
 
+class Cached(ResponseModel):
+    """From which earlier answer of the semantic cache an answer was taken."""
+
+    similarity: float = Field(description="the cosine of the prompts' vectors; 1 for the same prompt")
+    age_s: int = Field(description="how long ago the answer was generated")
+
+
 class Completion(ResponseModel):
     """A `chat.completion` or `text_completion`; OpenAI's reference describes the fields."""
 
@@ -51,6 +58,7 @@ class Completion(ResponseModel):
     citations: list[Citation] = Field(
         default=[], description="the passages in the prompt, if `retrieval` was asked for"
     )
+    cached: Cached | None = Field(default=None, description="only if the answer comes from the semantic cache")
 
 
 class Response(ResponseModel):
@@ -265,6 +273,7 @@ class Message(ResponseModel):
     citations: list[Citation] = Field(
         default=[], description="the passages in the prompt, if `retrieval` was asked for"
     )
+    cached: Cached | None = Field(default=None, description="only if the answer comes from the semantic cache")
 
 
 class TokenCount(ResponseModel):

@@ -22,6 +22,7 @@ from web.jobs.cancel_on_disconnect import (
 )
 from web.jobs.event_stream import (
     READER_CHECK_INTERVAL_S,
+    JobEnded,
     JobRequeued,
     JobStarted,
     NothingNew,
@@ -171,6 +172,11 @@ def owned_stream(
     response = stream_response(frames())
     response.headers.extend(route_headers(view))
     return response
+
+
+def ended_stream(view: JobView, form: StreamFormat) -> Response:
+    """Stream the answer of a job that has succeeded and that no store has."""
+    return stream_response(AnswerStream(form, view.id, lambda: False).frames(iter([JobEnded("", view)])))
 
 
 def reader_stream(context: DoorContext, view: JobView, form: StreamFormat) -> Response:

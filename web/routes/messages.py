@@ -17,12 +17,12 @@ from web.openai.chat_schema import ChatWithTools
 from web.openai.forwarded_schema import ForwardedBody
 from web.request.body import read_deadline
 from web.request.caller import current_caller
-from web.request.owned_calls import serve_owned, with_headers
+from web.request.owned_calls import with_headers
 from web.request.responses import json_response, name_ignored
-from web.retrieval.step import retrieve
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 from web.runtime.model_pools import FoundRoute
+from web.semantic_cache.serving import serve_cached
 
 bp = APIBlueprint(ROUTES, __name__, tag="Anthropic")
 
@@ -51,9 +51,8 @@ def create(body: MessagesBody) -> Response:
     chat = _chat(context, body)
     deadline = read_deadline(context.settings, caller.policy, chat, "stream" if body.stream else "hold")
     request = _as_message(with_headers(text_request(context, chat, "chat", deadline), chat.return_ticket))
-    request = retrieve(context, caller, request)
     to_format = partial(MessageEvents, request_id=g.request_id) if body.stream else None
-    return name_ignored(context, body, serve_owned(context, request, deadline, _message_response, to_format))
+    return name_ignored(context, body, serve_cached(context, request, deadline, _message_response, to_format))
 
 
 @bp.post("/v1/messages/count_tokens")

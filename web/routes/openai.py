@@ -23,8 +23,8 @@ from web.request.body import read_deadline
 from web.request.caller import current_caller
 from web.request.owned_calls import serve_owned, with_headers
 from web.request.responses import json_response, list_response, name_ignored
-from web.retrieval.step import retrieve
 from web.runtime.current import current_context
+from web.semantic_cache.serving import serve_cached
 
 bp = APIBlueprint("openai", __name__, tag="OpenAI")
 
@@ -104,7 +104,6 @@ def _serve(body: ChatWithTools | CompletionBody | ForwardedBody, kind: AnswerKin
     context, caller = current_context(), current_caller()
     deadline = read_deadline(context.settings, caller.policy, body, "stream" if body.stream else "hold")
     generation = with_headers(text_request(context, body, kind, deadline), body.return_ticket)
-    generation = retrieve(context, caller, generation)
 
     def to_response(view: JobView) -> Response:
         return json_response(answer_format(view, kind).complete(view), headers=route_headers(view))
@@ -113,7 +112,8 @@ def _serve(body: ChatWithTools | CompletionBody | ForwardedBody, kind: AnswerKin
         usage_chunks: UsageChunks = body.stream_options.usage_chunks if body.stream_options else "none"
         return ChatStream(answer_format(view, kind, usage_chunks))
 
-    response = serve_owned(context, generation, deadline, to_response, to_format if body.stream else None)
+    seed = None if isinstance(body, ForwardedBody) else body.seed
+    response = serve_cached(context, generation, deadline, to_response, to_format if body.stream else None, seed=seed)
     return response if isinstance(body, ForwardedBody) else name_ignored(context, body, response)
 
 

@@ -9,6 +9,7 @@ from shared.clock import Clock
 from shared.jobs.job import JobView
 from shared.retrieval.configured import open_database
 from shared.settings.settings import Settings
+from shared.store.answer_cache import AnswerCache
 from shared.store.batches.files import Files
 from shared.store.batches.storage_location import files_folder
 from shared.store.passage_cache import PassageCache
@@ -17,6 +18,7 @@ from shared.store.store import Store
 from shared.tracing.traces import make_traces
 from web.http.client_address import parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
+from web.runtime.answer_vectors import SCOPE_BYTES, AnswerVectors
 from web.runtime.credentials.credential_cache import CredentialCache
 from web.runtime.credentials.failed_keys import FailedKeys
 from web.runtime.credentials.key_watch import KeyWatch
@@ -60,6 +62,15 @@ class DoorContext:
         self.in_doubt = InDoubtJobs(store, clock)
         #: The passages that were found for queries.
         self.passage_cache = PassageCache(store.client, ttl_s=settings.cache_ttl_s, max_bytes=settings.cache_bytes)
+        #: The answers of the semantic cache, and what this process knows of the vectors of their prompts.
+        self.answer_cache = AnswerCache(
+            store.client,
+            ttl_s=settings.semantic_cache_ttl_s,
+            max_entries=settings.semantic_cache_entries,
+            max_bytes=settings.semantic_cache_bytes,
+            scope_bytes=SCOPE_BYTES,
+        )
+        self.answer_vectors = AnswerVectors(settings.semantic_cache_entries)
         self.repeated_refusals = RepeatedRefusals(store, clock)
         self.process_page = ProcessPage(metrics, clock)
         #: The answers of /health/ready and /metrics/fleet, which anybody may request as often as they like.

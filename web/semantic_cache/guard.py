@@ -7,17 +7,21 @@ lets one other question through: a refusal costs an answer that has to be genera
 
 import re
 import unicodedata
-from collections import Counter
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
+from web.semantic_cache import guard_numbers as numbers
+from web.semantic_cache import guard_phrases as phrases
 from web.semantic_cache import guard_words as words
 
 _SPACES = re.compile(r"\s+")
-_CODE = re.compile(r"```.*?(?:```|$)|`[^`]+`", re.S)
-_QUOTED = re.compile(r"“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|\"[^\"]*\"|(?<!\w)'[^']+'(?!\w)|「[^」]*」|‘[^’]*’(?!\w)")
-_MARKS = " `\"'“”„«»「」‘’"
-#: What has no meaning as words: addresses, paths, operators, and names of programs with marks or capitals in them.
+_CODE = re.compile(r"```.*?(?:```|$)|`[^`]+`", re.DOTALL)
+_QUOTED = re.compile(
+    r"“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|\"[^\"]*\"|"
+    r"(?<!\w)'[^']+'(?!\w)|「[^」]*」|\u2018[^\u2019]*\u2019(?!\w)"
+)
+_MARKS = " `\"'“”„«»「」\u2018\u2019"
+#: Strings beside words: addresses, paths, operators, and names of programs with marks or capitals in them.
 _IDENTIFIER = re.compile(
     r"https?://\S+|[\w.+-]+@[\w-]+\.\w+|\S*[/\\_@#$^|~=<>{}\[\]+*&]\S*|\b\w+\(\)|(?<!\S)--?[A-Za-z][\w-]*|"
     r"\b[^\W\d]\w*\.\w+(?:\.\w+)*\b|\b[a-z]+[A-Z]\w*\b|\b[A-Za-z]+\d\w*\b|\b\d+[A-Za-z]+\w*\b"
@@ -26,25 +30,23 @@ _NUMBER = re.compile(r"[-+]?\d+(?:[.,:]\d+)*%?")
 _TOKEN = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*|[-+]?\d+(?:[.,:]\d+)*")
 _CURRENCY = re.compile(r"[€$£¥₹%°]")
 _CONTRACTIONS = (
-    (re.compile(r"\bcannot\b|\bcan't\b", re.I), "can not"),
-    (re.compile(r"\bwon't\b", re.I), "will not"),
-    (re.compile(r"n't\b", re.I), " not"),
-    (re.compile(r"\b(what|who|where|when|how|why|that|there|it|he|she|here|which)'s\b", re.I), r"\1 is"),
-    (re.compile(r"'(s|re|ve|ll|d|m)\b", re.I), r" \1"),
+    (re.compile(r"\bcannot\b|\bcan't\b", re.IGNORECASE), "can not"),
+    (re.compile(r"\bwon't\b", re.IGNORECASE), "will not"),
+    (re.compile(r"n't\b", re.IGNORECASE), " not"),
+    (re.compile(r"\b(what|who|where|when|how|why|that|there|it|he|she|here|which)'s\b", re.IGNORECASE), r"\1 is"),
+    (re.compile(r"'(s|re|ve|ll|d|m)\b", re.IGNORECASE), r" \1"),
 )
 #: A text is English if at least this part of its words are common English ones.
 _ENGLISH_PART = 0.2
-#: Prompts that share at least this part of their content, but not all of it, are taken for different questions.
-_MOSTLY_SHARED = 0.34
 _UNIT_BEHIND = re.compile(r"(?<![\w.])(\d+(?:[.,]\d+)*)([A-Za-z]+)\b")
-_ORDINALS = frozenset({"st", "nd", "rd", "th"})
+
 #: Numbers with units of thousands are divided so.
 _THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+$")
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """What two prompts must have in common. The names of the fields are the reasons that `difference` gives."""
+    """The parts of a prompt that must be equal. Their names are the reasons that `difference` gives."""
 
     language: str
     code: tuple[str, ...]
@@ -56,6 +58,7 @@ class Meaning:
     question: str
     polarity: tuple[str, ...]
     tense: tuple[str, ...]
+    connectives: tuple[str, ...]
     persons: tuple[str, ...]
 
 
@@ -65,6 +68,10 @@ class _Read:
     #: The words with content in their order, and the prepositions before them.
     content: tuple[str, ...]
     directions: tuple[tuple[str, str], ...]
+    #: The last word without content before each of them, such as a preposition.
+    leads: tuple[str, ...]
+    #: The words that limit or deny, each with the word with content behind it.
+    bindings: tuple[tuple[str, str], ...]
     #: The capitalized words.
     names: frozenset[str]
 
@@ -84,77 +91,67 @@ def difference(asked: str, earlier: str) -> str | None:
 
 
 def _difference_of_content(one: _Read, other: _Read) -> str | None:
-    if dict(one.directions) != dict(other.directions):
+    if one.content == other.content and one.bindings == other.bindings:
+        return None if one.directions == other.directions else "direction"
+    if sorted(one.directions) != sorted(other.directions):
         return "direction"
-    shared = Counter(one.content) & Counter(other.content)
-    if not _same_order(one.content, other.content, shared):
-        return "order"
-    only, others = Counter(one.content) - shared, Counter(other.content) - shared
-    if not only and not others:
-        return None
-    if not only or not others:
+    if sorted(one.content) != sorted(other.content):
         return "words"
-    most = max(only.total(), others.total())
-    return "words" if shared.total() >= _MOSTLY_SHARED * (shared.total() + most) else None
+    return None if sorted(one.bindings) == sorted(other.bindings) and _is_turned(one, other) else "order"
 
 
-def _same_order(one: tuple[str, ...], other: tuple[str, ...], shared: Counter[str]) -> bool:
-    """Return whether the shared words come in the same order, or in one of which the end was moved to the front."""
-    first, second = _only(one, shared), _only(other, shared)
-    if first == second:
-        return True
-    turned = any(first[at:] + first[:at] == second for at in range(1, len(first)))
-    return len(first) > 2 and turned
-
-
-def _only(content: tuple[str, ...], shared: Counter[str]) -> list[str]:
-    left = Counter(shared)
-    kept = []
-    for word in content:
-        if left[word] > 0:
-            left[word] -= 1
-            kept.append(word)
-    return kept
+def _is_turned(one: _Read, other: _Read) -> bool:
+    """Return whether a part with a preposition, such as `in Python`, has moved from one end to the other."""
+    first, second = one.content, other.content
+    for at in range(1, len(first)):
+        if first[at:] + first[:at] != second:
+            continue
+        # The part is the beginning of one of the texts, and the end of the other one.
+        leads = {(one.leads[0], other.leads[len(first) - at]), (one.leads[at], other.leads[0])}
+        if any(before == after and before in words.MOVABLE for before, after in leads):
+            return True
+    return False
 
 
 @lru_cache(maxsize=256)
 def _read(text: str) -> _Read:
     code, rest = _cut(_CODE, unicodedata.normalize("NFKC", text))
     quotes, rest = _cut(_QUOTED, rest)
-    rest = rest.replace("’", "'").replace("‘", "'")
+    rest = rest.replace("\u2019", "'").replace("\u2018", "'")
     for pattern, instead in _CONTRACTIONS:
         rest = pattern.sub(instead, rest)
     rest = _UNIT_BEHIND.sub(_apart, rest)
     signs = tuple(_CURRENCY.findall(rest))
     identifiers, rest = _cut(_IDENTIFIER, rest)
     tokens = _TOKEN.findall(rest)
-    rest = words.POLITE.sub(" ", re.sub(r"[ \t]+", " ", rest))
-    lower = words.HOW_TO.sub("howto", " ".join(map(_spelled, _words_of(rest.lower()))))
+    rest = phrases.POLITE.sub(" ", re.sub(r"[ \t]+", " ", rest))
+    lower = phrases.HOW_TO.sub("howto", " ".join(map(_spelled, _words_of(rest.lower()))))
     plain = lower.split()
     is_english = _is_english([token.lower() for token in tokens])
     if not is_english:
         plain = [token.lower() for token in tokens]
-    content, directions = _content(plain, is_english=is_english)
+    words_read = _content(plain, is_english=is_english)
     meaning = Meaning(
         language="en" if is_english else "other",
         code=code,
         quotes=quotes,
         identifiers=tuple(each.strip(".,?!:;").lower() for each in identifiers),
         numbers=(*_numbers(plain), *signs),
-        dates=tuple(words.DATES[word] for word in plain if word in words.DATES),
+        dates=tuple(numbers.DATES[word] for word in plain if word in numbers.DATES),
         negations=sum(word in words.NEGATIONS for word in plain),
         question=_kind(lower) if is_english else "",
         polarity=_polarity(plain),
-        tense=tuple(name for name, of in words.TENSES.items() if of & set(plain)) if is_english else (),
-        persons=tuple(name for name, of in words.PERSONS.items() if of & set(plain)) if is_english else (),
+        tense=tuple(name for name, of in phrases.TENSES.items() if of & set(plain)) if is_english else (),
+        connectives=tuple(sorted(word for word in plain if word in words.CONNECTIVES)),
+        persons=tuple(name for name, of in phrases.PERSONS.items() if of & set(plain)) if is_english else (),
     )
-    return _Read(meaning, content, directions, _names(rest) if is_english else frozenset())
+    return _Read(meaning, *words_read, _names(rest) if is_english else frozenset())
 
 
 def _apart(match: re.Match[str]) -> str:
     """Return a number and its unit with a space between them; an ordinal without its ending."""
     number, unit = match.group(1), match.group(2).lower()
-    return number if unit in _ORDINALS else f"{number} {unit}" if unit in words.UNITS else match.group()
+    return number if unit in numbers.ORDINALS else f"{number} {unit}" if unit in numbers.UNITS else match.group()
 
 
 def _is_english(tokens: list[str]) -> bool:
@@ -170,7 +167,7 @@ def _cut(pattern: re.Pattern[str], text: str) -> tuple[tuple[str, ...], str]:
 
 def _words_of(text: str) -> list[str]:
     """Return the words and numbers of a text. Parts with hyphens are words, but `e-mail` is one."""
-    found = []
+    found: list[str] = []
     for token in _TOKEN.findall(text):
         parts = token.split("-") if token[0].isalpha() else [token]
         found += ["".join(parts)] if len(parts[0]) == 1 else parts
@@ -179,7 +176,7 @@ def _words_of(text: str) -> list[str]:
 
 def _spelled(word: str) -> str:
     """Return a word as it is spelled in America."""
-    for pattern, instead in words.SPELLINGS:
+    for pattern, instead in phrases.SPELLINGS:
         word = pattern.sub(instead, word)
     return word
 
@@ -189,30 +186,30 @@ def _names(text: str) -> frozenset[str]:
     found = set()
     starts = True
     for match in re.finditer(r"[^\W\d_]+(?:['-][^\W\d_]+)*|[.?!:\n]", text):
-        token = match.group()
-        if token in ".?!:\n":
+        word = match.group()
+        if word in ".?!:\n":
             starts = True
             continue
-        if token[0].isupper() and token != "I":
-            lower = token.lower()
+        if word[0].isupper() and word != "I":
+            lower = word.lower()
             if not starts or not (lower in words.FUNCTION or lower in words.NEGATIONS or lower in _OPENERS):
                 found |= {_stem(_spelled(part)) for part in _words_of(lower) if not _is_left_out(part)}
         starts = False
     return frozenset(found)
 
 
-#: Words with which sentences begin that are no names.
-_OPENERS = frozenset(
+#: The first words of many sentences. Their capitals do not make them names.
+_OPENERS = words.word_set(
     "write list summarize summarise translate compare create generate draft compose convert calculate compute solve "
     "suggest recommend explain name outline discuss provide identify are in on at for during after before with under "
-    "sure given draft fix play ask make give given assuming all every some most each both only should must steps ways tips best".split()
+    "sure given draft fix play ask make give assuming all every some most each both only should must steps tips best"
 )
 
 
 def _kind(text: str) -> str:
-    for kind, pattern in words.KINDS:
+    for kind, pattern in phrases.KINDS:
         if pattern.search(text):
-            return words.SAME_KINDS.get(kind, kind)
+            return phrases.SAME_KINDS.get(kind, kind)
     return ""
 
 
@@ -224,8 +221,8 @@ def _numbers(plain: list[str]) -> list[str]:
         number = _number(word)
         if number:
             found.append(number)
-        elif word in words.UNITS and (word not in words.AFTER_NUMBERS or before):
-            found.append(words.UNITS[word])
+        elif word in numbers.UNITS and (word not in numbers.AFTER_NUMBERS or before):
+            found.append(numbers.UNITS[word])
         before = number
     return found
 
@@ -234,21 +231,17 @@ def _number(word: str) -> str:
     if _NUMBER.fullmatch(word):
         text = word.replace(",", "") if _THOUSANDS.match(word) else word.replace(",", ".")
         return text.lstrip("+")
-    if word in words.NUMBERS:
-        return words.NUMBERS[word]
+    if word in numbers.NUMBERS:
+        return numbers.NUMBERS[word]
     parts = word.split("-")
-    if len(parts) > 1 and all(part in words.NUMBERS for part in parts):
-        return " ".join(words.NUMBERS[part] for part in parts)
+    if len(parts) > 1 and all(part in numbers.NUMBERS for part in parts):
+        return " ".join(numbers.NUMBERS[part] for part in parts)
     return ""
 
 
 def _polarity(plain: list[str]) -> tuple[str, ...]:
-    """Return which sides of opposites the words take: the number of the pair, the number of the side, how often."""
-    found: Counter[str] = Counter()
-    for word in plain:
-        for place in _SIDES.get(word, ()):
-            found[place] += 1
-    return tuple(sorted(found))
+    """Return which sides of opposites the words take: the number of the pair, and the number of the side."""
+    return tuple(sorted({place for word in plain for place in _SIDES.get(word, ())}))
 
 
 _SIDES: dict[str, tuple[str, ...]] = {}
@@ -258,28 +251,39 @@ for _pair, _sides in enumerate(words.POLARITIES):
             _SIDES[_word] = (*_SIDES.get(_word, ()), f"{_pair}.{_side}")
 
 
-def _content(plain: list[str], *, is_english: bool) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+def _content(
+    plain: list[str], *, is_english: bool
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the content, directions, leads and bindings of a text."""
     if not is_english:
-        return tuple(plain), ()
-    content, directions, direction = [], [], ""
+        return tuple(plain), (), (), ()
+    content, directions, leads, bindings = [], [], [], list[tuple[str, str]]()
+    direction, lead, limits = "", "", list[str]()
     for word in plain:
-        if word in words.DIRECTIONS:
-            direction = word
+        if word in words.LIMITS or word in words.NEGATIONS:
+            limits.append("not" if word in words.NEGATIONS else word)
+        direction = word if word in phrases.DIRECTIONS else direction
         if _is_left_out(word):
+            lead = word if word not in words.ARTICLES else lead
             continue
         stem = _stem(word)
         content.append(stem)
+        leads.append(lead)
         if direction:
             directions.append((stem, direction))
-        direction = ""
-    return tuple(content), tuple(directions)
+        if word not in words.LIMITS:
+            bindings += [(limit, stem) for limit in limits]
+            limits = []
+        direction, lead = "", ""
+    bindings += [(limit, "") for limit in limits]
+    return tuple(content), tuple(directions), tuple(leads), tuple(bindings)
 
 
 def _is_left_out(word: str) -> bool:
     """Return whether a word has no content, or is compared as a negation, number, unit or date."""
-    is_unit = word in words.UNITS and word not in words.AFTER_NUMBERS
+    is_unit = word in numbers.UNITS and word not in numbers.AFTER_NUMBERS
     is_plain = word in words.FUNCTION or word == "howto" or word in words.NEGATIONS
-    return is_plain or bool(_number(word)) or word in words.DATES or is_unit
+    return is_plain or bool(_number(word)) or word in numbers.DATES or is_unit
 
 
 def _stem(word: str) -> str:
@@ -298,7 +302,7 @@ def _stem(word: str) -> str:
         stem = _undoubled(word[:-2])
     stem = stem[:-1] if len(stem) > 3 and stem.endswith("e") else stem
     again = words.SYNONYMS.get(stem) or words.SYNONYMS.get(stem + "e")
-    return _stem(again) if again and again != word and again != stem else stem
+    return _stem(again) if again and again not in {word, stem} else stem
 
 
 def _undoubled(stem: str) -> str:

@@ -106,13 +106,15 @@ def rm(
     ] = False,
     state_dir: StateDir = None,
 ) -> None:
-    """Remove a tenant's policy, so that the defaults apply again. The tenant's jobs and keys stay."""
+    """Remove a tenant's policy and its semantic cache. The defaults apply again. The tenant's jobs and keys stay."""
     from shared.accounts.tenants import Tenants
     from shared.accounts.webhook_secrets import WebhookSecrets
+    from shared.store.answer_cache import drop_answers
 
     client = writable_store_client(state_dir)
     erased = _erase_collections(client, tenant, state_dir) if erase_collections else None
     WebhookSecrets(client).change(tenant, "")
+    drop_answers(client, tenant)
     if not Tenants(client).remove(tenant):
         if erased is None:
             end_with(f"tenant {tenant!r} has no policy")

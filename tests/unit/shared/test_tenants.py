@@ -27,6 +27,7 @@ EVERYTHING = TenantPolicy(
     default_model="small",
     degrade=True,
     private=True,
+    semantic_cache=True,
 )
 
 
@@ -67,6 +68,7 @@ def test_the_store_holds_plain_text_under_the_names_that_scripts_read(
         b"policy_default_model": b"small",
         b"policy_degrade": b"1",
         b"policy_private": b"1",
+        b"policy_semantic_cache": b"1",
     }
 
 

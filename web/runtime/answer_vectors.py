@@ -1,0 +1,168 @@
+"""The vectors of the semantic cache that a door process knows, and how similar they are to another one.
+
+Python has no fast scalar product, and the door has no NumPy. But a product of a large number and a small one is
+computed in C: the values of one dimension of all vectors stand side by side in one large number, in lanes of 32 bits,
+so that 384 products and sums of such numbers give the scalar products of a vector with all others (ADR 97).
+"""
+
+import math
+from collections.abc import Sequence
+from operator import itemgetter, mul
+from typing import NamedTuple
+
+#: The bytes of a scope. Only vectors with equal scopes are compared (web/semantic_cache/scope.py).
+SCOPE_BYTES = 16
+#: The largest value of a vector becomes this one, and the values of a vector are stored with `_MIDDLE` added.
+_LARGEST, _MIDDLE = 127, 128
+#: The bytes of a lane, in which a scalar product of up to 4,096 dimensions fits.
+_LANE_BYTES = 4
+#: Vectors with more dimensions have no semantic cache.
+MAX_DIMENSIONS = 4_096
+#: The most vectors of a block. Only the last block of a table changes.
+_BLOCK = 1_024
+#: The memory for the vectors of all tenants of a process. The tenant that was not used for longest makes room.
+_MAX_BYTES = 67_108_864
+
+
+class Near(NamedTuple):
+    """A vector of the same scope, and its cosine."""
+
+    similarity: float
+    digest: str
+
+
+def packed(vector: Sequence[float]) -> bytes:
+    """Return a vector as bytes with signs, scaled so that its largest value is 127."""
+    largest = max(map(abs, vector), default=0.0)
+    if not math.isfinite(largest) or largest == 0.0:
+        return bytes(len(vector))
+    factor = _LARGEST / largest
+    return bytes(round(value * factor) & 0xFF for value in vector)
+
+
+def _signed(vector: bytes) -> memoryview:
+    return memoryview(vector).cast("b")
+
+
+def _length(vector: bytes) -> float:
+    return math.sqrt(sum(value * value for value in _signed(vector)))
+
+
+class _Block:
+    """Up to _BLOCK vectors of one length, with the columns in which they are compared."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self._rows = bytearray()
+        self._columns: list[int] | None = None
+        self._offsets: list[int] = []
+        self.digests: list[str] = []
+        self.scopes: list[bytes] = []
+        self.lengths: list[float] = []
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.digests) >= _BLOCK
+
+    def add(self, digest: str, scope: bytes, vector: bytes) -> None:
+        # Values without signs, because columns have no place for them.
+        row = bytes(value + _MIDDLE for value in _signed(vector))
+        self._rows += row
+        self._offsets.append(_MIDDLE * sum(row))
+        self._columns = None
+        self.digests.append(digest)
+        self.scopes.append(scope)
+        self.lengths.append(_length(vector))
+
+    def products(self, vector: memoryview) -> list[int]:
+        """Return the scalar products with the vectors of the block."""
+        columns = self._columns or self._made_columns()
+        # With 128 added to each value, nothing is negative, and no lane runs over into the next one.
+        lanes = sum(map(mul, bytes(value + _MIDDLE for value in vector), columns))
+        data = memoryview(lanes.to_bytes(_LANE_BYTES * len(self.digests), "little")).cast("I")
+        surplus = _MIDDLE * sum(vector)
+        return [lane - offset - surplus for lane, offset in zip(data, self._offsets, strict=True)]
+
+    def _made_columns(self) -> list[int]:
+        lanes, columns = bytearray(_LANE_BYTES * len(self.digests)), []
+        for dimension in range(self._dimensions):
+            lanes[::_LANE_BYTES] = self._rows[dimension :: self._dimensions]
+            columns.append(int.from_bytes(lanes, "little"))
+        self._columns = columns
+        return columns
+
+
+class _Table:
+    """The vectors of a tenant."""
+
+    def __init__(self) -> None:
+        self.blocks: list[_Block] = []
+        self.dimensions = 0
+        #: The time of the last vector that was read from the store.
+        self.last_us = 0
+        self.gone: set[str] = set()
+
+    @property
+    def size(self) -> int:
+        """The bytes that the columns and the rows take, as if the last block were full."""
+        return len(self.blocks) * _BLOCK * self.dimensions * (_LANE_BYTES + 1)
+
+    def add(self, digest: str, scope: bytes, vector: bytes) -> None:
+        if self.dimensions != len(vector):
+            # Another embedding model: its vectors have other lengths.
+            self.blocks, self.dimensions = [], len(vector)
+            self.gone.clear()
+        if not self.blocks or self.blocks[-1].is_full:
+            self.blocks.append(_Block(self.dimensions))
+        self.gone.discard(digest)
+        self.blocks[-1].add(digest, scope, vector)
+
+
+class AnswerVectors:
+    """The vectors of the tenants whose cache this process has used, at most about `max_entries` of each."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_blocks = -(-max_entries // _BLOCK) + 1
+        #: The tenant that was used last comes last.
+        self._tables: dict[str, _Table] = {}
+
+    def last_us(self, tenant: str) -> int:
+        """Return the time of the last vector of a tenant that was added; 0 without any."""
+        table = self._tables.get(tenant)
+        return table.last_us if table else 0
+
+    def add(self, tenant: str, digest: str, kept_us: int, scope: bytes, vector: bytes) -> None:
+        """Add a vector. The oldest ones of the tenant, and those of tenants that were not used, make room."""
+        table = self._tables.setdefault(tenant, _Table())
+        table.last_us = max(table.last_us, kept_us)
+        if len(scope) != SCOPE_BYTES or not 0 < len(vector) <= MAX_DIMENSIONS:
+            return  # another program has spoiled it
+        table.add(digest, scope, vector)
+        del table.blocks[: -self._max_blocks]
+        for other in list(self._tables):
+            if other != tenant and sum(each.size for each in self._tables.values()) > _MAX_BYTES:
+                del self._tables[other]
+
+    def forget(self, tenant: str, digest: str) -> None:
+        """Do not return a vector again whose answer is not in the store any more."""
+        table = self._tables.get(tenant)
+        if table:
+            table.gone.add(digest)
+
+    def nearest(self, tenant: str, scope: bytes, vector: bytes, least: float, most: int) -> list[Near]:
+        """Return at most `most` vectors of a scope with a similarity of at least `least`, the most similar first."""
+        table = self._tables.pop(tenant, None)
+        if table is None:
+            return []
+        self._tables[tenant] = table
+        length = _length(vector)
+        if table.dimensions != len(vector) or not length:
+            return []
+        query, found = _signed(vector), dict[str, float]()
+        for block in table.blocks:
+            limit = least * length
+            for at, (product, other) in enumerate(zip(block.products(query), block.lengths, strict=True)):
+                if product >= limit * other > 0 and block.scopes[at] == scope:
+                    found[block.digests[at]] = product / (length * other)
+        near = [Near(min(1.0, cosine), digest) for digest, cosine in found.items() if digest not in table.gone]
+        return sorted(near, key=itemgetter(0), reverse=True)[:most]
