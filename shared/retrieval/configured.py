@@ -26,6 +26,7 @@ def open_database(settings: Settings) -> "Database | None":
         connections=settings.database_connections,
         index_from_chunks=settings.index_from_chunks,
         max_indexes=settings.max_vector_indexes,
+        index_memory_bytes=settings.index_memory_bytes,
         max_collections=settings.max_collections,
         max_tenant_chunks=settings.max_tenant_chunks,
         max_tenant_documents=settings.max_tenant_documents,

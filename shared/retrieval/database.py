@@ -54,6 +54,8 @@ class Bounds:
     connections: int = 4
     index_from_chunks: int = 5_000
     max_indexes: int = 64
+    #: In which the server makes an index. pgvector takes about 2.4 kB for a vector of 384 numbers.
+    index_memory_bytes: int = 2**30
     max_collections: int = 100
     max_tenant_chunks: int = 1_000_000
     max_tenant_documents: int = 1_000_000
@@ -281,7 +283,7 @@ class Database:
             self._clear(tenant, number)
         bounds = self._bounds
         with self._own_connection() as connection:
-            return indexes.tidy(connection, bounds.index_from_chunks, bounds.max_indexes)
+            return indexes.tidy(connection, bounds.index_from_chunks, bounds.max_indexes, bounds.index_memory_bytes)
 
     def erase_tenant(self, tenant: str) -> int:
         """Delete all collections of a tenant with their rows and indexes, and return how many there were.

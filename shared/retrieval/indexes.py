@@ -77,17 +77,19 @@ def by_turns(large: Sequence[LargeCollection], indexed: Collection[int]) -> list
     return [each for _, each in ordered]
 
 
-def tidy(connection: Connection, from_chunks: int, most: int) -> Indexes | None:
+def tidy(connection: Connection, from_chunks: int, most: int, memory_bytes: int) -> Indexes | None:
     """Drop useless indexes, make missing ones, and return their state; None if another process is doing that now.
 
     Useless are indexes whose making was interrupted, and those of collections that are gone, or have become smaller
-    than half of `from_chunks`. At most `most` indexes are kept, which tenants share. An index that cannot be made keeps
-    no other from being made. Raises psycopg.Error, also then, at the end.
+    than half of `from_chunks`. At most `most` indexes are kept, which tenants share. Each is made
+    in up to `memory_bytes` of the server's memory. An index that cannot be made keeps no other from being made. Raises
+    psycopg.Error, also then, at the end.
     """
     failed: psycopg.Error | None = None
     with _lock(connection) as is_mine:
         if not is_mine:
             return None
+        connection.execute(f"SET maintenance_work_mem = '{memory_bytes // 1024}kB'".encode())
         existing = _existing(connection)
         kept = _numbers(_large(connection, max(1, from_chunks // 2)))
         for number, is_valid in existing.items():
@@ -183,7 +185,6 @@ def _make(connection: Connection, number: int, dimensions: int) -> None:
     began_s = time.monotonic()
     # The types and operators of pgvector are found by the search path of the session.
     connection.execute(f"SET search_path = {connection.search_path}".encode())
-    connection.execute("SET maintenance_work_mem = '256MB'")
     try:
         connection.execute(
             f"CREATE INDEX CONCURRENTLY {name} ON penstock.chunks USING hnsw "

@@ -40,5 +40,12 @@ class DatabaseSettings:
         "indexes of vectors in the database; further collections are searched exactly, because each index delays the "
         "plan of every query",
     )
+    index_memory_bytes: int = number(
+        1_073_741_824,
+        "bytes",
+        (1_048_576, 1_099_511_627_776),
+        "memory in which the database makes an index of vectors, as far as the collection needs it; a larger index is "
+        "made many times more slowly",
+    )
     max_collections: int = number(100, "collections", (1, 10_000), "collections of one tenant")
     max_tenant_chunks: int = number(1_000_000, "chunks", (1, 1_000_000_000), "chunks of all collections of one tenant")

@@ -268,8 +268,10 @@ def test_an_index_that_cannot_be_made_keeps_no_other_from_being_made(database, d
         fill(without, "spoiled", FROM_CHUNKS + 100, seed=8)
         fill(without, "later", FROM_CHUNKS, seed=9)
     execute(database_url, "UPDATE penstock.collections SET dimensions = 3 WHERE tenant = 'spoiled'")
-    with open_connection(database_url) as connection, pytest.raises(psycopg.Error):
-        indexes.tidy(connection, FROM_CHUNKS, 2)
+    with open_connection(database_url) as connection:
+        with pytest.raises(psycopg.Error):
+            indexes.tidy(connection, FROM_CHUNKS, 2, 2**26)
+        assert connection.execute("SHOW maintenance_work_mem").fetchone() == ("64MB",)
     names = {f"chunks_vectors_{number_of(database_url, tenant)}" for tenant in ("spoiled", "later")}
     assert names & index_names(database_url) == {f"chunks_vectors_{number_of(database_url, 'later')}"}
     execute(database_url, f"UPDATE penstock.collections SET dimensions = {DIMENSIONS} WHERE tenant = 'spoiled'")
@@ -280,7 +282,7 @@ def test_an_index_that_cannot_be_made_keeps_no_other_from_being_made(database, d
 def test_one_process_at_a_time_changes_indexes(database, database_url):
     with open_connection(database_url) as mine, open_connection(database_url) as other, indexes._lock(mine) as is_mine:
         assert is_mine
-        assert indexes.tidy(other, FROM_CHUNKS, 2) is None
+        assert indexes.tidy(other, FROM_CHUNKS, 2, 2**26) is None
         assert not indexes.drop_of(other, [1])
 
 
