@@ -245,6 +245,9 @@ class Calls:
         except psycopg.errors.QueryCanceled:
             call.end(error=OutOfTime(started=True))
             is_usable = True
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            # The server may have become a standby. A new connection may reach the primary.
+            call.end(error=DatabaseAway(reason_of(error)))
         except NoAnswer:
             call.end(error=OutOfTime(started=True))
         except psycopg.Error as error:

@@ -95,6 +95,12 @@ def open_connection(url: str, connect_s: int = CONNECT_S) -> Connection:
     return connection
 
 
+def is_read_only(connection: Connection) -> bool:
+    """Return whether the server refuses to write: it is a standby, or its settings say so."""
+    row = connection.execute("SELECT current_setting('transaction_read_only') = 'on'").fetchone()
+    return bool(row and row[0])
+
+
 def reason_of(error: Exception) -> str:
     """Return what an operator may read about an error of the database: nothing that contains values of tenants."""
     if isinstance(error, psycopg.Error) and error.sqlstate:

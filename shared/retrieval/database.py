@@ -14,7 +14,7 @@ from shared.log import get_logger
 from shared.retrieval import indexes, searching, tenant_collections, tenant_documents
 from shared.retrieval.breaker import Breaker
 from shared.retrieval.calls import Call, Calls
-from shared.retrieval.connecting import CONNECT_S, Connection, open_connection, reason_of
+from shared.retrieval.connecting import CONNECT_S, Connection, is_read_only, open_connection, reason_of
 from shared.retrieval.errors import CollectionMissing, DatabaseAway, OutOfTime, RetrievalError
 from shared.retrieval.records import (
     MAX_DOCUMENT_ID,
@@ -258,6 +258,8 @@ class Database:
     def notes(self) -> list[str]:
         """Return what an operator should know about the database although it is not away."""
         from_chunks, most = self._bounds.index_from_chunks, self._bounds.max_indexes
+        if self._run(_NOBODY, lambda at, _: is_read_only(at), None):
+            return ["the database is read-only: documents are found, and none can be loaded or deleted"]
         found = self._run(_NOBODY, lambda at, _: indexes.count(at, from_chunks), None)
         if found.waiting and found.made < most:
             self._tidy_soon()

@@ -109,8 +109,23 @@ def test_an_unchanged_document_is_not_embedded_again(door: FlaskClient, embedder
     assert load(door, "leave", LEAVE, country="DE")["unchanged"]
     assert embedder.texts == before
     assert not load(door, "leave", LEAVE, country="AT")["unchanged"]
+    assert embedder.texts == before
     assert search(door, "leave", filter={"type": "eq", "key": "country", "value": "AT"})["data"]
     assert search(door, "leave", filter={"type": "eq", "key": "country", "value": "DE"})["data"] == []
+    assert not load(door, "leave", f"{LEAVE} More.", country="AT")["unchanged"]
+    assert embedder.texts > before
+
+
+@pytest.mark.parametrize("document", ["/etc/passwd", "//a", "a//b"])
+@pytest.mark.parametrize("method", ["put", "get", "delete"])
+def test_an_id_with_empty_parts_is_refused_and_not_redirected_to_another_one(
+    door: FlaskClient, method: str, document: str
+) -> None:
+    more = {"json": {"text": "x"}} if method == "put" else {}
+    answer = door.open(
+        f"/v1/collections/handbook/documents/{document}", method=method, headers={"X-Tenant": "blue"}, **more
+    )
+    fault(answer, 422, "invalid_value", "id")
 
 
 def test_files_are_read_by_their_types_and_names(door: FlaskClient) -> None:

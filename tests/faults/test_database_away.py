@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -23,7 +23,7 @@ from shared.retrieval.schema import FORMAT_LOCK, LOCK_CLASS
 from shared.retrieval.server_files import run_as
 from shared.state_dir import read_note
 from tests.support.collected import a_database, find, make, put, texts
-from tests.support.postgres import rows
+from tests.support.postgres import execute, rows
 from tests.support.processes import wait_for
 
 BUDGET_S = 0.05
@@ -147,6 +147,35 @@ def test_the_embedded_database_is_taken_over_from_a_process_that_was_killed(serv
     assert (other.pid, other.url) == (server.pid, server.url)
     assert read_note(state / "database.json")["url"] == server.url
     assert database.ready() is None
+
+
+def test_a_database_that_is_read_only_says_so_and_a_load_looks_for_a_primary(server):
+    with new_database_of(server) as (url, name), a_database(url) as before:
+        make(before, "red")
+        put(before, "red", "1", "a text")
+        change = f"ALTER DATABASE {name} SET default_transaction_read_only = on"
+        execute(server.url, change)
+        with a_database(url) as database:
+            assert answers(database)
+            assert database.ready() is None
+            assert database.notes() == [
+                "the database is read-only: documents are found, and none can be loaded or deleted"
+            ]
+            with pytest.raises(DatabaseAway, match=r"ReadOnlySqlTransaction \(25006\)"):
+                put(database, "red", "2", "another one")
+            execute(server.url, change.replace("= on", "= off"))
+            # Each failed load has closed its connection, and the next one opens another.
+            while database.notes():
+                with suppress(DatabaseAway):
+                    put(database, "red", "2", "another one")
+            put(database, "red", "3", "one more")
+
+
+@contextmanager
+def new_database_of(server: EmbeddedDatabase) -> Iterator[tuple[str, str]]:
+    name = "changing"
+    execute(server.url, f"CREATE DATABASE {name}")
+    yield server.url.replace("/postgres?", f"/{name}?"), name
 
 
 def test_the_sockets_folder_and_the_files_are_closed_to_other_users(server):

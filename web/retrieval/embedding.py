@@ -1,5 +1,7 @@
 """Embeddings for collections: made by the pool of the embedding model, as ordinary charged jobs of the tenant."""
 
+import math
+import operator
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -154,7 +156,7 @@ class BulkEmbedder:
     def embed_all(self, texts: Sequence[str], most: int) -> list[Vector]:
         """Return the vectors of any number of texts; one job embeds `most` of them.
 
-        A text that is longer than the model's context has the vector of its beginning. Raises as `embed` does.
+        A text that is longer than the model's context has the mean of the vectors of its parts. Raises as `embed` does.
         """
         vectors: list[Vector] = []
         left = [list(texts[at : at + most]) for at in range(0, len(texts), most)][::-1]
@@ -166,8 +168,8 @@ class BulkEmbedder:
                 middle = len(piece) // 2
                 if middle:
                     left += (piece[middle:], piece[:middle])
-                elif len(piece[0]) > 1:
-                    left.append([piece[0][: len(piece[0]) // 2]])
+                elif len(halves := _halves(piece[0])) > 1:
+                    vectors.append(_mean(self.embed_all(halves, 1), [len(half) for half in halves]))
                 else:
                     raise
         return vectors
@@ -245,6 +247,23 @@ def _request(
 
 def _vectors(view: JobView) -> list[Vector]:
     return [numbers_of(text) for text in view.extra.get("embeddings", [])]
+
+
+def _halves(text: str) -> list[str]:
+    """Return the two halves of a text, divided at a space if possible, without a half that is empty."""
+    middle = len(text) // 2
+    space = text.rfind(" ", middle // 2, middle)
+    middle = middle if space < 0 else space
+    return [half for half in (text[:middle], text[middle:]) if half.strip()]
+
+
+def _mean(vectors: Sequence[Vector], weights: Sequence[int]) -> Vector:
+    """Return the direction of the mean of vectors, each counted by its direction and its weight."""
+    lengths = [math.hypot(*vector) or 1.0 for vector in vectors]
+    scales = [weight / length for weight, length in zip(weights, lengths, strict=True)]
+    summed = [sum(map(operator.mul, scales, numbers)) for numbers in zip(*vectors, strict=True)]
+    whole = math.hypot(*summed) or 1.0
+    return [number / whole for number in summed]
 
 
 def _fitting(model: Model, text: str) -> str:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,8 @@ from web.retrieval.access import collection_of, database_errors, database_of
 from web.retrieval.chunking import divide, fitting_tokens
 from web.retrieval.embedding import PIECE_TEXTS, PIECE_TOKENS, BulkEmbedder, Stop, Vector, embedding_model
 from web.retrieval.formats.documents import UnreadableDocument, format_of
-from web.retrieval.parsing import ParseLimits, ParsersBusy, parse_file
+from web.retrieval.parser_places import ParsersBusy
+from web.retrieval.parsing import ParseLimits, parse_file
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import Model
 
@@ -28,7 +29,7 @@ log = get_logger()
 #: Changes whenever the same document would be divided into other chunks, so that it is then loaded anew.
 _FORM = 1
 #: After how many chunks other greenlets run: each takes the event loop some tenths of a millisecond.
-_CHUNKS_A_TURN = 16
+_CHUNKS_A_TURN = 4
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Loaded:
     """A document after its load."""
 
     document: Document
-    #: Whether the collection had the same document already, so that nothing was embedded.
+    #: Whether the collection had the same document already, with the same metadata.
     unchanged: bool
 
 
@@ -73,8 +74,9 @@ def load_document(
 ) -> Loaded:
     """Load a document into a collection of the caller's tenant; one with the same id is replaced.
 
-    A document that is the same as before, with its metadata and the collection's settings, is not embedded again.
-    With `claim`, it is a file of a vector store, and ClaimGone is raised if the claim has ended.
+    A document that is the same as before, with the collection's settings, is not embedded again; if its metadata
+    differ, these alone are written. With `claim`, it is a file of a vector store, and ClaimGone is raised if the claim
+    has ended.
 
     Raises ApiError for a document that cannot be loaded, for bounds that it would exceed, and what `stop` returns;
     EmbeddingRefused if the embedding pool admits no job until `until` (seconds of time.monotonic()); StoreUnavailable.
@@ -85,9 +87,13 @@ def load_document(
     with database_errors(tenant, collection_name):
         before = database.document(tenant, collection_name, new.id)
         if before is not None and before.digest == digest:
-            if claim is not None:
-                database.loads.finish(claim)
-            return Loaded(before, unchanged=True)
+            is_same = _as_json(before.metadata) == _as_json(new.metadata)
+            now = before if is_same else database.set_metadata(tenant, collection_name, before, new.metadata)
+            # None: somebody else has replaced it meanwhile.
+            if now is not None:
+                if claim is not None:
+                    database.loads.finish(claim)
+                return Loaded(now, unchanged=is_same)
     end = context.request_bounds.open_load(tenant)
     try:
         return _load(context, caller, collection, new, digest, before, until, stop, claim)
@@ -115,7 +121,7 @@ def _load(
 ) -> Loaded:
     database, tenant, began_s = database_of(context), caller.tenant, time.monotonic()
     model = None if collection.model is None else embedding_model(context, caller, collection.model)
-    text = _text(context, new.source, until)
+    text = _text(context, tenant, new.source, until)
     _check_room(context, tenant, new.id, len(text.encode()), before)
     chunks = _chunks(context, collection, model, text)
     vectors: Sequence[Vector | None] = [None] * len(chunks)
@@ -125,9 +131,16 @@ def _load(
         vectors = embedder.embed_all([text for text, _ in chunks], most)
         _check_dimensions(collection, vectors)
     written = [NewChunk(text, tokens, vector) for (text, tokens), vector in zip(chunks, vectors, strict=True)]
-    with database_errors(tenant, collection.name):
-        token = None if claim is None else claim.claim
-        document = database.put_document(tenant, collection.name, new.id, new.metadata, digest, written, claim=token)
+    token = None if claim is None else claim.claim
+    try:
+        with database_errors(tenant, collection.name):
+            document = database.put_document(
+                tenant, collection.name, new.id, new.metadata, digest, written, claim=token, until=until
+            )
+    except ApiError as error:
+        if error.code == "database_unavailable" and time.monotonic() >= until:
+            raise ApiError("deadline_exceeded", "the document was not written in time") from None
+        raise
     log.info(
         "collection.loaded",
         tenant=tenant,
@@ -138,7 +151,7 @@ def _load(
     return Loaded(document, unchanged=False)
 
 
-def _text(context: DoorContext, source: str | File, until: float) -> str:
+def _text(context: DoorContext, tenant: str, source: str | File, until: float) -> str:
     """Return the text of a document. Raises ApiError."""
     if isinstance(source, str):
         return source
@@ -148,7 +161,7 @@ def _text(context: DoorContext, source: str | File, until: float) -> str:
         raise ApiError("unsupported_media_type", str(error), param="Content-Type") from None
     limits = ParseLimits(text_bytes=context.settings.max_document_bytes)
     try:
-        return parse_file(source.content, source.content_type, source.name, until, limits=limits)
+        return parse_file(source.content, source.content_type, source.name, until, tenant=tenant, limits=limits)
     except UnreadableDocument as error:
         raise ApiError("document_unreadable", str(error)) from None
     except ParsersBusy as error:
@@ -199,12 +212,17 @@ def _check_dimensions(collection: Collection, vectors: Sequence[Vector | None]) 
 
 
 def _digest(collection: Collection, new: NewDocument) -> str:
-    """Return the digest of everything on which the stored chunks depend."""
+    """Return the digest of everything on which the texts and the vectors of the chunks depend."""
     kind = f"{new.source.content_type}|{new.source.name}" if isinstance(new.source, File) else "text"
-    made = [_FORM, kind, new.metadata, collection.model, collection.chunk_tokens, collection.overlap_tokens]
+    made = [_FORM, kind, collection.model, collection.chunk_tokens, collection.overlap_tokens]
     sha = hashlib.sha256(json.dumps(made, sort_keys=True).encode())
     sha.update(new.source.encode() if isinstance(new.source, str) else new.source.content)
     return sha.hexdigest()
+
+
+def _as_json(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as a text that differs for 1, 1.0 and true."""
+    return json.dumps(dict(metadata), sort_keys=True)
 
 
 def _check_room(context: DoorContext, tenant: str, document_id: str, size: int, before: Document | None) -> None:

@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from web.retrieval.formats.decoding import find_encoding
 from web.retrieval.formats.documents import Format, UnreadableDocument, format_of
 from web.retrieval.formats.text import read_text
+from web.retrieval.parser_places import ParserPlaces
 
 #: The process gets only these variables of the door, and so none of its passwords.
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "SYSTEMROOT", "TZ")
@@ -27,15 +27,11 @@ _COMMAND = (sys.executable, "-P", "-s", "-m", "web.retrieval.formats.child")
 _INLINE_BYTES = 65_536
 #: How many processes there are at once.
 _AT_ONCE = 2
-_places = threading.BoundedSemaphore(_AT_ONCE)
+_places = ParserPlaces(_AT_ONCE)
 #: The most bytes of the line of JSON in front of the text, and of one read from a pipe.
 _LINE_BYTES, _PIPE_BYTES = 8_192, 262_144
 #: How long a process may take to end after it has written its answer, in seconds.
 _END_S = 2.0
-
-
-class ParsersBusy(Exception):
-    """The process of the door reads other documents, as many as it may at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +57,23 @@ def parse_file(
     name: str,
     until: float,
     *,
+    tenant: str = "",
     limits: ParseLimits = LIMITS,
     command: Sequence[str] = _COMMAND,
 ) -> str:
     """Return the text of a file. Its format follows from the content type and the ending of its name.
 
     Raises UnreadableDocument, whose message is for the client, if it cannot be read within the limits and by `until`,
-    in seconds of time.monotonic(). Raises ParsersBusy if no process may be started by then.
+    in seconds of time.monotonic(). Raises ParsersBusy if no process may be started for the tenant by then.
     """
     kind, charset = format_of(content_type, name)
     if kind is Format.TEXT and len(content) <= _INLINE_BYTES:
         encoding = None if charset is None else find_encoding(charset)
         return read_text(content, kind, encoding, limits.text_bytes)
-    if not _places.acquire(timeout=max(0.0, until - time.monotonic())):
-        raise ParsersBusy(f"{_AT_ONCE} other documents are being read")
-    wall_s = min(limits.wall_s, until - time.monotonic())
-    limits = replace(limits, cpu_s=limits.pdf_cpu_s if kind is Format.PDF else limits.cpu_s, wall_s=wall_s)
-    try:
+    with _places.place(tenant, until):
+        wall_s = min(limits.wall_s, until - time.monotonic())
+        limits = replace(limits, cpu_s=limits.pdf_cpu_s if kind is Format.PDF else limits.cpu_s, wall_s=wall_s)
         return _read_apart(content, {"content_type": content_type, "name": name}, limits, command)
-    finally:
-        _places.release()
 
 
 def _read_apart(content: bytes, described: dict[str, str], limits: ParseLimits, command: Sequence[str]) -> str:

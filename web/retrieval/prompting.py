@@ -70,15 +70,22 @@ def with_passages(
     messages = list(payload["messages"])
     at = _last_of_user(messages)
     if at is None:
-        return {**payload, "messages": [*messages, {"role": "user", "content": filled(template, listed, "")}]}
+        return {**payload, "messages": [*messages, _of_user(filled(template, listed, ""))]}
     content = messages[at].get("content")
     if isinstance(content, list):
         # Images and sounds stay where they are, after the passages.
         given: Any = [{"type": "text", "text": filled(template, listed, "")}, *content]
+    elif content is None or isinstance(content, str):
+        given = filled(template, listed, content or "")
     else:
-        given = filled(template, listed, str(content or ""))
+        # An upstream may know what that is, which is forwarded as it came.
+        return {**payload, "messages": [*messages[:at], _of_user(filled(template, listed, "")), *messages[at:]]}
     messages[at] = {**messages[at], "content": given}
     return {**payload, "messages": messages}
+
+
+def _of_user(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
 
 
 def question_of(payload: Mapping[str, Any]) -> str:

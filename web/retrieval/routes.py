@@ -8,6 +8,7 @@ from typing import Any
 from apiflask import APIBlueprint
 from flask import Response, g, request
 from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.routing import PathConverter
 
 from web.api.body import validated
 from web.api.deadline import AnswerMode
@@ -45,6 +46,16 @@ from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
 bp = APIBlueprint("collections", __name__, tag="Collections")
+
+
+class _DocumentId(PathConverter):
+    """The rest of a path, also with slashes at its beginning: such an id is refused, and not redirected to another."""
+
+    regex = ".+?"
+    part_isolating = False
+
+
+bp.record_once(lambda state: state.app.url_map.converters.update(document=_DocumentId))
 
 _PAGE, _MAX_PAGE = 20, 100
 _MAX_ID_CHARS, _MAX_FILE_NAME = 256, 256
@@ -95,7 +106,7 @@ def delete(name: str) -> Response:
     return json_response({"object": "collection.deleted", "name": name, "deleted": True})
 
 
-@bp.put("/v1/collections/<name>/documents/<path:document_id>")
+@bp.put("/v1/collections/<name>/documents/<document:document_id>", merge_slashes=False)
 @bp.doc(
     responses={
         200: "The document",
@@ -138,7 +149,7 @@ def document_page(name: str) -> Response:
     return list_response([document_json(each) for each in found], has_more=has_more)
 
 
-@bp.get("/v1/collections/<name>/documents/<path:document_id>")
+@bp.get("/v1/collections/<name>/documents/<document:document_id>", merge_slashes=False)
 @bp.doc(responses={200: "The document, without its text", 404: "The collection has no such document"})
 def read_one_document(name: str, document_id: str) -> Response:
     """Read what is known of a document."""
@@ -146,7 +157,7 @@ def read_one_document(name: str, document_id: str) -> Response:
     return json_response(document_json(read_document(current_context(), tenant, name, _checked_id(document_id))))
 
 
-@bp.delete("/v1/collections/<name>/documents/<path:document_id>")
+@bp.delete("/v1/collections/<name>/documents/<document:document_id>", merge_slashes=False)
 @bp.doc(responses={200: "The document was deleted", 404: "The collection has no such document"})
 def delete_one_document(name: str, document_id: str) -> Response:
     """Delete a document."""
@@ -188,6 +199,8 @@ def _until(context: DoorContext, caller: Caller, mode: AnswerMode = "hold") -> f
 def _checked_id(document_id: str, param: str = "id") -> str:
     if not 1 <= len(document_id) <= _MAX_ID_CHARS or not document_id.isprintable():
         raise invalid(param, document_id, f"an id: 1 to {_MAX_ID_CHARS} printable characters")
+    if document_id.startswith("/") or "//" in document_id:
+        raise invalid(param, document_id, "an id: it does not begin with '/', and has no '//'")
     return document_id
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 from tests.support.pdf import pdf_of_pages, shown
 from web.retrieval import parsing
 from web.retrieval.formats.documents import UnreadableDocument
-from web.retrieval.parsing import ParseLimits, ParsersBusy, parse_file
+from web.retrieval.parser_places import ParserPlaces, ParsersBusy
+from web.retrieval.parsing import ParseLimits, parse_file
 
 ROOT = Path(__file__).parents[4]
 PLENTY_S = 200.0
@@ -158,11 +158,9 @@ def test_elements_that_are_nested_deeply_are_read() -> None:
 
 
 def test_only_some_processes_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsing, "_places", threading.BoundedSemaphore(1))
-    assert parsing._places.acquire(blocking=False)
-    with pytest.raises(ParsersBusy):
+    monkeypatch.setattr(parsing, "_places", ParserPlaces(1))
+    with parsing._places.place("other", time.monotonic() + PLENTY_S), pytest.raises(ParsersBusy):
         parse_file(b"<p>a", "text/html", "", time.monotonic() + 0.05)
-    parsing._places.release()
     assert read(b"<p>a") == "a"
     with pytest.raises(UnreadableDocument):
         run("import os; os._exit(3)")

@@ -40,6 +40,13 @@ def test_the_images_of_a_message_stay_behind_the_passages():
     assert question_of({"messages": [{"role": "user", "content": parts}]}) == "what is this?"
 
 
+@pytest.mark.parametrize("content", [{"text": "why?"}, 7, True])
+def test_a_content_of_another_kind_is_forwarded_as_it_came_behind_the_passages(content):
+    message = {"role": "user", "content": content}
+    passages = {"role": "user", "content": "<[1] (a.md)\ntext>"}
+    assert put({"messages": [message]}, "text")["messages"] == [passages, message]
+
+
 def test_a_chat_without_a_message_of_the_user_gets_one():
     chat = [{"role": "system", "content": "s"}]
     assert put({"messages": chat}, "text")["messages"] == [chat[0], {"role": "user", "content": "<[1] (a.md)\ntext>"}]
