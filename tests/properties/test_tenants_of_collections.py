@@ -1,7 +1,7 @@
 """Tests that no passage crosses tenants, whatever names, ids, texts, queries and filters clients choose."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from shared.retrieval.database import Database
 from shared.retrieval.errors import CollectionExists, CollectionMissing
+from shared.retrieval.file_records import FileCounts, NewFile
+from shared.retrieval.pages import Page
+from shared.retrieval.records import NewChunk
 from tests.support.collected import a_database, find, make, put, vector
 from tests.support.examples import examples
 from tests.support.postgres import rows
@@ -34,6 +37,7 @@ FILTERS = st.one_of(
 )
 STEPS = st.one_of(
     st.tuples(st.just("put"), TENANTS, NAMES, NAMES, WORDS, VECTORS, METADATA),
+    st.tuples(st.just("load"), TENANTS, NAMES, NAMES, WORDS, METADATA),
     st.tuples(st.just("delete"), TENANTS, NAMES, NAMES),
     st.tuples(st.just("drop"), TENANTS, NAMES),
     st.tuples(st.just("find"), TENANTS, NAMES, WORDS, VECTORS, FILTERS, st.sampled_from(["hybrid", "words"])),
@@ -69,6 +73,21 @@ class Kept:
         put(self.database, tenant, id_, written, name=name, vectors=[at], metadata=metadata)  # type: ignore[arg-type]
         self.texts[tenant, name][id_] = written.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
+    def load(self, tenant: str, name: str, id_: str, text: str, metadata: Mapping[str, str | float | bool]) -> None:
+        """Add a file to the collection as a vector store, and load it as a door does."""
+        if (tenant, name) not in self.texts:
+            make(self.database, tenant, name)
+            self.texts[tenant, name] = {}
+        file = NewFile(id_, text, metadata)
+        self.database.files.add(tenant, name, [file], batch=text, key=("", ""), most=10**6)
+        load = self.database.loads.claim(f"claim {next(_numbers)}", 600)
+        assert load is not None
+        assert (load.tenant, load.collection, load.file.id) == (tenant, name, id_)
+        written = f"common {text} of {tenant} in {name}"
+        chunks = [NewChunk(written, 2, None)]
+        self.database.put_document(tenant, name, id_, load.file.metadata, "digest", chunks, claim=load.claim)
+        self.texts[tenant, name][id_] = written.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
     def delete(self, tenant: str, name: str, id_: str) -> None:
         if (tenant, name) in self.texts:
             was = self.texts[tenant, name].pop(id_, None)
@@ -100,6 +119,27 @@ class Kept:
         for tenant in {tenant for tenant, _ in self.texts}:
             names = [collection.name for collection in self.database.collections(tenant)]
             assert sorted(names) == sorted(name for owner, name in self.texts if owner == tenant)
+            self.check_stores(tenant)
+
+    def check_stores(self, tenant: str) -> None:
+        """A tenant finds its own vector stores and their files only."""
+        stores = {
+            (owner, each.name): each
+            for owner in {owner for owner, _ in self.texts}
+            for each in self.database.collections(owner)
+        }
+        listed, _ = self.database.stores.page(tenant, Page(1_000))
+        assert {each.name for each in listed} == {name for owner, name in stores if owner == tenant}
+        counts = self.database.stores.counts(tenant, [each.id for each in stores.values()])
+        for (owner, name), store in stores.items():
+            if owner == tenant:
+                found, _ = self.database.files.page(tenant, name, Page(1_000))
+                assert {each.id for each in found} == self.texts[owner, name].keys()
+                assert counts.pop(store.id, FileCounts()).completed == len(found)
+                continue
+            with pytest.raises(CollectionMissing):
+                self.database.vector_store(tenant, store.store_id)
+        assert counts == {}
 
 
 @settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from shared.retrieval.errors import InvalidInput
 from shared.retrieval.records import MAX_KEY, MAX_KEYS, MAX_PASSAGES, MAX_QUERY_TEXT, MAX_TEXT, parse_metadata
 from web.api.body import Body, NotesIgnored, NulFreeText, check_sizes, ignored_as
+from web.http.api_errors import quoted
 
 #: The most files that one request adds, and the most queries of one search.
 MAX_FILES, MAX_QUERIES = 2_000, 8
@@ -26,6 +27,30 @@ def _check_attributes(value: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(str(error)) from None
 
 
+def _check_query(value: Any) -> str | list[str]:
+    texts = value if isinstance(value, list) else [value]
+    if not 1 <= len(texts) <= MAX_QUERIES:
+        raise ValueError(f"query has {len(texts)} texts; send 1 to {MAX_QUERIES}")
+    for text in texts:
+        if not isinstance(text, str) or not 1 <= len(text) <= MAX_QUERY_TEXT or "\0" in text:
+            raise ValueError(f"query={quoted(text)} is no text of 1 to {MAX_QUERY_TEXT} characters without NUL")
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+_QUERY_TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_QUERY_TEXT, "pattern": r"^[^\u0000]*$"}
+Query = Annotated[
+    Any,
+    AfterValidator(_check_query),
+    Field(
+        json_schema_extra={
+            "anyOf": [
+                _QUERY_TEXT,
+                {"type": "array", "items": _QUERY_TEXT, "minItems": 1, "maxItems": MAX_QUERIES},
+            ]
+        },
+        description="a text, or several, whose chunks are joined by their ranks",
+    ),
+]
 Attributes = Annotated[
     dict[str, Any],
     AfterValidator(_check_attributes),
@@ -174,13 +199,7 @@ class SearchStoreBody(_StoreBody, NotesIgnored):
 
     sizes: ClassVar[Mapping[str, int]] = {"query": MAX_QUERIES}
 
-    query: (
-        Annotated[NulFreeText, Field(min_length=1, max_length=MAX_QUERY_TEXT)]
-        | Annotated[
-            list[Annotated[NulFreeText, Field(min_length=1, max_length=MAX_QUERY_TEXT)]],
-            Field(min_length=1, max_length=MAX_QUERIES),
-        ]
-    )
+    query: Query
     max_num_results: int = Field(10, ge=1, le=MAX_PASSAGES)
     filters: dict[str, Any] | None = Field(
         None, description='comparisons of attributes, such as {"type": "eq", "key": "team", "value": "blue"}'
@@ -191,7 +210,7 @@ class SearchStoreBody(_StoreBody, NotesIgnored):
     @property
     def queries(self) -> list[str]:
         """The queries."""
-        return [self.query] if isinstance(self.query, str) else self.query
+        return [self.query] if isinstance(self.query, str) else list(self.query)
 
     @property
     def least_score(self) -> float:

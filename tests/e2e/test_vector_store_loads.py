@@ -1,0 +1,223 @@
+"""Loads of the files of vector stores: the door in the test's process, a real database, an embedding worker."""
+
+import io
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from shared.accounts.tenants import Tenants
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store.store import Store
+from tests.support.door import a_door, fault
+from tests.support.embedder import Embedder
+from tests.support.postgres import execute
+from tests.support.processes import wait_for
+from web.openapi import response_models, vector_store_models
+from web.runtime.context import DoorContext
+from web.runtime.current import EXTENSION_NAME
+from web.vector_stores.loader import Loader
+
+pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
+
+BLUE = {"X-Tenant": "blue"}
+LEAVE = b"Employees have thirty days of paid leave a year."
+
+
+@pytest.fixture(autouse=True)
+def empty_database(database_url: str) -> Iterator[None]:
+    yield
+    execute(database_url, "TRUNCATE penstock.collections CASCADE")
+
+
+@pytest.fixture
+def embedder(store: Store) -> Iterator[Embedder]:
+    with Embedder(store) as embedder:
+        yield embedder
+
+
+@pytest.fixture
+def door(store: Store, settings: Settings, database_url: str, embedder: Embedder) -> FlaskClient:
+    return a_door(store, settings, database_url=database_url, embedding_model="vectors")
+
+
+def context_of(door: FlaskClient) -> DoorContext:
+    context: DoorContext = door.application.extensions[EXTENSION_NAME]
+    return context
+
+
+def upload(door: FlaskClient, content: bytes = LEAVE, name: str = "leave.md", **fields: str) -> str:
+    form = {"purpose": "assistants", "file": (io.BytesIO(content), name)} | fields
+    response = door.post("/v1/files", data=form, headers=BLUE)
+    assert response.status_code == 200, response.text
+    return str(response.json["id"])
+
+
+def a_store(door: FlaskClient, **fields: Any) -> str:
+    response = door.post("/v1/vector_stores", json=fields, headers=BLUE)
+    assert response.status_code == 200, response.text
+    vector_store_models.VectorStore.model_validate(response.json)
+    return str(response.json["id"])
+
+
+def add(door: FlaskClient, store_id: str, file_id: str, **fields: Any) -> TestResponse:
+    return door.post(f"/v1/vector_stores/{store_id}/files", json={"file_id": file_id} | fields, headers=BLUE)
+
+
+def file_of(door: FlaskClient, store_id: str, file_id: str) -> dict[str, Any]:
+    response = door.get(f"/v1/vector_stores/{store_id}/files/{file_id}", headers=BLUE)
+    assert response.status_code == 200, response.text
+    vector_store_models.VectorStoreFile.model_validate(response.json)
+    return dict(response.json)
+
+
+def ended(door: FlaskClient, store_id: str, file_id: str) -> dict[str, Any]:
+    """Return the file when its load has ended."""
+
+    def look() -> dict[str, Any] | None:
+        file = file_of(door, store_id, file_id)
+        return None if file["status"] == "in_progress" else file
+
+    return wait_for(look, "the load to end", timeout_s=60)
+
+
+def search(door: FlaskClient, store_id: str, **body: Any) -> dict[str, Any]:
+    response = door.post(f"/v1/vector_stores/{store_id}/search", json=body, headers=BLUE)
+    assert response.status_code == 200, response.text
+    vector_store_models.VectorStoreFound.model_validate(response.json)
+    return dict(response.json)
+
+
+def test_a_file_is_embedded_and_found_by_its_vector(door: FlaskClient, embedder: Embedder) -> None:
+    store_id = a_store(door, name="Handbook")
+    added = add(door, store_id, upload(door))
+    assert (added.json["status"], added.headers["openai-poll-after-ms"]) == ("in_progress", "250")
+    file_id = added.json["id"]
+    store = door.get(f"/v1/vector_stores/{store_id}", headers=BLUE).json
+    assert (store["status"], store["file_counts"]["in_progress"]) == ("in_progress", 1)
+    assert door.get(f"/v1/collections/{store_id}/documents", headers=BLUE).json["data"] == []
+    Loader(context_of(door)).one_pass()
+    assert ended(door, store_id, file_id)["status"] == "completed"
+    assert embedder.texts == 1
+    found = search(door, store_id, query="paid leave", ranking_options={"ranker": "auto", "score_threshold": 0.2})
+    assert [each["file_id"] for each in found["data"]] == [file_id]
+    assert found["omitted"] == []
+    assert search(door, store_id, query="paid leave", ranking_options={"score_threshold": 1.0})["data"][0]["score"] == 1
+    native = door.get(f"/v1/collections/{store_id}", headers=BLUE).json
+    response_models.Collection.model_validate(native)
+    assert (native["vector_store_id"], native["title"], native["documents"]) == (store_id, "Handbook", 1)
+
+
+def test_a_file_whose_door_died_is_loaded_by_another_one(door: FlaskClient, embedder: Embedder) -> None:
+    store_id = a_store(door)
+    embedder.works.clear()
+    file_id = add(door, store_id, upload(door)).json["id"]
+    # It renews no claim, as a process that is gone.
+    Loader(context_of(door), lease_s=0.2).one_pass()
+    wait_for(lambda: context_of(door).store.snapshot().waiting, "the dead load to embed")
+    other, began_s = Loader(context_of(door)), time.monotonic()
+
+    def claimed_again() -> bool:
+        other.one_pass()
+        return bool(other._running)
+
+    wait_for(claimed_again, "the claim to end")
+    assert time.monotonic() - began_s < 60
+    assert file_of(door, store_id, file_id)["status"] == "in_progress"
+    embedder.works.set()
+    assert ended(door, store_id, file_id)["status"] == "completed"
+    assert len(search(door, store_id, query="leave")["data"]) == 1
+
+
+def test_a_file_fails_after_three_interrupted_loads(door: FlaskClient) -> None:
+    store_id = a_store(door)
+    file_id = add(door, store_id, upload(door)).json["id"]
+    database = context_of(door).database
+    assert database is not None
+    for number in range(3):
+        assert database.loads.claim(f"dead {number}", -1.0)
+    Loader(context_of(door)).one_pass()
+    error = ended(door, store_id, file_id)["last_error"]
+    assert error == {"code": "server_error", "message": "the load of the file was interrupted 3 times"}
+
+
+def test_a_canceled_load_stops_and_leaves_nothing(door: FlaskClient, embedder: Embedder) -> None:
+    store_id = a_store(door)
+    embedder.works.clear()
+    path = f"/v1/vector_stores/{store_id}/file_batches"
+    batch = door.post(path, json={"file_ids": [upload(door)]}, headers=BLUE).json
+    loader = Loader(context_of(door), lease_s=4)
+    loader.one_pass()
+    wait_for(lambda: context_of(door).store.snapshot().waiting, "the load to embed")
+    canceled = door.post(f"{path}/{batch['id']}/cancel", headers=BLUE).json
+    vector_store_models.VectorStoreFileBatch.model_validate(canceled)
+    assert (canceled["status"], canceled["file_counts"]["cancelled"]) == ("cancelled", 1)
+
+    def stopped() -> bool:
+        loader.one_pass()
+        return not loader._running
+
+    wait_for(stopped, "the load to stop")
+    wait_for(lambda: not context_of(door).store.snapshot().waiting, "its job to be canceled")
+    assert door.get(f"/v1/collections/{store_id}", headers=BLUE).json["documents"] == 0
+
+
+def test_a_load_waits_for_a_place(door: FlaskClient) -> None:
+    store_id, context = a_store(door), context_of(door)
+    file_id = add(door, store_id, upload(door)).json["id"]
+    ends = [context.request_bounds.open_load("blue") for _ in range(2)]
+    loader = Loader(context)
+    loader.one_pass()
+    wait_for(lambda: not loader._running, "the load to give its file back")
+    assert file_of(door, store_id, file_id)["status"] == "in_progress"
+    for end in ends:
+        end()
+
+    def loaded() -> bool:
+        loader.one_pass()
+        return file_of(door, store_id, file_id)["status"] == "completed"
+
+    wait_for(loaded, "the rest of the file to end")
+
+
+def test_a_file_of_a_tenant_that_was_disabled_meanwhile_fails(door: FlaskClient, store: Store) -> None:
+    store_id = a_store(door)
+    file_id = add(door, store_id, upload(door)).json["id"]
+    Tenants(store.client).set("blue", TenantPolicy(disabled=True))
+    database = context_of(door).database
+    assert database is not None
+    Loader(context_of(door)).one_pass()
+
+    def failure() -> str | None:
+        found = database.files.find("blue", store_id, file_id)
+        return None if found is None else found.error
+
+    assert "no longer valid, or its tenant is disabled" in wait_for(failure, "the load to fail")
+
+
+def test_chunks_longer_than_the_models_texts_are_refused(door: FlaskClient) -> None:
+    store_id, file_id = a_store(door), upload(door)
+    sizes = {"max_chunk_size_tokens": 800, "chunk_overlap_tokens": 400}
+    answer = add(door, store_id, file_id, chunking_strategy={"type": "static", "static": sizes})
+    path = "chunking_strategy.static.max_chunk_size_tokens"
+    assert "reads texts of at most 256 tokens" in fault(answer, 400, "invalid_value", path)
+    sizes = {"max_chunk_size_tokens": 120, "chunk_overlap_tokens": 60}
+    assert add(door, store_id, file_id, chunking_strategy={"type": "static", "static": sizes}).status_code == 200
+    assert file_of(door, store_id, file_id)["chunking_strategy"]["static"] == sizes
+
+
+def test_without_a_database_the_routes_answer_as_those_of_collections(store: Store, settings: Settings) -> None:
+    door = a_door(store, settings)
+    for response in (
+        door.get("/v1/vector_stores"),
+        door.post("/v1/vector_stores", json={}),
+        door.get("/v1/vector_stores/vs_1/files"),
+        door.post("/v1/vector_stores/vs_1/search", json={"query": "x"}),
+    ):
+        fault(response, 404, "collections_off")
+    away = a_door(store, settings, database_url="postgresql://127.0.0.1:9/none")
+    fault(away.get("/v1/vector_stores"), 503, "database_unavailable")
