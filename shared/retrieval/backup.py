@@ -28,6 +28,8 @@ _TRIES = 10
 _KINDS = frozenset({"export", "collection", "document", "chunks", "changed", "end"})
 #: The fields of a collection in an export.
 _FIELDS = ("name", "model", "dimensions", "language", "chunk_tokens", "overlap_tokens")
+#: The fields of a collection as a vector store. Its id stays the same if the database does not have it yet.
+_STORE_FIELDS = ("id", "title", "description", "labels")
 
 
 def export_tenant(database: Database, tenant: str) -> Iterator[dict[str, Any]]:
@@ -38,7 +40,7 @@ def export_tenant(database: Database, tenant: str) -> Iterator[dict[str, Any]]:
     yield {"export": {"format": _FORMAT, "tenant": tenant}}
     collections, documents = database.collections(tenant), 0
     for collection in collections:
-        yield {"collection": {field: getattr(collection, field) for field in _FIELDS}}
+        yield {"collection": {field: getattr(collection, field) for field in (*_FIELDS, *_STORE_FIELDS)}}
         after: str | None = ""
         while after is not None:
             page = _page(database, tenant, collection.name, after)
@@ -61,6 +63,7 @@ def _document(database: Database, tenant: str, name: str, document: Document) ->
     """Yield a document with its chunks, and again if it was changed meanwhile."""
     for _ in range(_TRIES):
         fields = {"id": document.id, "metadata": document.metadata, "digest": document.digest}
+        fields |= {} if document.filename is None else {"filename": document.filename}
         yield {"document": fields | {"chunks": document.chunks}}
         try:
             for first in range(0, document.chunks, _PAGE):
@@ -154,6 +157,7 @@ class _Importer:
                     "metadata": parse_metadata(value["metadata"]),
                     "digest": str(value["digest"]),
                     "chunks": int(value["chunks"]),
+                    "filename": None if value.get("filename") is None else str(value["filename"]),
                 }
                 self._chunks = []
             case _:
@@ -205,5 +209,11 @@ class _Importer:
             self.unchanged += 1
             return
         self._database.put_document(
-            self._tenant, self._name, document["id"], document["metadata"], document["digest"], chunks
+            self._tenant,
+            self._name,
+            document["id"],
+            document["metadata"],
+            document["digest"],
+            chunks,
+            filename=document["filename"],
         )

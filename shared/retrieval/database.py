@@ -138,6 +138,7 @@ class Database:
         chunks: Sequence[NewChunk],
         *,
         claim: str | None = None,
+        filename: str | None = None,
         until: float = math.inf,
     ) -> Document:
         """Write a document, or replace the one with this id, and raise the collection's version by one.
@@ -152,7 +153,7 @@ class Database:
 
         def work(at: Connection, call: Call[Document]) -> Document:
             return tenant_documents.put(
-                at, tenant, name, document_id, checked, digest, chunks, most, call.until_s, claim
+                at, tenant, name, document_id, checked, digest, chunks, most, call.until_s, claim, filename
             )
 
         end = min(until, time.monotonic() + tenant_documents.seconds_for(len(chunks)))

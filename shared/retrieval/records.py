@@ -42,6 +42,8 @@ Half = Literal["vector", "words"]
 #: Characters that PostgreSQL cannot store, or that no other program could show.
 _NOT_STORED = re.compile("[\0\ud800-\udfff]")
 _CONTROL = re.compile("[\0-\x1f\x7f\ud800-\udfff]")
+#: The ids of collections.
+_ID = re.compile("[0-9a-f]{1,40}")
 #: The longest run of characters without a space in which PostgreSQL looks for words.
 _LONG_RUN = re.compile(r"(\S{128})(?=\S)")
 
@@ -65,8 +67,12 @@ class NewCollection:
     title: str | None = None
     description: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: The id of an exported collection, which it keeps unless the database has another collection with it.
+    id: str | None = None
 
     def __post_init__(self) -> None:
+        if self.id is not None and not _ID.fullmatch(self.id):
+            raise InvalidInput("id", self.id, "must be an id of a collection")
         if self.name is not None:
             check_name("name", self.name, MAX_NAME)
         if (self.model is None) != (self.dimensions is None):
@@ -130,6 +136,8 @@ class Document:
     text_bytes: int
     chunks: int
     loaded_ms: int
+    #: The name of the file of a vector store from which it was loaded.
+    filename: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,15 @@ ALTER TABLE penstock.documents ALTER added_at SET DEFAULT clock_timestamp(), ALT
   ALTER key_digest SET STATISTICS 0, ALTER batch SET STATISTICS 0;
 ALTER TABLE penstock.collections ALTER title SET STATISTICS 0, ALTER description SET STATISTICS 0,
   ALTER labels SET STATISTICS 0;
+-- Whether an imported collection can keep its id. The keeper sees the rows of all tenants.
+CREATE FUNCTION penstock.has_collection(wanted text) RETURNS boolean
+  LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+  AS $$ SELECT EXISTS (SELECT FROM penstock.collections WHERE id = wanted) $$;
+REVOKE EXECUTE ON FUNCTION penstock.has_collection FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION penstock.has_collection TO penstock_tenant;
+GRANT CREATE ON SCHEMA penstock TO penstock_keeper;
+ALTER FUNCTION penstock.has_collection OWNER TO penstock_keeper;
+REVOKE CREATE ON SCHEMA penstock FROM penstock_keeper;
 CREATE INDEX documents_waiting ON penstock.documents (tenant, number) WHERE state = 'in_progress';
 CREATE INDEX documents_by_batch ON penstock.documents (collection, batch) WHERE batch IS NOT NULL;
 """

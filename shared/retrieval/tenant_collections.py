@@ -45,7 +45,7 @@ def create(connection: Connection, tenant: str, new: NewCollection, most: int, u
         row = connection.execute("SELECT count(*) FROM penstock.collections WHERE NOT gone").fetchone()
         if row is not None and row[0] >= most:
             raise TooLarge(f"the tenant has {row[0]} collections, and may have {most} (PENSTOCK_MAX_COLLECTIONS)")
-        id_ = new_id()
+        id_ = new_id() if new.id is None or _is_taken(connection, new.id) else new.id
         values = (
             id_,
             tenant,
@@ -64,6 +64,12 @@ def create(connection: Connection, tenant: str, new: NewCollection, most: int, u
         except errors.UniqueViolation:
             raise CollectionExists(new.name or id_) from None
     return as_collection(row or ())
+
+
+def _is_taken(connection: Connection, id_: str) -> bool:
+    """Return whether a collection of any tenant has an id."""
+    row = connection.execute("SELECT penstock.has_collection(%s)", (id_,)).fetchone()
+    return bool(row and row[0])
 
 
 def new_id() -> str:

@@ -20,15 +20,16 @@ _DOCUMENT_S, _CHUNK_S = 15.0, 0.05
 #: The most documents of one page of a list.
 MAX_PAGE = 1_000
 
-_COLUMNS = "id, metadata, digest, text_bytes, chunks, loaded_at"
+_COLUMNS = "id, metadata, digest, text_bytes, chunks, loaded_at, filename"
 # A load by somebody else, which has claimed the document, ends.
 _PUT = (
     """
-INSERT INTO penstock.documents (tenant, collection, id, metadata, digest, text_bytes, chunks)
-VALUES (%s, %s, %s, %s, %s, %s, %s)
+INSERT INTO penstock.documents (tenant, collection, id, metadata, digest, text_bytes, chunks, filename)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (collection, id) DO UPDATE SET metadata = excluded.metadata, digest = excluded.digest,
   text_bytes = excluded.text_bytes, chunks = excluded.chunks, loaded_at = clock_timestamp(), loaded = true,
-  state = 'completed', error_code = NULL, error = NULL, claim = NULL, claimed_until = NULL
+  state = 'completed', error_code = NULL, error = NULL, claim = NULL, claimed_until = NULL,
+  filename = coalesce(excluded.filename, documents.filename)
 RETURNING number, """
     + _COLUMNS
 )
@@ -68,6 +69,7 @@ def put(
     bounds: TenantBounds,
     until_s: float,
     claim: str | None = None,
+    filename: str | None = None,
 ) -> Document:
     """Write a document, or replace the one with this id, and return it.
 
@@ -91,7 +93,7 @@ def put(
         _check_totals(connection, len(chunks) - old_chunks, int(is_new), text_bytes - old_bytes, bounds)
         row = connection.execute(
             _PUT.encode(),
-            (tenant, number, document_id, Jsonb(dict(metadata)), digest, text_bytes, len(chunks)),
+            (tenant, number, document_id, Jsonb(dict(metadata)), digest, text_bytes, len(chunks), filename),
         ).fetchone()
         document, written = _document(row[1:] if row else ()), row[0] if row else 0
         if old_chunks:
@@ -265,7 +267,7 @@ def count_change(connection: Connection, number: int, documents: int, chunks_: i
 
 
 def _document(row: Sequence[object]) -> Document:
-    id_, metadata, digest, text_bytes, count, loaded_at = row
+    id_, metadata, digest, text_bytes, count, loaded_at, filename = row
     return Document(
         str(id_),
         as_metadata(metadata),
@@ -273,6 +275,7 @@ def _document(row: Sequence[object]) -> Document:
         int(str(text_bytes)),
         int(str(count)),
         unix_ms(loaded_at),  # type: ignore[arg-type]  # psycopg reads timestamptz as datetime
+        None if filename is None else str(filename),
     )
 
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
@@ -211,10 +210,11 @@ def test_tenants_see_neither_the_stores_nor_the_files_of_others(client: OpenAI, 
 
 
 def test_every_collection_is_a_store_and_every_store_a_collection(served: Address, client: OpenAI) -> None:
-    http = httpx.Client(base_url=served.url, headers={"X-Tenant": "native"}, timeout=30)
-    made = http.post("/v1/collections", json={"name": "handbook"}).json()
-    http.put("/v1/collections/handbook/documents/policies/leave.md", json={"text": "Thirty days of leave."})
-    client = client.with_options(default_headers={"X-Tenant": "native"})
+    native = {"X-Tenant": "native"}
+    made = served.http.post("/v1/collections", json={"name": "handbook"}, headers=native).json()
+    path = "/v1/collections/handbook/documents/policies/leave.md"
+    served.http.put(path, json={"text": "Thirty days of leave."}, headers=native)
+    client = client.with_options(default_headers=native)
     (store,) = client.vector_stores.list()
     assert (store.id, store.name, store.file_counts.completed) == (made["vector_store_id"], "handbook", 1)
     (found,) = client.vector_stores.search(store.id, query="leave")
@@ -224,11 +224,12 @@ def test_every_collection_is_a_store_and_every_store_a_collection(served: Addres
     assert text.text == "Thirty days of leave."
     other = client.vector_stores.create(name="Travel")
     add(client, other, TRAVEL)
-    answer = http.post(f"/v1/collections/{other.id}/search", json={"query": "taxis", "budget_ms": 30_000}).json()
-    assert "Taxis need a reason." in answer["data"][0]["text"]
+    body = {"query": "taxis", "budget_ms": 30_000}
+    answer = served.http.post(f"/v1/collections/{other.id}/search", json=body, headers=native)
+    assert "Taxis need a reason." in answer.json()["data"][0]["text"]
     for each in client.vector_stores.list(limit=1):
         client.vector_stores.delete(each.id)
-    assert http.get("/v1/collections").json()["data"] == []
+    assert served.http.get("/v1/collections", headers=native).json()["data"] == []
 
 
 def test_the_asynchronous_client_uploads_and_searches(served: Address) -> None:

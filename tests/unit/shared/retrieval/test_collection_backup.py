@@ -9,6 +9,7 @@ import pytest
 from shared.retrieval.backup import Imported, export_tenant, import_tenant
 from shared.retrieval.database import Database
 from shared.retrieval.errors import CollectionMissing, IncompleteExport, InvalidInput, RetrievalError, TooLarge
+from shared.retrieval.records import NewChunk, NewCollection
 from tests.support.collected import a_database, find, make, put, texts, vector
 from tests.support.postgres import rows
 
@@ -40,8 +41,12 @@ class ChangedDatabase:
 
 
 def of(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records without the first one, which names the tenant."""
-    return records[1:]
+    """Return the records without the first one, which names the tenant, and without the ids, which are unique."""
+    return [
+        {kind: {name: each for name, each in value.items() if name != "id"} if kind == "collection" else value}
+        for record in records[1:]
+        for kind, value in record.items()
+    ]
 
 
 def test_exported_collections_are_the_same_after_their_import(database):
@@ -52,6 +57,22 @@ def test_exported_collections_are_the_same_after_their_import(database):
     assert import_tenant(database, "blue", records) == Imported(2, 2, 0)
     assert of(list(export_tenant(database, "blue"))) == of(records)
     assert texts(find(database, "blue", at=vector(1), name="first")) == ["eins"]
+
+
+def test_a_vector_store_keeps_its_id_its_texts_and_the_names_of_its_files(database):
+    new = NewCollection(None, None, None, title="Our handbook", description="rules", labels={"team": "blue"})
+    made = database.create_collection("stores", new)
+    chunk = NewChunk("thirty days", 2, None)
+    database.put_document("stores", made.name, "file-1", {}, "digest", [chunk], filename="leave.md")
+    records = list(export_tenant(database, "stores"))
+    database.erase_tenant("stores")
+    import_tenant(database, "moved", records)
+    moved = database.vector_store("moved", made.store_id)
+    assert (moved.name, moved.title, moved.labels) == (made.name, "Our handbook", {"team": "blue"})
+    assert find(database, "moved", "days", name=made.name, mode="words").passages[0].filename == "leave.md"
+    # Two collections of one database have different ids.
+    import_tenant(database, "copied", records)
+    assert database.collection("copied", made.name).id != made.id
 
 
 def test_an_import_that_is_repeated_writes_only_what_differs(database):
