@@ -45,7 +45,8 @@ def store_id(common: Served) -> str:
 def asked(store_id: str, question: str) -> dict[str, Any]:
     tool = {"type": "file_search", "vector_store_ids": [store_id], "max_num_results": 4}
     body: dict[str, Any] = {"model": DEMO_MODEL_NAME, "input": question, "tools": [tool], "max_output_tokens": 24}
-    return body | {"include": ["file_search_call.results"]}
+    # The search may take a tenth of the deadline.
+    return body | {"include": ["file_search_call.results"], "extra_body": {"deadline_ms": 600_000}}
 
 
 @pytest.mark.parametrize(("question", "page"), QUESTIONS.items())

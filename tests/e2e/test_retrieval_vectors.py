@@ -29,6 +29,9 @@ def embedder(store: Store) -> Iterator[Embedder]:
 def database(database_url: str) -> Iterator[Database]:
     with a_database(database_url) as database:
         make(database, "blue", model="vectors", dimensions=WIDTH)
+        make(database, "blue", "news", model="vectors", dimensions=WIDTH)
+        news = "two more days of leave thirty"
+        put(database, "blue", "news.md", news, name="news", vectors=[word_vector(news, WIDTH)])
         texts = {"leave.md": "thirty days of leave", "food.md": "the canteen opens at noon"}
         for name, text in texts.items():
             put(database, "blue", name, text, vectors=[word_vector(text, WIDTH)])
@@ -39,7 +42,7 @@ def database(database_url: str) -> Iterator[Database]:
 def client(store: Store, settings: Settings, database_url: str, database: Database) -> FlaskClient:
     del database  # has made the collection
     serve(store)
-    return a_door(store, settings, database_url=database_url)
+    return a_door(store, settings, database_url=database_url, retrieval_budget_ms=10_000)
 
 
 def asked(client: FlaskClient, query: str, **more: Any) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -56,6 +59,19 @@ def test_a_query_is_embedded_once_as_a_charged_job_of_the_tenant(client, store, 
     (job,) = embedder.claimed
     assert (job.tenant, job.model, job.payload["input"]) == ("blue", "vectors", ["leave of days thirty"])
     assert stat(store, "admitted|blue") == 3
+
+
+def test_the_query_of_a_search_in_several_stores_is_embedded_once(client, store, database, embedder):
+    stores = [database.collection("blue", name).store_id for name in ("handbook", "news")]
+    tool = {"type": "file_search", "vector_store_ids": stores, "max_num_results": 2}
+    body = {"model": MODEL, "input": "leave of days thirty", "tools": [tool], "deadline_ms": 600_000}
+    body |= {"background": True}
+    answer = client.post("/v1/responses", json=body, headers=BLUE).get_json()
+    assert {each["document"] for each in answer["citations"]} == {"leave.md", "news.md"}
+    assert "degraded" not in answer
+    assert [job.payload["input"] for job in embedder.claimed] == [["leave of days thirty"]]
+    foreign = client.post("/v1/responses", json=body, headers={"X-Tenant": "red"})
+    assert (foreign.status_code, foreign.get_json()["error"]["code"]) == (404, "vector_store_not_found")
 
 
 def test_while_the_embedding_pool_is_busy_words_are_searched_within_the_budget(client, embedder):

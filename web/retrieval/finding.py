@@ -67,8 +67,8 @@ class Wanted:
         return ApiError(code, f"{param}={quoted(self.collection)}: there is no such {kind}", param=param)
 
 
-#: The vectors of one query by the names of the models that have made them, and why they are missing.
-Vectors = dict[str, tuple[Sequence[float] | None, "Why | None"]]
+#: The vectors of one query by the names of their models and their dimensions, and why they are missing.
+Vectors = dict[tuple[str, int | None], tuple[Sequence[float] | None, "Why | None"]]
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ class _Search:
 
     def _vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         """Return the vector of the query, or why it is missing when words at least have to be searched."""
-        if model in self._vectors:
-            return self._vectors[model]
-        self._vectors[model] = made = self._make_vector(model, dimensions)
-        return made
+        key = model, dimensions
+        if key not in self._vectors:
+            self._vectors[key] = self._make_vector(model, dimensions)
+        return self._vectors[key]
 
     def _make_vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         wanted, clock = self._wanted, self._context.clock

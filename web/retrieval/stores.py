@@ -6,6 +6,7 @@ from shared.jobs.job_history import Change
 from shared.retrieval.records import Passage
 from web.api.file_search import FileSearch
 from web.jobs.callers import Caller
+from web.retrieval.embedding import vector_until
 from web.retrieval.finding import FoundPassages, Source, Vectors, Wanted, find_passages
 from web.runtime.context import DoorContext
 
@@ -16,17 +17,19 @@ _SMOOTHING = 60
 def find_in_stores(
     context: DoorContext, caller: Caller, search: FileSearch, query: str, until_s: float, *, private: bool
 ) -> FoundPassages:
-    """Return the passages of all stores for a query, by `until_s` of the clock. Each store has its share of the time.
+    """Return the passages of all stores for a query, by `until_s` of the clock.
 
-    Raises ApiError if the tenant lacks one of the stores, and StoreUnavailable.
+    Each store has its share of the time that is left, and the first one also the time for the query's vector, which the
+    others use again. Raises ApiError if the tenant lacks one of the stores, and StoreUnavailable.
     """
     found: list[FoundPassages] = []
     vectors: Vectors = {}
     for number, store_id in enumerate(search.stores):
         now_s = context.clock.monotonic()
-        share_s = (until_s - now_s) / (len(search.stores) - number)
+        from_s = now_s if vectors else vector_until(now_s, until_s)
+        end_s = from_s + (until_s - from_s) / (len(search.stores) - number)
         place = f"{search.field}.vector_store_ids[{number}]"
-        wanted = Wanted(store_id, query, search.k, search.parsed_filter, now_s + share_s, private, store_at=place)
+        wanted = Wanted(store_id, query, search.k, search.parsed_filter, end_s, private, store_at=place)
         found.append(find_passages(context, caller, wanted, vectors))
     lists = [[each for each in one.passages if each.score >= search.threshold] for one in found]
     passages = joined(lists, search.k)
