@@ -15,6 +15,7 @@ from shared.accounts.tenants import Tenants
 from shared.audit.invariants import INVARIANTS
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
+from shared.store.answer_cache import AnswerCache
 from shared.store.store import Store
 from tests.support.builders import a_job
 from tests.support.program import Program, program
@@ -128,10 +129,14 @@ def test_an_unreachable_store_is_reported_in_one_line(tmp_path: Path, command: l
 def test_a_tenant_is_added_changed_listed_and_removed(penstock: Program, redis_client: redis.Redis) -> None:
     added = penstock("tenants", "add", "blue", "--weight", "2", "--models", "small,large", "--max-deadline", "30s")
     assert (added.returncode, added.stdout) == (0, "")
-    changed = penstock("tenants", "set", "blue", "--weight", "default", "--rpm", "60", "--disabled")
+    changed = penstock("tenants", "set", "blue", "--weight", "default", "--rpm", "60", "--disabled", "--semantic-cache")
     assert changed.returncode == 0
-    expected = TenantPolicy(rpm=60, models=("small", "large"), max_deadline_ms=30_000, disabled=True)
+    expected = TenantPolicy(
+        rpm=60, models=("small", "large"), max_deadline_ms=30_000, disabled=True, semantic_cache=True
+    )
     assert Tenants(redis_client).get("blue") == expected
+    answers = AnswerCache(redis_client, ttl_s=300, max_entries=1, max_bytes=10_000, scope_bytes=1)
+    assert answers.keep("blue", "digest", "an answer", b"s", b"v")
 
     (row,) = rows(penstock("tenants", "ls").stdout)
     assert (row["tenant"], row["rpm"], row["models"], row["disabled"]) == ("blue", "60", "small,large", "yes")
@@ -140,6 +145,7 @@ def test_a_tenant_is_added_changed_listed_and_removed(penstock: Program, redis_c
 
     assert penstock("tenants", "rm", "blue").returncode == 0
     assert Tenants(redis_client).get("blue") is None
+    assert answers.read("blue", "digest") is None
     again = penstock("tenants", "rm", "blue")
     assert (again.returncode, len(again.stderr.splitlines())) == (1, 1)
 

@@ -260,6 +260,9 @@ def test_an_answer_that_is_not_whole_is_not_kept(client, answers):
     answers.reason = "length"
     post(client, ASKED)
     assert cached(post(client, ASKED)) is not None  # the client named the length
+    message = {"model": MODEL, "max_tokens": 20, "temperature": 0, "messages": [{"role": "user", "content": ASKED}]}
+    body = client.post("/v1/messages", json=message, headers=BLUE).get_json()
+    assert ("cached" in body, body["stop_reason"]) == (True, "max_tokens")
     post(client, OTHER, max_tokens=None)
     assert cached(post(client, OTHER, max_tokens=None)) is None
     answers.outcome = Outcome.FAILED

@@ -8,7 +8,7 @@ from pydantic_core import from_json
 from shared.answer_parts import AnswerParts, Call, Delta, PartsReader
 from shared.jobs.job import JobView, Usage
 from web.anthropic.error_shape import anthropic_error
-from web.api.job_json import degraded_json, queue_facts
+from web.api.job_json import CACHED, degraded_json, queue_facts
 from web.api.stream_format import NewText, StreamFormat, frame
 from web.http.api_errors import ApiError, error_response
 from web.openai.chat_answers import finish_reason, has_parts, parts_of
@@ -53,7 +53,8 @@ def _has_filled_the_context(view: JobView) -> bool:
     """Return whether an answer that was cut is shorter than its client allowed, and was not cut under overload."""
     allowed = view.form.get("max_tokens")
     generated = view.usage.completion_tokens if view.usage is not None else 0
-    return isinstance(allowed, int) and generated < allowed and not view.degraded
+    is_generated = CACHED not in view.form
+    return isinstance(allowed, int) and generated < allowed and is_generated and not view.degraded
 
 
 def usage_json(view: JobView) -> dict[str, int]:

@@ -18,10 +18,11 @@ _LARGEST, _MIDDLE = 127, 128
 _LANE_BYTES = 4
 #: Vectors with more dimensions have no semantic cache.
 MAX_DIMENSIONS = 4_096
-#: The most vectors of a block. Only the last block of a table changes.
-_BLOCK = 1_024
-#: The memory for the vectors of all tenants of a process. The tenant that was not used for longest makes room.
-_MAX_BYTES = 67_108_864
+#: The most values of a block: those of 1,024 vectors of 384 dimensions. Only the last block of a table changes.
+_BLOCK_VALUES = 393_216
+#: The memory for the vectors of one tenant, which also bounds the time of a comparison, and for those of all tenants of
+#: a process. The oldest vectors of the tenant, and the tenants that were not used for longest, make room.
+_TENANT_BYTES, _MAX_BYTES = 16_777_216, 67_108_864
 
 
 class Near(NamedTuple):
@@ -48,8 +49,12 @@ def _length(vector: bytes) -> float:
     return math.sqrt(sum(value * value for value in _signed(vector)))
 
 
+def _rows_of_block(dimensions: int) -> int:
+    return max(1, _BLOCK_VALUES // dimensions)
+
+
 class _Block:
-    """Up to _BLOCK vectors of one length, with the columns in which they are compared."""
+    """Some vectors of one length, with the columns in which they are compared."""
 
     def __init__(self, dimensions: int) -> None:
         self._dimensions = dimensions
@@ -62,7 +67,7 @@ class _Block:
 
     @property
     def is_full(self) -> bool:
-        return len(self.digests) >= _BLOCK
+        return len(self.digests) >= _rows_of_block(self._dimensions)
 
     def add(self, digest: str, scope: bytes, vector: bytes) -> None:
         # Values without signs, because columns have no place for them.
@@ -104,8 +109,8 @@ class _Table:
 
     @property
     def size(self) -> int:
-        """The bytes that the columns and the rows take, as if the last block were full."""
-        return len(self.blocks) * _BLOCK * self.dimensions * (_LANE_BYTES + 1)
+        """The bytes that the columns and the rows take, as if all blocks were full."""
+        return len(self.blocks) * _BLOCK_VALUES * (_LANE_BYTES + 1)
 
     def add(self, digest: str, scope: bytes, vector: bytes) -> None:
         if self.dimensions != len(vector):
@@ -122,7 +127,7 @@ class AnswerVectors:
     """The vectors of the tenants whose cache this process has used, at most about `max_entries` of each."""
 
     def __init__(self, max_entries: int) -> None:
-        self._max_blocks = -(-max_entries // _BLOCK) + 1
+        self._max_entries = max_entries
         #: The tenant that was used last comes last.
         self._tables: dict[str, _Table] = {}
 
@@ -138,7 +143,8 @@ class AnswerVectors:
         if len(scope) != SCOPE_BYTES or not 0 < len(vector) <= MAX_DIMENSIONS:
             return  # another program has spoiled it
         table.add(digest, scope, vector)
-        del table.blocks[: -self._max_blocks]
+        most = -(-self._max_entries // _rows_of_block(table.dimensions)) + 1
+        del table.blocks[: -min(most, _TENANT_BYTES // (_BLOCK_VALUES * (_LANE_BYTES + 1)))]
         for other in list(self._tables):
             if other != tenant and sum(each.size for each in self._tables.values()) > _MAX_BYTES:
                 del self._tables[other]

@@ -17,13 +17,13 @@ from web.semantic_cache import guard_words as words
 _SPACES = re.compile(r"\s+")
 _CODE = re.compile(r"```.*?(?:```|$)|`[^`]+`", re.DOTALL)
 _QUOTED = re.compile(
-    r"“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|\"[^\"]*\"|"
+    r"“[^”]*”|„[^„“”]*[“”]|«[^»]*»|»[^«]*«|\"[^\"]*\"|"
     r"(?<!\w)'[^']+'(?!\w)|「[^」]*」|\u2018[^\u2019]*\u2019(?!\w)"
 )
 _MARKS = " `\"'“”„«»「」\u2018\u2019"
 #: Strings beside words: addresses, paths, operators, and names of programs with marks or capitals in them.
 _IDENTIFIER = re.compile(
-    r"https?://\S+|[\w.+-]+@[\w-]+\.\w+|\S*[/\\_@#$^|~=<>{}\[\]+*&]\S*|\b\w+\(\)|(?<!\S)--?[A-Za-z][\w-]*|"
+    r"https?://\S+|(?<!\S)\S*[/\\_@#$^|~=<>{}\[\]+*&]\S*|\b\w+\(\)|(?<!\S)--?[A-Za-z][\w-]*|"
     r"\b[^\W\d]\w*\.\w+(?:\.\w+)*\b|\b[a-z]+[A-Z]\w*\b|\b[A-Za-z]+\d\w*\b|\b\d+[A-Za-z]+\w*\b"
 )
 _NUMBER = re.compile(r"[-+]?\d+(?:[.,:]\d+)*%?")
@@ -38,7 +38,7 @@ _CONTRACTIONS = (
 )
 #: A text is English if at least this part of its words are common English ones.
 _ENGLISH_PART = 0.2
-_UNIT_BEHIND = re.compile(r"(?<![\w.])(\d+(?:[.,]\d+)*)([A-Za-z]+)\b")
+_UNIT_BEHIND = re.compile(r"(?<![\w.])(\d++(?:[.,]\d++)*+)([A-Za-z]++)")
 
 #: Numbers with units of thousands are divided so.
 _THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+$")

@@ -27,7 +27,7 @@ log = get_logger()
 #: The part of the budget after which a request that also needs passages stops looking for an answer.
 _WITH_PASSAGES = 0.5
 #: The most earlier prompts that are read and compared by the guard.
-_MOST_COMPARED = 8
+_MOST_COMPARED = 4
 
 
 class Result(StrEnum):

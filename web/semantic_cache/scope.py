@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shared.candidates import candidates_in
 from shared.jobs.request_texts import attachments
 from web.runtime.answer_vectors import SCOPE_BYTES
 
 #: Longer prompts are compared with equal ones only, because a small embedding model reads only their beginning.
 MAX_COMPARED = 1_000
 #: Fields of a request whose answers depend on more than the prompt, or have more than a text.
-_NEVER = ("tools", "functions", "logprobs", "top_logprobs", "prompts", "n")
+_NEVER = ("tools", "functions", "logprobs", "top_logprobs", "prompts")
 _DIGEST_CHARS = 32
 
 
@@ -36,7 +37,11 @@ def divided(payload: Mapping[str, Any]) -> Prompt | None:
     """
     forward = payload.get("forward") or {}
     others = [each.get(name) for each in (payload, forward) for name in _NEVER]
-    if any(value is not None and value is not False for value in others) or attachments(payload):
+    if (
+        any(value is not None and value is not False for value in others)
+        or attachments(payload)
+        or candidates_in(payload) > 1
+    ):
         return None
     # The door gives every request a seed that names none.
     payload = {name: value for name, value in payload.items() if name != "seed"}

@@ -114,8 +114,10 @@ def rm(
     client = writable_store_client(state_dir)
     erased = _erase_collections(client, tenant, state_dir) if erase_collections else None
     WebhookSecrets(client).change(tenant, "")
+    removed = Tenants(client).remove(tenant)
+    # Afterwards, because jobs that end meanwhile have their answers kept as long as the policy allows it.
     drop_answers(client, tenant)
-    if not Tenants(client).remove(tenant):
+    if not removed:
         if erased is None:
             end_with(f"tenant {tenant!r} has no policy")
         return

@@ -28,7 +28,7 @@ def filled(vectors: list[list[float]], *, most: int = 10_000) -> AnswerVectors:
 
 
 def test_the_nearest_vectors_are_those_with_the_largest_cosines(monkeypatch):
-    monkeypatch.setattr(answer_vectors, "_BLOCK", 64)
+    monkeypatch.setattr(answer_vectors, "_BLOCK_VALUES", 64 * 24)
     vectors = random_vectors(300)
     table, query = filled(vectors), vectors[17]
     expected = sorted(range(300), key=lambda at: cosine(vectors[at], query), reverse=True)[:5]
@@ -57,7 +57,7 @@ def test_other_scopes_and_tenants_are_not_compared():
 
 
 def test_the_oldest_vectors_make_room(monkeypatch):
-    monkeypatch.setattr(answer_vectors, "_BLOCK", 4)
+    monkeypatch.setattr(answer_vectors, "_BLOCK_VALUES", 4 * 24)
     vectors = random_vectors(40)
     table = filled(vectors, most=8)
     assert table.last_us("blue") == 40
@@ -65,8 +65,17 @@ def test_the_oldest_vectors_make_room(monkeypatch):
     assert known == list(range(28, 40))
 
 
+def test_the_vectors_of_a_tenant_have_a_bound_of_bytes_too(monkeypatch):
+    monkeypatch.setattr(answer_vectors, "_BLOCK_VALUES", 4 * 24)
+    monkeypatch.setattr(answer_vectors, "_TENANT_BYTES", 2 * 4 * 24 * 5)
+    vectors = random_vectors(20)
+    table = filled(vectors)
+    known = [at for at in range(20) if table.nearest("blue", SCOPE, packed(vectors[at]), 0.999, 1)]
+    assert known == list(range(12, 20))
+
+
 def test_the_tenant_that_was_not_used_for_longest_makes_room(monkeypatch):
-    monkeypatch.setattr(answer_vectors, "_MAX_BYTES", 2 * answer_vectors._BLOCK * 2 * 5)
+    monkeypatch.setattr(answer_vectors, "_MAX_BYTES", 2 * answer_vectors._BLOCK_VALUES * 5)
     table, vector = AnswerVectors(10), packed([1.0, 0.5])
     for tenant in ("blue", "red"):
         table.add(tenant, "a", 1, SCOPE, vector)
