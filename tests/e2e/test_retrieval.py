@@ -87,7 +87,7 @@ def test_the_tokens_of_the_passages_are_counted_as_the_engine_counts_them(client
     assert ask(client, HANDBOOK).usage.prompt_tokens == quoted  # `sim` counts words, as the door does for it
 
 
-def test_the_lines_of_a_batch_have_passages_too(client):
+def test_the_lines_of_a_batch_have_passages_too(client, served):
     line = a_line(1)
     body = line["body"] | {"messages": QUESTION, "retrieval": HANDBOOK}
     missing = a_line(2)
@@ -97,11 +97,20 @@ def test_the_lines_of_a_batch_have_passages_too(client):
     assert [each["document"] for each in answered["response"]["body"]["citations"]] == ["leave.md", "leave.md"]
     (failed,) = results(client, batch.error_file_id)
     assert failed["error"]["code"] == "collection_not_found"
-    line = {"custom_id": "r", "method": "POST", "url": "/v1/responses"}
-    body = {"model": "sim", "input": QUESTION[0]["content"], "max_output_tokens": 4, "retrieval": HANDBOOK}
-    batch = ended(client, begin(client, [line | {"body": body}], endpoint="/v1/responses"))
-    (answered,) = results(client, batch.output_file_id)
-    assert [each["document"] for each in answered["response"]["body"]["citations"]] == ["leave.md", "leave.md"]
+    line = {"method": "POST", "url": "/v1/responses"}
+    body = {"model": "sim", "input": QUESTION[0]["content"], "max_output_tokens": 4}
+    store_id = served.http.get("/v1/collections/handbook").json()["vector_store_id"]
+    search = {"type": "file_search", "vector_store_ids": [store_id], "max_num_results": 2}
+    lines = [
+        line | {"custom_id": "r", "body": body | {"retrieval": HANDBOOK}},
+        line | {"custom_id": "s", "body": body | {"tools": [search]}},
+    ]
+    batch = ended(client, begin(client, lines, endpoint="/v1/responses"))
+    for answered in results(client, batch.output_file_id):
+        answer = answered["response"]["body"]
+        assert [each["document"] for each in answer["citations"]] == ["leave.md", "leave.md"]
+        searches = [item["status"] for item in answer["output"] if item["type"] == "file_search_call"]
+        assert searches == (["completed"] if answered["custom_id"] == "s" else [])
 
 
 def test_a_response_cites_its_chunks_and_the_next_turn_has_only_passages_of_its_own(client):

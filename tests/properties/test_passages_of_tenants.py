@@ -20,8 +20,8 @@ from web.retrieval.finding import Source, Wanted, find_passages
 from web.runtime.context import DoorContext
 
 TENANTS = ("a", "b", "a-b", "A")
-#: Names and queries in which one might look like a part of another.
-NAMES = ("h", "h.b", "a.h", "h|q", 'h","q', "h q")
+#: Names and queries in which one might look like a part of another, or like the id of a vector store.
+NAMES = ("h", "h.b", "a.h", "h|q", 'h","q', "h q", "vs_id-of-h")
 QUERIES = ("q", "q q", "b.q", '"q"', "q|6", "'; DROP TABLE chunks; --")
 FAULTS: dict[str, RetrievalError | None] = {"": None, "late": OutOfTime(started=True), "away": DatabaseAway("refused")}
 
@@ -30,6 +30,7 @@ STEPS = st.lists(
         {
             "tenant": st.sampled_from(TENANTS),
             "name": st.sampled_from(NAMES),
+            "is_store": st.booleans(),
             "query": st.sampled_from(QUERIES),
             "k": st.integers(1, 3),
             "fault": st.sampled_from(list(FAULTS)),
@@ -74,6 +75,8 @@ def test_each_passage_is_one_of_the_tenants_own_collection(context: DoorContext,
         fault = FAULTS[step["fault"]]
         database.faults = {"search": fault} if fault else {}
         wanted = Wanted(name, step["query"], step["k"], None, time.monotonic() + 10)
+        if step["is_store"]:
+            wanted = replace(wanted, collection=f"vs_id-of-{name}", store_at="tools[0].vector_store_ids[0]")
         found = find_passages(context, Caller(tenant, "", None), wanted)
         version = database.collections[tenant, name].version
         for passage in found.passages:

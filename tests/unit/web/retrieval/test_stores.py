@@ -1,12 +1,65 @@
 """Tests of searches in several vector stores, and of the traces of a search in its job."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from shared.jobs.fewer_passages import PASSAGES
 from shared.store.decode import job_view
 from tests.support.passages import a_passage
-from web.api.file_search import CitedFile, SearchedFiles, SearchTexts
-from web.retrieval.stores import joined
+from web.api.file_search import CitedFile, FileSearch, SearchedFiles, SearchTexts
+from web.jobs.callers import Caller
+from web.retrieval import stores
+from web.retrieval.finding import FoundPassages, Source, Wanted, Why
+from web.retrieval.stores import find_in_stores, joined
+
+SEARCH = FileSearch(("vs_1", "vs_2", "vs_3"), "tools[0]", 2, None, 0.0, shows_results=False)
+
+
+class Searches:
+    """Fake searches, which take all of their time, and their clock, in seconds."""
+
+    def __init__(self, *sources: Source, makes_vectors: bool = False) -> None:
+        self.now_s, self._sources, self._makes_vectors = 100.0, list(sources), makes_vectors
+        self.clock = SimpleNamespace(monotonic=lambda: self.now_s)
+        self.wanted: list[Wanted] = []
+
+    def find(self, context: Any, caller: Caller, wanted: Wanted, vectors: Any) -> FoundPassages:
+        del context, caller
+        source = self._sources[len(self.wanted)]
+        self.wanted.append(wanted)
+        if self._makes_vectors:
+            vectors["m", 2] = ((1.0, 0.0), None)
+        self.now_s = wanted.until_s
+        why = None if source in {Source.SEARCH, Source.CACHE} else Why.BUDGET
+        return FoundPassages(() if source is Source.NONE else (a_passage(len(self.wanted)),), source, why)
+
+
+def searched(monkeypatch: pytest.MonkeyPatch, searches: Searches) -> FoundPassages:
+    monkeypatch.setattr(stores, "find_passages", searches.find)
+    context: Any = searches
+    return find_in_stores(context, Caller("blue", "", None), SEARCH, "q", 110.0, private=False)
+
+
+@pytest.mark.parametrize(("makes_vectors", "ends"), [(False, [107.333, 109.467, 110]), (True, [107.333, 108.667, 110])])
+def test_all_stores_share_one_budget_after_the_time_for_the_vector(monkeypatch, makes_vectors, ends):
+    searches = Searches(Source.SEARCH, Source.CACHE, Source.SEARCH, makes_vectors=makes_vectors)
+    found = searched(monkeypatch, searches)
+    assert [wanted.until_s for wanted in searches.wanted] == pytest.approx(ends, abs=0.001)
+    assert [wanted.store_at for wanted in searches.wanted] == [f"tools[0].vector_store_ids[{n}]" for n in range(3)]
+    assert (found.source, found.why, found.changes) == (Source.SEARCH, None, ())
+
+
+def test_what_was_left_out_of_a_store_is_told_with_its_name(monkeypatch):
+    found = searched(monkeypatch, Searches(Source.SEARCH, Source.NONE, Source.WORDS))
+    assert (found.source, found.why) == (Source.WORDS, Why.BUDGET)
+    assert [(change.what, change.after) for change in found.changes] == [
+        ("retrieval of vs_2", "none"),
+        ("retrieval of vs_3", "words"),
+    ]
+    assert searched(monkeypatch, Searches(*[Source.NONE] * 3)).source is Source.NONE
 
 
 def test_stores_take_turns_by_rank_and_a_passage_of_both_is_there_once_and_first():
