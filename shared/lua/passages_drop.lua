@@ -5,11 +5,13 @@
 -- ANSWERS dropped
 --   dropped: 1 if there were any, else 0
 -- KEEPS 9
--- USES clock oom_write mark
+-- USES clock oom_write mark cached_passages
 
 -- No search takes as long as this.
 local SEARCHES_MS = 60000
+local periods = cached_passages.read_periods(tenant)
 local dropped = redis.call('UNLINK', k_passages .. tenant)
 redis.call('UNLINK', k_passage_ages .. tenant)
+cached_passages.uncount_passages(periods)
 redis.call('SET', k_passages_dropped .. tenant, now_ms, 'PX', SEARCHES_MS)
 return { 'dropped', dropped }

@@ -30,7 +30,7 @@ local most = store_bytes and store_bytes / STORE_PART or math.huge
 local fits = taken + entry.bytes <= max_bytes and file_bytes.sum_of_periods(k_passage_bytes) + entry.bytes <= most
 if fits then
   redis.call('HSET', key, digest, entry.stored)
-  file_bytes.add_to_period(k_passage_bytes, entry.period_s, entry.bytes)
+  cached_passages.count_passages(tenant, entry.period_s, entry.bytes)
   taken = taken + entry.bytes
 else
   redis.call('ZREM', ages, digest)

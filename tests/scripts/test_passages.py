@@ -79,7 +79,7 @@ def test_expired_entries_are_removed_when_another_one_is_kept(store, cache):
     keep(cache, "a", "x" * 1_000)
     advance_clock(store, 1_000 * TTL_S + 1)
     keep(cache, "b")
-    assert set(store.client.hkeys(keys.passages("blue"))) == {b"bytes", b"b"}
+    assert set(store.client.hkeys(keys.passages("blue"))) == {b"bytes", b"periods", b"b"}
     assert taken(store) < OVERHEAD
     assert store.client.zrange(keys.passage_ages("blue"), 0, -1) == [b"b"]
 
@@ -103,6 +103,29 @@ def test_dropping_deletes_all_passages_and_those_of_searches_that_run(store, cac
     assert cache.keep("red", "b", "of another tenant", since_ms=other.now_ms)
     advance_clock(store, 1)
     assert keep(cache, "b", "of afterwards")
+
+
+def test_the_bytes_of_dropped_passages_are_free_for_other_tenants_at_once(store, cache):
+    store.client.hset(keys.config(), "store_bytes", 16 * 3_000)
+    keep(cache, "a", "x" * 500)
+    advance_clock(store, 1_000 * TTL_S // 2)
+    keep(cache, "b", "x" * 1_500)
+    keep(cache, "b", "x" * 1_400)
+    assert not keep(cache, "c", "x" * 2_000, tenant="red")
+    assert taken(store) == taken_by_all(store)
+    cache.drop("blue")
+    assert taken_by_all(store) == 0
+    assert keep(cache, "c", "x" * 2_000, tenant="red")
+    assert taken_by_all(store) == taken(store, "red")
+
+
+@pytest.mark.parametrize("value", ["x", "9 9 9 9", "99999999999999999999 5", "-1 5", "1e9 1e9"])
+def test_spoiled_sums_of_a_tenant_do_not_keep_its_passages_from_being_dropped(store, cache, value):
+    keep(cache, "a")
+    store.client.hset(keys.passages("blue"), "periods", value)
+    cache.drop("blue")
+    assert content_of(cache, "a") is None
+    assert keep(cache, "a", tenant="red")
 
 
 def test_a_store_without_memory_keeps_none_and_drops_all_the_same(store, cache, memory_is_full):
