@@ -25,6 +25,8 @@ OTHERWISE = {
     "/v1/batches": (404, "file_not_found"),
     "/v1/collections": (404, "collections_off"),
     "/v1/collections/{name}/search": (404, "collections_off"),
+    "/v1/vector_stores": (404, "collections_off"),
+    "/v1/vector_stores/{store_id}/search": (404, "collections_off"),
 }
 
 

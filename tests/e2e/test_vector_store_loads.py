@@ -4,6 +4,7 @@ import io
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from flask.testing import FlaskClient
@@ -225,3 +226,49 @@ def test_without_a_database_the_routes_answer_as_those_of_collections(store: Sto
         fault(response, 404, "collections_off")
     away = a_door(store, settings, database_url="postgresql://127.0.0.1:9/none")
     fault(away.get("/v1/vector_stores"), 503, "database_unavailable")
+
+
+HOSTILE = [
+    "\ud800",
+    "\0",
+    "\x01' OR true --",
+    "'; DROP TABLE penstock.documents; --",
+    "%s%(x)s",
+    "../" * 9,
+    "x" * 9_000,
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_texts_are_refused_or_only_texts(door: FlaskClient, text: str) -> None:
+    store_id, file_id = a_store(door), upload(door)
+    add(door, store_id, file_id)
+    path, quoted_text = f"/v1/vector_stores/{store_id}", quote(text, errors="surrogatepass")
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/vector_stores", {"name": text, "description": text, "metadata": {text: text}}),
+        ("/v1/vector_stores", {"name": text}),
+        (path, {"name": text, "metadata": {"team": text}}),
+        (f"{path}/search", {"query": text}),
+        (f"{path}/search", {"query": "leave", "filters": {"type": "eq", "key": text, "value": text}}),
+        (f"{path}/files", {"file_id": text}),
+        (f"{path}/files", {"file_id": file_id, "attributes": {text: text}}),
+        (f"{path}/files/{file_id}", {"attributes": {"team": text}}),
+        (f"{path}/files/{quoted_text}", {"attributes": {}}),
+        (f"{path}/file_batches", {"file_ids": [text]}),
+        (f"{path}/file_batches/{quoted_text}/cancel", {}),
+    ]
+    answers = [door.post(url, json=body, headers=BLUE) for url, body in bodies]
+    of_file = f"/files/{quoted_text}"
+    answers += [
+        door.get(f"{path}{rest}?{name}={quoted_text}", headers=BLUE)
+        for rest in ("", "/files", of_file, f"{of_file}/content", f"/file_batches/{quoted_text}")
+        for name in ("after", "before", "filter")
+    ]
+    answers += [
+        door.get(f"/v1/vector_stores/{quoted_text}", headers=BLUE),
+        door.get(f"/v1/vector_stores?after={quoted_text}", headers=BLUE),
+        door.delete(f"{path}/files/{quoted_text}", headers=BLUE),
+        door.delete(f"/v1/vector_stores/{quoted_text}", headers=BLUE),
+    ]
+    assert {answer.status_code for answer in answers} <= {200, 308, 400, 404, 405}, [each.text for each in answers]
+    assert file_of(door, store_id, file_id)["status"] == "in_progress"

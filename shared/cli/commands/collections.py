@@ -96,7 +96,7 @@ def list_all(
         found, columns = client.collections(), _COLLECTION_COLUMNS
     else:
         found, columns = list(client.documents(name)), _DOCUMENT_COLUMNS
-    rows = ((*(each[key] for key in columns.values()), _time(each["loaded_at"])) for each in found)
+    rows = ((*(each.get(key) for key in columns.values()), _time(each["loaded_at"])) for each in found)
     output.write_json(found) if json else output.write_table((*columns, "loaded"), rows)
 
 
@@ -107,6 +107,7 @@ _COLLECTION_COLUMNS = {
     "documents": "documents",
     "chunks": "chunks",
     "bytes": "text_bytes",
+    "title": "title",
 }
 _DOCUMENT_COLUMNS = {"document": "id", "chunks": "chunks", "bytes": "text_bytes"}
 
