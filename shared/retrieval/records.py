@@ -38,6 +38,8 @@ Metadata = Mapping[str, MetadataValue]
 Mode = Literal["hybrid", "vector", "words"]
 #: The two halves of a hybrid search.
 Half = Literal["vector", "words"]
+#: The parts of a search that may be left out.
+Part = Literal["vector", "words", "rerank"]
 
 #: Characters that PostgreSQL cannot store, or that no other program could show.
 _NOT_STORED = re.compile("[\0\ud800-\udfff]")
@@ -183,12 +185,12 @@ class Passage:
 class Found:
     """The passages of a search, best first, and the collection's version.
 
-    `omitted` names the halves that the query asked for and that were not searched: there was no time left for them.
+    `omitted` names the parts that the query asked for and that were left out: there was no time left for them.
     """
 
     passages: tuple[Passage, ...]
     version: int
-    omitted: frozenset[Half] = frozenset()
+    omitted: frozenset[Part] = frozenset()
 
 
 def check_name(field: str, value: object, longest: int) -> str:

@@ -15,7 +15,7 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted
 from tests.support.door import a_door, fault, refused
-from tests.support.embedder import Embedder
+from tests.support.embedder import Embedder, Ranker
 from tests.support.postgres import execute
 from web.openapi import response_models
 
@@ -203,6 +203,57 @@ def test_a_query_that_is_not_embedded_in_time_finds_words(door: FlaskClient, emb
     found = search(door, "days of leave", budget_ms=2_000)
     assert (documents_of(found), found["omitted"]) == (["leave"], ["vector"])
     embedder.works.set()
+
+
+def load_ranked(door: FlaskClient) -> None:
+    """Load two documents. The search finds `long` first, which has more of the query, and the ranker `short`."""
+    create(door, model=None)
+    load(door, "short", "leave")
+    load(door, "long", "paid days of leave in each year, and the rules about days that are left at its end")
+
+
+def test_a_reranker_orders_the_passages_by_a_charged_job_of_the_tenant(door: FlaskClient, store: Store) -> None:
+    load_ranked(door)
+    assert documents_of(search(door, "paid days of leave")) == ["long", "short"]
+    with Ranker(store) as ranker:
+        found = search(door, "paid days of leave", rerank={"model": "ranker"})
+        assert (documents_of(found), found["omitted"]) == (["short", "long"], [])
+        assert found["data"][0]["score"] == 1
+        # It reads more passages than are wanted.
+        assert documents_of(search(door, "paid days of leave", k=1, rerank={"model": "ranker"})) == ["short"]
+        assert search(door, "nothing like it", rerank={"model": "ranker"})["data"] == []
+    first, second = ranker.claimed
+    assert (first.tenant, len(first.payload["input"])) == ("blue", 2)
+    assert first.payload == second.payload
+
+
+def test_without_the_rerankers_answer_in_time_passages_have_the_order_of_the_search(
+    door: FlaskClient, store: Store
+) -> None:
+    load_ranked(door)
+    ordered = (["long", "short"], ["rerank"])
+    with Ranker(store) as ranker:
+        ranker.fails_with = "engine_error"
+        found = search(door, "paid days of leave", rerank={"model": "ranker"})
+        assert (documents_of(found), found["omitted"]) == ordered
+        ranker.works.clear()
+        found = search(door, "paid days of leave", rerank={"model": "ranker"}, budget_ms=2_000)
+        assert (documents_of(found), found["omitted"]) == ordered
+        ranker.works.set()
+        # The pool is not local.
+        found = search(door, "paid days of leave", rerank={"model": "ranker"}, private=True)
+        assert (documents_of(found), found["omitted"]) == ordered
+        assert len(ranker.claimed) == 1
+
+
+def test_a_model_that_does_not_rank_is_refused_as_a_reranker(door: FlaskClient) -> None:
+    create(door)
+    body = {"query": "x", "rerank": {"model": "vectors"}}
+    response = door.post("/v1/collections/handbook/search", json=body, headers={"X-Tenant": "blue"})
+    assert "'vectors' does not rank" in fault(response, 422, "invalid_value", "rerank.model")
+    body["rerank"] = {"model": "nobody"}
+    response = door.post("/v1/collections/handbook/search", json=body, headers={"X-Tenant": "blue"})
+    fault(response, 404, "model_not_found", "model")
 
 
 def test_a_model_that_now_makes_other_vectors_is_told(door: FlaskClient, store: Store, embedder: Embedder) -> None:

@@ -60,10 +60,13 @@ class Embedder:
         """How many texts the claimed jobs had."""
         return sum(len(job.payload["input"]) for job in self.claimed)
 
+    def _facts(self) -> dict[str, Any]:
+        if self._forwards:
+            return {"forwards": "true"}
+        return {"pooling": "mean", "width": self.width, "n_ctx": self.n_ctx, "counts_words": "true"}
+
     def _beat(self) -> None:
-        facts: dict[str, Any] = {"forwards": "true"}
-        if not self._forwards:
-            facts = {"pooling": "mean", "width": self.width, "n_ctx": self.n_ctx, "counts_words": "true"}
+        facts = self._facts()
         self._store.renew(a_heartbeat(f"worker-{self.model}", slots=4, model=self.model, facts=facts), ())
 
     def _run(self) -> None:
@@ -86,6 +89,25 @@ class Embedder:
         code = self.fails_with or (EndCode.CONTEXT_LENGTH_EXCEEDED if max(words) > self.n_ctx else "")
         if code:
             return Ending(job.id, job.token, Outcome.FAILED, code=code, message="it is too long")
-        vectors = [base64.b64encode(array("f", word_vector(text, self.width)).tobytes()).decode() for text in texts]
         usage = Usage(sum(words), 0, 1, 1, 1, 1)
-        return Ending(job.id, job.token, Outcome.SUCCEEDED, "stop", usage=usage, extra={"embeddings": vectors})
+        return Ending(job.id, job.token, Outcome.SUCCEEDED, "stop", usage=usage, extra=self._results(job, texts))
+
+    def _results(self, job: ClaimedJob, texts: list[str]) -> dict[str, Any]:
+        """Return the fields of a job's answer."""
+        del job  # a text has the same vector in every job
+        vectors = [base64.b64encode(array("f", word_vector(text, self.width)).tobytes()).decode() for text in texts]
+        return {"embeddings": vectors}
+
+
+class Ranker(Embedder):
+    """A worker of a model that ranks documents: a score is the share of the document's words that the query has."""
+
+    def __init__(self, store: Store, *, model: str = "ranker") -> None:
+        super().__init__(store, model=model)
+
+    def _facts(self) -> dict[str, Any]:
+        return {"pooling": "rank", "n_ctx": self.n_ctx, "counts_words": "true"}
+
+    def _results(self, job: ClaimedJob, texts: list[str]) -> dict[str, Any]:
+        wanted = set(job.payload["query"].lower().split())
+        return {"scores": [sum(word in wanted for word in text.lower().split()) / len(text.split()) for text in texts]}

@@ -360,6 +360,6 @@ class FoundPassages(ResponseModel):
 
     object: Literal["list"]
     data: list[FoundPassage]
-    omitted: list[Literal["vector", "words"]] = Field(description="the halves that were not searched in time")
+    omitted: list[Literal["rerank", "vector", "words"]] = Field(description="the parts for which there was no time")
     version: int = Field(description="the version of the collection that was searched")
     took_ms: int

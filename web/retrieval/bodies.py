@@ -91,6 +91,12 @@ class DocumentBody(DocumentFields):
     text: NulFreeText
 
 
+class RerankField(Body):
+    """The object `rerank` of a search."""
+
+    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] = Field(description="a model that ranks")
+
+
 class SearchBody(Body):
     """The body of `POST /v1/collections/{name}/search`."""
 
@@ -106,7 +112,13 @@ class SearchBody(Body):
         le=MAX_BUDGET_MS,
         description="what is not found by then is left out, and `omitted` says so",
     )
-    private: bool = Field(default=False, description="true: only pools marked as local get the query")
+    rerank: RerankField | None = Field(
+        default=None,
+        description="a model that orders what was found, in what is left of `budget_ms`",
+    )
+    private: bool = Field(
+        default=False, description="true: only pools marked as local get the query and, with `rerank`, the passages"
+    )
 
 
 def collection_json(collection: Collection) -> dict[str, Any]:

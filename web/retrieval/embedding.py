@@ -2,15 +2,11 @@
 
 import math
 import operator
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
-from shared.log import get_logger
 from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.job_json import has_ended
 from web.api.refusals import Yield, store_unavailable_yield
@@ -22,16 +18,15 @@ from web.jobs.generation import GenerationRequest, vector_request
 from web.jobs.tenant_jobs import erase_job, wait_until_ended
 from web.openai.chat_answers import job_end_error
 from web.openai.embeddings_schema import numbers_of
+from web.retrieval.search_jobs import result_within
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import Model
-
-log = get_logger()
 
 #: The most texts of one job in bulk, and about how many tokens they have together: so much work that the overhead of a
 #: job is small, and so little that its slot is soon free for others.
 PIECE_TEXTS, PIECE_TOKENS = 32, 8_192
-#: The priorities of jobs in bulk, which give way to all others in their pool, and of a query's.
-_BULK, _QUERY = -1, 0
+#: The priority of jobs in bulk, which give way to all others in their pool.
+_BULK = -1
 #: The shortest deadline of a job in bulk, and the longest sleep between two looks whether to stop, in seconds.
 _SHORTEST_S, _LOOK_S = 1.0, 0.2
 #: A query that seems too long for the model's context is cut to this share of it, because estimates vary.
@@ -97,50 +92,12 @@ def embed_query(
     It is a job of priority 0 whose deadline is `until`; one that has not ended by then is canceled. A refusal, an error
     and a store that does not answer give None as well.
     """
-    answer: Future[Vector | None] = Future()
-    # The calls of the store have time limits of their own, which may be longer.
-    work = threading.Thread(
-        target=_answer_query, args=(context, caller, model, text, until, private, answer), name="embed", daemon=True
-    )
-    try:
-        work.start()
-        return answer.result(timeout=max(0.0, until - time.monotonic()))
-    except (FutureTimeout, RuntimeError):  # the second one: the process can have no more threads
-        return None
 
-
-def _answer_query(
-    context: DoorContext,
-    caller: Caller,
-    model: str,
-    text: str,
-    until: float,
-    private: bool,
-    answer: "Future[Vector | None]",
-) -> None:
-    try:
+    def payload() -> dict[str, object]:
         found = context.pools.resolve_target(model, caller.policy)
-        cut = _fitting(found, text) if isinstance(found, Model) else text
-        deadline_ms = int(1000 * (until - time.monotonic()))
-        if deadline_ms < 1:
-            return
-        verdict = offer(context, caller, _request(model, [cut], deadline_ms, _QUERY, private=private))
-        if isinstance(verdict, Yield):
-            return
-        view = wait_until_ended(context, verdict.view, until - time.monotonic())
-        if not has_ended(view):
-            cancel_when_possible(context, view)
-            return
-        if job_end_error(view) is None:
-            answer.set_result(_vectors(view)[0])
-        erase_job(context, view)
-    except (ApiError, StoreUnavailable) as error:
-        log.info("retrieval.no_vector", tenant=caller.tenant, model=model, error=str(error)[:200])
-    except Exception:
-        log.exception("retrieval.embed_fault", tenant=caller.tenant, model=model)
-    finally:
-        if not answer.done():
-            answer.set_result(None)
+        return {"input": [_fitting(found, text) if isinstance(found, Model) else text]}
+
+    return result_within(context, caller, model, payload, lambda view: _vectors(view)[0], until, private=private)
 
 
 class BulkEmbedder:
@@ -197,7 +154,7 @@ class BulkEmbedder:
             left_s = max(_SHORTEST_S, self._until - time.monotonic())
             deadline_ms = min(int(1000 * left_s), max_deadline_ms(self._context.settings, self._caller.policy))
             try:
-                verdict = offer(self._context, self._caller, _request(self._model.name, texts, deadline_ms, _BULK))
+                verdict = offer(self._context, self._caller, _request(self._model.name, texts, deadline_ms))
             except StoreUnavailable:
                 verdict = store_unavailable_yield()
             except ApiError as error:
@@ -236,13 +193,10 @@ class BulkEmbedder:
             raise problem
 
 
-def _request(
-    model: str, texts: list[str], deadline_ms: int, priority: int, *, private: bool = False
-) -> GenerationRequest:
-    deadline = RequestDeadline(deadline_ms, "default")
-    request = vector_request({"input": texts}, model, deadline)
+def _request(model: str, texts: list[str], deadline_ms: int) -> GenerationRequest:
+    request = vector_request({"input": texts}, model, RequestDeadline(deadline_ms, "default"))
     # No client polls the job.
-    return request.replaced(priority=priority, private=private, poll_grace_ms=0)
+    return request.replaced(priority=_BULK, poll_grace_ms=0)
 
 
 def _vectors(view: JobView) -> list[Vector]:

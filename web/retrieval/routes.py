@@ -171,8 +171,8 @@ def delete_one_document(name: str, document_id: str) -> Response:
 def search(name: str, body: SearchBody) -> Response:
     """Search a collection.
 
-    Returns the passages that answer the query best, by their vectors, by their words, or by both. `omitted` names
-    the halves that were not searched within `budget_ms`.
+    Returns the passages that answer the query best, by their vectors, by their words, or by both, in the order of a
+    model if `rerank` names one. `omitted` names the parts that were not done within `budget_ms`.
     """
     began_s = time.monotonic()
     found = search_collection(current_context(), current_caller(), name, body)

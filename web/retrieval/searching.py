@@ -4,12 +4,13 @@ import time
 
 from shared.retrieval.errors import InvalidFilter, OutOfTime, SearchesStopped
 from shared.retrieval.filters import Filter, parse_filter
-from shared.retrieval.records import Found, Half, Mode, Query
+from shared.retrieval.records import Found, Half, Mode, Part, Query
 from web.http.api_errors import invalid_field
 from web.jobs.callers import Caller
 from web.retrieval.access import database_errors, database_of
 from web.retrieval.bodies import SearchBody
 from web.retrieval.embedding import embed_query, vector_until
+from web.retrieval.reranking import CANDIDATES, check_reranker, reranked
 from web.runtime.context import DoorContext
 
 #: The halves of a search in each mode.
@@ -24,9 +25,23 @@ def search_collection(context: DoorContext, caller: Caller, name: str, body: Sea
     """Return the passages of a collection for a query, the best first, by the end of its budget.
 
     If there is no vector of the query in time, words alone are searched; if the search does not end in time, nothing is
-    found. `omitted` says which. Raises ApiError.
+    found. A reranker gets the time that is left; if it is not enough, the passages have the order of the search.
+    `omitted` says which. Raises ApiError.
     """
     until = time.monotonic() + body.budget_ms / 1000
+    if body.rerank is None:
+        return _searched(context, caller, name, body, body.k, until)
+    check_reranker(context, caller, body.rerank.model)
+    found = _searched(context, caller, name, body, max(body.k, CANDIDATES), until)
+    model, private = body.rerank.model, body.private
+    passages = reranked(context, caller, model, body.query, found.passages, until, private=private)
+    omitted: frozenset[Part] = frozenset({"rerank"}) if passages is None else frozenset()
+    best = found.passages if passages is None else passages
+    return Found(best[: body.k], found.version, found.omitted | omitted)
+
+
+def _searched(context: DoorContext, caller: Caller, name: str, body: SearchBody, k: int, until: float) -> Found:
+    """Return the `k` best passages without a reranker."""
     database, wanted = database_of(context), _filter(body)
     try:
         with database_errors(caller.tenant, name, passes_out_of_time=True):
@@ -43,7 +58,7 @@ def search_collection(context: DoorContext, caller: Caller, name: str, body: Sea
         vector_by = vector_until(time.monotonic(), until)
         vector = embed_query(context, caller, collection.model, body.query, vector_by, private=body.private)
     mode: Mode = "words" if vector is None else body.mode
-    query = Query(None if mode == "vector" else body.query, vector, body.k, wanted, mode)
+    query = Query(None if mode == "vector" else body.query, vector, k, wanted, mode)
     omitted = _HALVES["vector"] if searches_vectors and vector is None else frozenset[Half]()
     try:
         with database_errors(caller.tenant, name, passes_out_of_time=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.retrieval.file_records import FileBatch, FileCounts, StoreFile
-from shared.retrieval.records import Collection, Half, Metadata, Passage
+from shared.retrieval.records import Collection, Metadata, Part, Passage
 
 
 def store_json(collection: Collection, counts: FileCounts) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def batch_json(collection: Collection, batch: FileBatch) -> dict[str, Any]:
     }
 
 
-def found_json(queries: Sequence[str], passages: Sequence[Passage], omitted: Sequence[Half]) -> dict[str, Any]:
+def found_json(queries: Sequence[str], passages: Sequence[Passage], omitted: Sequence[Part]) -> dict[str, Any]:
     """Return the passages that were found for queries, the best first, and the halves that were not searched."""
     return {
         "object": "vector_store.search_results.page",

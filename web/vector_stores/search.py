@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shared.retrieval.errors import InvalidFilter
 from shared.retrieval.filters import parse_filter
 from shared.retrieval.fusion import fuse_queries
-from shared.retrieval.records import Half, Passage
+from shared.retrieval.records import Part, Passage
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller
 from web.retrieval.access import vector_store_of
@@ -24,7 +24,7 @@ class StoreFound:
     """The passages of a search, the best first, and the halves that were not searched in time, for some query."""
 
     passages: tuple[Passage, ...]
-    omitted: tuple[Half, ...]
+    omitted: tuple[Part, ...]
 
 
 def search_store(context: DoorContext, caller: Caller, store_id: str, body: SearchStoreBody) -> StoreFound:
@@ -36,7 +36,7 @@ def search_store(context: DoorContext, caller: Caller, store_id: str, body: Sear
     collection = vector_store_of(context, caller.tenant, store_id)
     halves = {"words"} if collection.model is None else {"words", "vector"}
     until = time.monotonic() + _BUDGET_MS / 1000
-    lists, omitted, searched = list[tuple[Passage, ...]](), set[Half](), False
+    lists, omitted, searched = list[tuple[Passage, ...]](), set[Part](), False
     for left, query in zip(range(len(body.queries), 0, -1), body.queries, strict=True):
         budget_ms = max(1, int(1000 * (until - time.monotonic()) / left))
         wanted = SearchBody(query=query, k=body.max_num_results, filter=body.filters, budget_ms=budget_ms)

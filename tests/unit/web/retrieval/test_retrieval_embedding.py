@@ -21,7 +21,7 @@ from tests.support.kept_alive import keep_alive
 from tests.support.processes import in_time, wait_for
 from web.http.api_errors import ApiError
 from web.jobs.callers import Caller
-from web.retrieval import embedding
+from web.retrieval import search_jobs
 from web.retrieval.embedding import (
     BulkEmbedder,
     EmbeddingRefused,
@@ -176,7 +176,7 @@ def test_a_store_that_hangs_does_not_hold_a_query_beyond_its_time(context, embed
         released.wait(30)
         raise ApiError("internal_error", "it never came")
 
-    monkeypatch.setattr(embedding, "offer", hang)
+    monkeypatch.setattr(search_jobs, "offer", hang)
 
     def attempt() -> list[tuple[float, float]]:
         began_s = time.monotonic()
