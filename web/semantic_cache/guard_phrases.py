@@ -56,8 +56,8 @@ POLITE = re.compile(
     re.IGNORECASE,
 )
 HOW_TO = re.compile(
-    r"\bhow (do|can|could|would|should|might|does|to) ?(i|you|we|one|someone|somebody|anyone|a person)?\b"
-    r"(?= (?!do\b)[a-z])( go about)?|\bwhat (is|s) (a|the) (way|method) (to|of|for)\b|"
+    r"\bhow to\b|\bhow (do|does|can|could|would|should) (i|you|we|one|someone|somebody|anyone|a person)\b( go about)?|"
+    r"\bhow (i|you|we|one) (can|could|should)\b|\bwhat (is|s) (a|the) (way|method) (to|of|for)\b|"
     r"\bwhat (do|should|must) (i|you|we) do to\b"
 )
 

@@ -150,7 +150,7 @@ connect connects connecting join | disconnect disconnects leave
 show display visible | hide hidden invisible
 subscribe | unsubscribe | cancel
 follow | unfollow
-do redo | undo
+redo | undo
 read reads reading | write writes writing
 ask | answer
 domestic local | foreign global international

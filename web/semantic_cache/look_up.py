@@ -37,7 +37,7 @@ class Result(StrEnum):
     MISS = "miss"
     #: There are prompts that are similar enough, and the guard refused them all.
     GUARDED = "guarded"
-    #: The prompt has no vector: the embedding model did not make it in time.
+    #: The prompt has no vector, because the embedding model did not make it in time. Its answer is kept without one.
     AWAY = "away"
 
 
@@ -69,7 +69,7 @@ class LookUp:
     def __init__(self, context: DoorContext, caller: Caller, generation: GenerationRequest, asked: "_Asked") -> None:
         self._context, self._caller, self._generation, self._asked = context, caller, generation, asked
         self._digest = entry_digest(asked.scope, asked.text)
-        #: The vector of the prompt; empty if it is compared with equal ones only.
+        #: The vector of the prompt; empty if only the same prompt gets the answer. None before it was looked for.
         self._vector: bytes | None = None
         self.hit: JobView | None = None
 
@@ -87,6 +87,7 @@ class LookUp:
             self._context, self._caller, asked.embedding_model, asked.text, until_s, private=asked.private
         )
         if made is None or len(made) > MAX_DIMENSIONS:
+            self._vector = b""
             return Result.AWAY
         self._vector = packed(made)
         if not reads:
