@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
@@ -114,6 +115,16 @@ def test_an_unchanged_document_is_not_embedded_again(door: FlaskClient, embedder
     assert search(door, "leave", filter={"type": "eq", "key": "country", "value": "DE"})["data"] == []
     assert not load(door, "leave", f"{LEAVE} More.", country="AT")["unchanged"]
     assert embedder.texts > before
+
+
+def test_a_document_whose_write_waits_for_another_one_is_given_up_at_its_deadline(door, database_url) -> None:
+    create(door, model=None)
+    headers = {"X-Tenant": "blue", "X-Deadline-Ms": "2000"}
+    with psycopg.connect(database_url) as other:
+        other.execute("SELECT 1 FROM penstock.collections FOR UPDATE")
+        answer = door.put("/v1/collections/handbook/documents/a", json={"text": "text"}, headers=headers)
+        fault(answer, 504, "deadline_exceeded")
+    assert not load(door, "a", "text")["unchanged"]
 
 
 @pytest.mark.parametrize("document", ["/etc/passwd", "//a", "a//b"])
