@@ -13,6 +13,8 @@ PenstockError
 └── ModelError             the model could not be found, read or loaded
 """
 
+from shared.store_fault import StoreFault
+
 
 class PenstockError(Exception):
     """Base class of all exceptions that Penstock itself raises."""
@@ -38,7 +40,11 @@ class SchemaConflict(ConfigError):
 
 
 class StoreUnavailable(PenstockError):
-    """The store did not answer in time, or could not write."""
+    """The store did not answer in time, or could not write, because of `fault`."""
+
+    def __init__(self, message: str, fault: StoreFault = StoreFault.OTHER) -> None:
+        self.fault = fault
+        super().__init__(message)
 
 
 class FilesUnavailable(StoreUnavailable):
@@ -54,7 +60,7 @@ class Unconfirmed(StoreUnavailable):
 
     def __init__(self, message: str, job_id: str) -> None:
         self.job_id = job_id
-        super().__init__(message)
+        super().__init__(message, StoreFault.TOO_FEW_REPLICAS)
 
 
 class StoreUnfit(PenstockError):

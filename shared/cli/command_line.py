@@ -35,7 +35,7 @@ from shared.cli.commands import (
 from shared.cli.demo import demo
 from shared.cli.reach import FAULT, USAGE
 from shared.cli.usage_errors import describe_usage_error
-from shared.errors import ConfigError, PenstockError
+from shared.errors import ConfigError, PenstockError, StoreUnavailable
 
 app = typer.Typer(
     name="penstock",
@@ -121,7 +121,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except typer.TyperException as error:
         return _report_usage_error(error)
     except PenstockError as error:
-        output.write_note(f"penstock: {error}")
+        advice = f". {error.fault.advice}." if isinstance(error, StoreUnavailable) else ""
+        output.write_note(f"penstock: {error}{advice}")
         return USAGE if isinstance(error, ConfigError) else FAULT
     except BrokenPipeError:
         # The program that reads stdout, such as `head`, has closed the pipe.

@@ -13,6 +13,7 @@ from shared.settings.secret_values import without_password
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
+from shared.store_fault import StoreFault
 
 #: Two settings of the server, the largest value of the first and the smallest of the second: with them, an ended job
 #: keeps about a third of the memory (see SMALL_RECORDS in shared/store/embedded.py).
@@ -30,19 +31,19 @@ FIRST_ANSWER_S = 2.0
 def require_answer(client: redis.Redis, url: str, *, within_s: float = FIRST_ANSWER_S) -> None:
     """Return if the store answers a PING of `client` within `within_s` seconds. `url` is named in errors.
 
-    Any answer of a store counts, even that it still loads its data or forbids PING. Raises StoreUnavailable, whose
-    message has the URL without its password, if nothing answers, a server refuses the password, or the server is not a
-    store.
+    Any answer of a store counts, even that it still loads its data, refuses writes or forbids PING. Raises
+    StoreUnavailable, whose message has the URL without its password, if nothing answers, a server refuses the password,
+    or the server is not a store.
     """
-    faults: list[str] = []
+    faults: list[tuple[StoreFault, str]] = []
 
     def ask() -> None:
         try:
             with store_faults(client):
                 client.ping()
         except StoreUnavailable as error:
-            if not isinstance(error.__cause__, failed.BusyLoadingError):
-                faults.append(f"{type(error.__cause__).__name__}: {error.__cause__}")
+            if error.fault is not StoreFault.LOADING and not error.fault.refuses_writes_only:
+                faults.append((error.fault, f"{type(error.__cause__).__name__}: {error.__cause__}"))
         except failed.ResponseError:
             pass
 
@@ -52,9 +53,30 @@ def require_answer(client: redis.Redis, url: str, *, within_s: float = FIRST_ANS
     asking.start()
     asking.join(within_s)
     if asking.is_alive():
-        faults.append(f"it took longer than {within_s:g} s")
+        faults.append((StoreFault.TIMEOUT, f"it took longer than {within_s:g} s"))
     if faults:
-        raise StoreUnavailable(f"the store at {without_password(url)} does not answer: {faults[0]}")
+        fault, details = faults[0]
+        message = f"the store at {without_password(url)} {fault.says} ({details})"
+        raise StoreUnavailable(message, fault)
+
+
+def find_write_fault(client: redis.Redis) -> StoreFault | None:
+    """Return why the store refuses writes although it answers, or None if it accepts them. Raises StoreUnavailable.
+
+    The command is one that the server refuses on a full disk, a full memory or a replica, and that changes nothing: it
+    would set the score of a tenant without a name, if there were one.
+    """
+    try:
+        with store_faults(client):
+            client.zadd(keys.tenants(), {"": 0}, xx=True)
+    except StoreUnavailable as error:
+        if error.fault.refuses_writes_only:
+            return error.fault
+        raise
+    except failed.ResponseError:
+        # The server would have written: another program has replaced the key, or an access list forbids the command.
+        return None
+    return None
 
 
 def check_fitness(client: redis.Redis) -> list[str]:

@@ -17,7 +17,8 @@ from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
 from tests.support.console import Look, Viewer, add_tenants, streams
-from tests.support.door import a_door, door_store
+from tests.support.door import a_door, door_store, refused
+from tests.support.lossy import LossyProxy
 from web.console import feed as console_feed
 
 
@@ -37,7 +38,34 @@ def look(visitor: FlaskClient) -> Iterator[Look]:
 def test_while_the_store_does_not_answer_the_stream_says_so(settings, tmp_path):
     visitor = a_door(door_store(f"unix://{tmp_path}/none.sock"), settings)
     viewer = Viewer(visitor)
-    assert "Store away" in viewer.read_until("event: state\n") + viewer.read_until("Store away")
+    said = viewer.read_until("Store away</span> The store cannot be reached")
+    assert "The figures below are the last ones" in said
+    viewer.close()
+
+
+@pytest.mark.parametrize("path", ["/console", "/console/jobs/any", "/console/collections", "/rq/"])
+def test_without_the_store_a_browser_gets_a_page_that_says_why(settings, tmp_path, path):
+    visitor = a_door(door_store(f"unix://{tmp_path}/none.sock"), settings, dashboard="read")
+    answer = visitor.get(path, headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (answer.status_code, answer.mimetype) == (503, "text/html")
+    assert "The store cannot be reached." in answer.text
+    assert "Check that the store runs" in answer.text
+    assert "Retry-After" in answer.headers
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    # Neither the scripts of a page nor other programs are given a page.
+    for headers in ({}, {"Accept": "*/*"}, {"Accept": "text/html, */*", "HX-Request": "true"}):
+        assert refused(visitor.get(path, headers=headers), "store_unavailable")["store_fault"] == "unreachable"
+
+
+def test_the_page_of_a_job_says_why_its_figures_stop(store, store_url, settings, tmp_path):
+    heartbeat(store)
+    job_id = admitted(store, a_job())
+    with LossyProxy(tmp_path, store_url) as proxy:
+        visitor = a_door(door_store(proxy.url), settings)
+        viewer = Viewer(visitor, f"/console/jobs/{job_id}/live")
+        viewer.read_until("event: facts")
+    # The connection to the store is cut from here on.
+    assert "The figures below are the last ones" in viewer.read_until("Store away</span> The store cannot be reached")
     viewer.close()
 
 

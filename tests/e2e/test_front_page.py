@@ -102,7 +102,7 @@ def test_while_the_store_does_not_answer_the_page_says_so(settings: Settings, tm
     client = a_door(door_store(f"unix://{tmp_path}/none.sock"), settings)
     answer = client.get("/")
     assert answer.status_code == 200
-    assert "The store does not answer" in answer.text
+    assert "The store cannot be reached, so no job is admitted." in answer.text
 
 
 @pytest.mark.parametrize("auth", ["open", "required"])

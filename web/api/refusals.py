@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from shared.jobs.outcomes import Refusal, Refused
+from shared.store_fault import StoreFault
 from web.api.deadline import RequestDeadline
 
 #: The shortest and the longest retry hint, in ms. After a shorter hint, the retry would come too early and be refused
@@ -34,7 +35,7 @@ _MESSAGES = {
     Refusal.NO_SUITABLE_POOL: "no pool of {model!r} takes this request ({limit})",
     Refusal.DRAINING: "the workers of model {model!r}, or all workers, are being drained, so no new jobs are admitted",
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
-    Refusal.STORE_UNAVAILABLE: "the store does not answer",
+    Refusal.STORE_UNAVAILABLE: "the store cannot serve",
 }
 #: The budgets of tokens by the limit that a refusal names: whose it is, and its period.
 _BUDGETS = {
@@ -136,11 +137,12 @@ def with_return_ticket(answer: Yield, ticket: str | None, window_ms: int) -> Yie
     return replace(answer, body=body, headers=answer.headers | {"x-penstock-return-ticket": ticket})
 
 
-def store_unavailable_yield() -> Yield:
-    """Return the response while the store does not answer. Its hint varies, so that not all clients retry at once."""
+def store_unavailable_yield(fault: StoreFault) -> Yield:
+    """Return the response while the store cannot serve. Its hint varies, so that not all clients retry at once."""
     hint_ms = int(STORE_HINT_MS * (1 + 0.2 * random.random()))  # noqa: S311 - not used for security
     limits = {"limit": "store", "value": 0, "max": 1, "inflight": None, "max_inflight": None}
-    return _yield(503, Refusal.STORE_UNAVAILABLE, _MESSAGES[Refusal.STORE_UNAVAILABLE], hint_ms, limits)
+    refusal = _yield(503, Refusal.STORE_UNAVAILABLE, f"the store {fault.says}", hint_ms, limits)
+    return replace(refusal, body=refusal.body | {"store_fault": fault.value})
 
 
 def _yield(

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import cached_property
 
 from shared.store.crashes import crashes_of_pools
 from shared.store.replies import Snapshot
+from shared.store_fault import StoreFault
 from shared.views.frame import Frame, TenantLine, make_frame
 from shared.views.shares import Sums
 from web.console.reads import (
@@ -28,12 +28,12 @@ MAX_LINES = 20
 MAX_EVENTS = 8
 
 
-class NoBoard(Enum):
+@dataclass(frozen=True)
+class NoBoard:
     """Why there is no board at this time."""
 
-    STORE_AWAY = auto()
-    #: Anything else, such as a fault in the code of the console. The log has the error.
-    ERROR = auto()
+    #: None for anything but the store, such as a fault in the code of the console. The log has the error.
+    store_fault: StoreFault | None
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ class Board:
     crashes: Mapping[str, int]
     #: For how long refusals and first tokens were counted, in seconds.
     counted_s: float
+    #: Why the store refuses writes, or None if it accepts them.
+    store_fault: StoreFault | None = None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flask import current_app
 
@@ -11,6 +11,7 @@ from shared.accounts.groups import Groups
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.log import LimitedEvent
+from shared.store.preflight import find_write_fault
 from shared.store.replies import Snapshot
 from shared.store.store import Store
 from shared.views.shares import Shares
@@ -168,11 +169,11 @@ class ConsoleFeed:
             with self._changed:
                 self._points.append(point)
             return self._render(board, self._events), point
-        except StoreUnavailable:
-            return self._render(NoBoard.STORE_AWAY, self._events), None
+        except StoreUnavailable as error:
+            return self._render(NoBoard(error.fault), self._events), None
         except Exception as error:  # noqa: BLE001 - the reader must survive any value in the store: all viewers depend on it
             _FAILED.log("error", exc_info=error)
-            return self._render(NoBoard.ERROR, self._events), None
+            return self._render(NoBoard(None), self._events), None
 
     def _read(self) -> Board:
         snapshot, counters = divide(self._store.snapshot(tenants=64, stats=True))
@@ -188,7 +189,8 @@ class ConsoleFeed:
         if not self._marks or counters.at_ms - self._marks[-1].at_ms >= 1000 * _MARK_S:
             self._marks.append(counters)
         sums = self._shares.add(snapshot, weights)
-        return make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running, sums)
+        board = make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running, sums)
+        return replace(board, store_fault=find_write_fault(self._store.client))
 
 
 def _point(board: Board) -> Point:

@@ -13,11 +13,12 @@ from werkzeug.wrappers import Response as AnyResponse
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
+from shared.store_fault import StoreFault
 from web.api.job_json import content_of, has_ended
 from web.api.stream_format import frame
 from web.console.feed import ConsoleFeed, current_feed
 from web.console.guard import bp, page_token
-from web.console.panels import render_job
+from web.console.panels import render_fault, render_job
 from web.http import shutdown
 from web.http.api_errors import ApiError
 from web.http.disconnect import watch_disconnect
@@ -160,13 +161,17 @@ def _job_frames(
 ) -> Iterator[str]:
     """Yield the frames of a job until it has ended; then yield `end`, at which the page closes the stream."""
     shown, read_s = "", float("-inf")
+    shown_fault: StoreFault | None = None
     texts = _texts(context, view, must_stop) if CONSOLE_FORM in view.form else _pauses(must_stop)
     try:
         for text in texts:
             yield text
             if context.clock.monotonic() - read_s >= _READ_S:
                 read_s = context.clock.monotonic()
-                view = _read_if_possible(context, view)
+                view, fault = _read_if_possible(context, view)
+                if fault is not shown_fault:
+                    shown_fault = fault
+                    yield html_frame("state", "" if fault is None else render_fault(environment, fault))
                 facts = render_job(environment, view)
                 if facts != shown:
                     shown = facts
@@ -182,11 +187,12 @@ def _job_frames(
         yield html_frame("end", "")
 
 
-def _read_if_possible(context: DoorContext, view: JobView) -> JobView:
+def _read_if_possible(context: DoorContext, view: JobView) -> tuple[JobView, StoreFault | None]:
+    """Return the job as it is now; if the store cannot serve, as it was last, and why."""
     try:
-        return read_quietly(context, view.id)
-    except StoreUnavailable:
-        return view
+        return read_quietly(context, view.id), None
+    except StoreUnavailable as error:
+        return view, error.fault
 
 
 def _pauses(must_stop: Callable[[], bool]) -> Iterator[str]:

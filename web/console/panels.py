@@ -5,8 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import Environment
+from markupsafe import Markup, escape
 
 from shared.jobs.job import JobView
+from shared.store_fault import StoreFault
 from shared.views.timeline import TimelineStep, timeline
 from web.api.job_json import has_ended, job_json
 from web.console.board import MAX_LINES, Board, NoBoard, RecentEvents
@@ -22,13 +24,24 @@ _UNKNOWN_PANELS = ("state",)
 def install(environment: Environment) -> None:
     """Add the filters that the templates of the console use."""
     environment.filters |= {"dom_id": dom_id, "duration": duration, "percent": percent, "rate": rate, "clock": clock}
+    environment.filters["with_commands"] = with_commands
 
 
 def render_panels(environment: Environment, board: Board | NoBoard, events: RecentEvents) -> dict[str, str]:
     """Return the HTML of each panel. Without a board, only the state is rendered, which gives the reason."""
     names = PANELS if isinstance(board, Board) else _UNKNOWN_PANELS
-    values: dict[str, Any] = {"board": board, "NoBoard": NoBoard, "events": events, "most": MAX_LINES}
+    values: dict[str, Any] = {
+        "board": board,
+        "has_figures": isinstance(board, Board),
+        "events": events,
+        "most": MAX_LINES,
+    }
     return {name: environment.get_template(f"console/{name}.html").render(values) for name in names}
+
+
+def render_fault(environment: Environment, fault: StoreFault) -> str:
+    """Return the HTML of the state while the store cannot serve, for a page whose figures are the last ones."""
+    return environment.get_template("console/state.html").render(board=NoBoard(fault), has_figures=False)
 
 
 def render_job(environment: Environment, view: JobView) -> str:
@@ -52,6 +65,14 @@ def _bar(step: TimelineStep, until_ms: int) -> tuple[float, float] | None:
 def dom_id(name: str) -> str:
     """Return a text for the id of an element that belongs to a name, which may contain any characters."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def with_commands(text: str) -> Markup:
+    """Return the HTML of a text in which commands are between backquotes."""
+    parts = [
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part) for i, part in enumerate(text.split("`"))
+    ]
+    return Markup("").join(parts)
 
 
 def duration(ms: float | None) -> str:

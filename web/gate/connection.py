@@ -309,9 +309,9 @@ class Connection:
         except ApiError as problem:
             self._send(answers.error_frame(ref, problem))
         except StoreUnavailable as error:
-            _STORE_AWAY.log("warning", error=str(error))
+            _STORE_AWAY.log("warning", error=str(error), fault=error.fault.value)
             self._context.metrics.refused_without_store.inc()
-            self._send(answers.with_ref(ref, store_unavailable_yield().body))
+            self._send(answers.with_ref(ref, store_unavailable_yield(error.fault).body))
         except Exception:
             log.exception("gate.fault")
             internal_error = ApiError("internal_error", "the gate failed on this frame; its log says why")

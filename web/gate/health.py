@@ -124,5 +124,5 @@ def _readiness(context: DoorContext, gate: Gate) -> Readiness:
         return Readiness("stopping", 0)
     try:
         return read_readiness(context)
-    except StoreUnavailable:
-        return Readiness("store_unavailable", 0)
+    except StoreUnavailable as error:
+        return Readiness(None, 0, error.fault)

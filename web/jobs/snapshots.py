@@ -1,14 +1,16 @@
 """Read the state of the whole system, the number of one tenant's jobs, and the usage of tenants."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from shared.accounts.budgets import Budgets
 from shared.accounts.usage import days_between, parse_day, parse_dimensions, sum_by
 from shared.errors import ConfigError
+from shared.jobs.outcomes import Refusal
 from shared.store import keys
 from shared.store.redis_errors import store_faults
+from shared.store_fault import StoreFault
 from web.http.api_errors import invalid_field
 from web.runtime.context import DoorContext
 
@@ -20,15 +22,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether jobs are admitted: `reason` is None, or says why not. `workers` is the number of live workers."""
+    """Whether jobs are admitted. `workers` is the number of live workers."""
 
+    #: Why the workers or the database of collections do not serve, or None if they do.
     reason: str | None
     workers: int
+    #: Why the store cannot serve, or None if it can. It is told instead of `reason`, which usually follows from it.
+    store_fault: StoreFault | None = None
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of an answer to `/health/ready`."""
-        status = "ready" if self.reason is None else "not_ready"
-        return {"status": status, "reason": self.reason, "workers": self.workers}
+        body = {"status": "ready" if self.is_ready else "not_ready", "reason": self.reason, "workers": self.workers}
+        if self.store_fault is not None:
+            body |= {"reason": Refusal.STORE_UNAVAILABLE.value, "store_fault": self.store_fault.value}
+        return body
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether jobs are admitted."""
+        return self.reason is None and self.store_fault is None
 
     @property
     def jobs_start(self) -> bool:
@@ -37,9 +49,9 @@ class Readiness:
 
 
 def read_readiness(context: DoorContext) -> Readiness:
-    """Return whether a worker is live that claims jobs and does not restart again and again. Raises StoreUnavailable.
+    """Return whether the store accepts writes and a worker lives that claims jobs and does not restart again and again.
 
-    The answer is up to a second old, because anybody may ask for it as often as they like.
+    Raises StoreUnavailable. The answer is up to a second old, because anybody may ask for it as often as they like.
     """
     overview = context.readiness.get()
     reason = None
@@ -49,7 +61,7 @@ def read_readiness(context: DoorContext) -> Readiness:
         reason = "draining"
     elif overview.workers_restart:
         reason = "workers_restart"
-    return Readiness(reason, overview.workers)
+    return Readiness(reason, overview.workers, context.write_fault.get())
 
 
 def read_retrieval_readiness(context: DoorContext) -> Readiness:
@@ -59,7 +71,7 @@ def read_retrieval_readiness(context: DoorContext) -> Readiness:
     """
     readiness = read_readiness(context)
     reason = readiness.reason or ("no_database" if context.database is None else None)
-    return Readiness(reason or ("database_away" if context.database_away.get() else None), readiness.workers)
+    return replace(readiness, reason=reason or ("database_away" if context.database_away.get() else None))
 
 
 def can_no_job_end(context: DoorContext) -> bool:

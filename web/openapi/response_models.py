@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.store_fault import StoreFault
+
 
 class ResponseModel(BaseModel):
     """Base class of the models: a response must not contain fields that its model does not define."""
@@ -48,6 +50,7 @@ class Yield(ResponseModel):
     reason: str
     error: ErrorInfo
     limits: Limits
+    store_fault: StoreFault | None = Field(None, description="with `store_unavailable`, why the store cannot serve")
     return_ticket: str | None = Field(
         None, description="send it with the retry; absent if the client is not asked to retry, or is not expected"
     )
@@ -264,6 +267,7 @@ class Ready(ResponseModel):
     status: Literal["ready", "not_ready"]
     reason: str | None
     workers: int
+    store_fault: StoreFault | None = Field(None, description="with `store_unavailable`, why the store cannot serve")
 
 
 class Health(ResponseModel):

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from flask import Response, g, request
+from flask import Response, g, render_template, request
 from pydantic_core import PydanticSerializationError, to_json
 
 from shared.clock import Clock
 from shared.jobs.job import JobView
+from shared.store_fault import StoreFault
 from web.anthropic.error_shape import ROUTES as ANTHROPIC_ROUTES
 from web.anthropic.error_shape import anthropic_error, follows_anthropic
 from web.api.body import NotesIgnored
@@ -25,6 +26,8 @@ _CHUNK_BYTES = 16_384
 #: The groups of routes that answer an invalid request with 400, as OpenAI's and Anthropic's API do, by the names of
 #: their blueprints.
 _INVALID_IS_400 = frozenset({"batches", "files", "openai", "responses", "vector_stores", ANTHROPIC_ROUTES})
+#: The paths under which the pages for operators are.
+_PAGES_OF_OPERATORS = ("/console", "/rq")
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -78,10 +81,27 @@ def _failure_response(body: dict[str, Any], status: int, headers: Mapping[str, s
     return json_response(body, status, headers)
 
 
-def store_away_response(context: DoorContext) -> Response:
-    """Return the refusal to send while the store does not answer, and count it in the metrics."""
+def store_away_response(context: DoorContext, fault: StoreFault) -> Response:
+    """Return the refusal to send while the store cannot serve, and count it in the metrics.
+
+    A browser that opens a page for operators gets a page instead, which says why and tries again by itself.
+    """
     context.metrics.refused_without_store.inc()
-    return yield_response(store_unavailable_yield())
+    refusal = store_unavailable_yield(fault)
+    if not _wants_page():
+        return yield_response(refusal)
+    page = render_template("console/store_away.html", fault=fault)
+    headers = {name: value for name, value in refusal.headers.items() if name == "Retry-After"}
+    return Response(page, refusal.status, {"Cache-Control": "no-store", "Vary": "Accept", **headers})
+
+
+def _wants_page() -> bool:
+    """Return whether a browser opens a page for operators: no script of a page asks, and no program."""
+    path = request.path
+    is_for_operators = any(path == prefix or path.startswith(f"{prefix}/") for prefix in _PAGES_OF_OPERATORS)
+    accepted = request.accept_mimetypes
+    wants_html = accepted["text/html"] > accepted["application/json"]
+    return is_for_operators and request.method in {"GET", "HEAD"} and wants_html and "HX-Request" not in request.headers
 
 
 HEADER = "x-penstock-ignored"

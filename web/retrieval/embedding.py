@@ -155,8 +155,8 @@ class BulkEmbedder:
             deadline_ms = min(int(1000 * left_s), max_deadline_ms(self._context.settings, self._caller.policy))
             try:
                 verdict = offer(self._context, self._caller, _request(self._model.name, texts, deadline_ms))
-            except StoreUnavailable:
-                verdict = store_unavailable_yield()
+            except StoreUnavailable as error:
+                verdict = store_unavailable_yield(error.fault)
             except ApiError as error:
                 if error.code == "context_length_exceeded":
                     raise InputTooLong(error.message) from None

@@ -23,7 +23,12 @@ def health() -> Response:
 
 
 @bp.get("/health/ready")
-@bp.doc(responses={200: "The system is ready", 503: "The system is not ready; `reason` says why"})
+@bp.doc(
+    responses={
+        200: "The system is ready",
+        503: "The system is not ready; `reason` says why, and `store_fault` why the store cannot serve",
+    }
+)
 def ready() -> Response:
     """Check whether the system is ready to admit jobs; with `?retrieval`, also whether the database of collections is.
 
@@ -32,9 +37,9 @@ def ready() -> Response:
     context = current_context()
     try:
         readiness = (read_retrieval_readiness if "retrieval" in request.args else read_readiness)(context)
-    except StoreUnavailable:
-        return store_away_response(context)
-    return json_response(readiness.body(), 200 if readiness.reason is None else 503)
+    except StoreUnavailable as error:
+        return store_away_response(context, error.fault)
+    return json_response(readiness.body(), 200 if readiness.is_ready else 503)
 
 
 @bp.get("/metrics")

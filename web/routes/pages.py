@@ -143,13 +143,14 @@ def _client_url() -> str:
 
 def _content(context: DoorContext, url: str) -> dict[str, Any]:
     needs_key = context.settings.auth == "required"
-    problem, names, generating = "", [], []
+    names, generating = [], []
     try:
         directory = context.pools.directory()
         names = [] if needs_key else context.pools.visible_names(None)
         generating = [name for name in directory.live if not directory.models[name].pooling]
-    except StoreUnavailable:
-        problem = "The store does not answer at present, so no job is admitted."
+        fault = context.write_fault.get()
+    except StoreUnavailable as error:
+        fault = error.fault
     model = generating[0] if generating and not needs_key else _ANY_MODEL
     # If several models are live, a job has to name one.
     named = model if needs_key or len(names) > 1 else ""
@@ -160,7 +161,7 @@ def _content(context: DoorContext, url: str) -> dict[str, Any]:
         "version": package_version(),
         "url": url,
         "names": names,
-        "problem": problem,
+        "problem": "" if fault is None else f"The store {fault.says}, so no job is admitted.",
         "needs_key": needs_key,
         "curl": curl_example(url, needs_key=needs_key, model=named),
         "python": openai_example(url, needs_key=needs_key, model=model),

@@ -1,6 +1,7 @@
 """The objects that all routes of one app, or all connections of one gate, share: settings, store client, caches."""
 
 import threading
+from functools import partial
 
 from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.api_keys import ApiKeys
@@ -13,6 +14,7 @@ from shared.store.answer_cache import AnswerCache
 from shared.store.batches.files import Files
 from shared.store.batches.storage_location import files_folder
 from shared.store.passage_cache import PassageCache
+from shared.store.preflight import find_write_fault
 from shared.store.replies import Overview
 from shared.store.store import Store
 from shared.tracing.traces import make_traces
@@ -75,6 +77,8 @@ class DoorContext:
         self.process_page = ProcessPage(metrics, clock)
         #: The answers of /health/ready and /metrics/fleet, which anybody may request as often as they like.
         self.readiness = SharedAnswer(self.overview, clock)
+        #: Why the store refuses writes although it answers, or None.
+        self.write_fault = SharedAnswer(partial(find_write_fault, store.client), clock)
         self.fleet_page = FleetPage(store, metrics, clock)
         self.usage_days = UsageDays(store.client, clock)
         #: The key in the admin key file, which operators' routes accept; "" if PENSTOCK_AUTH is `open`.

@@ -11,6 +11,7 @@ from shared.cli.reach import FAULT, Json, StateDir, collections_database, store_
 from shared.errors import ConfigError, SchemaConflict, StoreUnfit
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
+from shared.store_fault import StoreFault
 
 if TYPE_CHECKING:
     import redis
@@ -32,9 +33,9 @@ def doctor(
 ) -> None:
     """Check every invariant on the live store.
 
-    Exit with 0 if all hold. Exit with 1 if one is broken, if the store's own settings could lose jobs, if the folder
-    for files cannot be used, if the database of collections is away, or if workers end by faults again and again. With
-    --repair, the check follows the repair.
+    Exit with 0 if all hold. Exit with 1 if one is broken, if the store cannot serve or refuses writes, if its own
+    settings could lose jobs, if the folder for files cannot be used, if the database of collections is away, or if
+    workers end by faults again and again. With --repair, the check follows the repair.
     """
     from shared.accounts.admin_actions import local_actor, record
     from shared.audit.invariants import INVARIANTS, find_breaches
@@ -42,7 +43,7 @@ def doctor(
     from shared.store.store import Store
 
     client = writable_store_client(state_dir) if repair else store_client(state_dir)
-    judged = _judged(load(state_dir=state_dir))
+    judged = _judged(client, load(state_dir=state_dir))
     store = Store(client)
     snapshot = store.snapshot(stats=True)
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
@@ -55,7 +56,7 @@ def doctor(
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
-    has_faults, about_others = _others(client, load(state_dir=state_dir))
+    has_faults, about_others = _others(client, load(state_dir=state_dir), judged["store_fault"])
     notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_others]
     notes += [*_advice(snapshot), *_undelivered(client), *_spoiled(client), *skew_notes(client)]
     verdicts = {
@@ -85,21 +86,26 @@ def doctor(
         raise typer.Exit(FAULT)
 
 
-def _judged(settings: Settings) -> dict[str, str]:
+def _judged(client: "redis.Redis", settings: Settings) -> dict[str, str | None]:
     """Return the URLs of the store that is judged and of its door, and whether the door is ready or why not.
+
+    `store_fault` is the reason for which the store refuses writes, or None.
 
     The door of an embedded store is the one that `penstock up` serves beside it. The door of any other store is the one
     at PENSTOCK_URL, which may use another store.
     """
     from shared.cli.readiness import why_not_ready
     from shared.state_dir import up_url
+    from shared.store.preflight import find_write_fault
 
     door = settings.url if settings.redis_url else up_url(settings.state_path) or settings.url
+    fault = find_write_fault(client)
     reason = why_not_ready(door, host=settings.allowed_hosts.split(",")[0].strip())
     return {
         "store": without_password(settings.store_url),
         "door": door,
         "door_state": f"is not ready: {reason}" if reason else "is ready",
+        "store_fault": None if fault is None else fault.value,
     }
 
 
@@ -117,11 +123,19 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
         return True, [str(error)]
 
 
-def _others(client: "redis.Redis", settings: Settings) -> tuple[bool, list[str]]:
-    """Return whether workers, the folder for files or the database are at fault, and notes about them."""
+def _others(client: "redis.Redis", settings: Settings, store_fault: str | None) -> tuple[bool, list[str]]:
+    """Return whether workers, the folder for files, the database or the store are at fault, and notes about them.
+
+    With a `store_fault`, the folder is not judged, because that corrects the store's sums of files.
+    """
     from shared.store.batches.storage_location import files_notes
 
-    found = [_restarts(client), files_notes(client, settings), _database(settings)]
+    if store_fault is None:
+        about_store = files_notes(client, settings)
+    else:
+        fault = StoreFault(store_fault)
+        about_store = (True, [f"the store {fault.says}. {fault.advice}."])
+    found = [_restarts(client), about_store, _database(settings)]
     return any(is_at_fault for is_at_fault, _ in found), [note for _, notes in found for note in notes]
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shared.jobs.outcomes import Refusal, Refused
+from shared.store_fault import StoreFault
 from web.api.deadline import RequestDeadline
 from web.api.refusals import LONGEST_HINT_MS, retry_headers, store_unavailable_yield, to_yield
 from web.openapi import response_models
@@ -66,10 +67,12 @@ def test_retry_after_is_in_whole_seconds_rounded_up_and_at_least_one(ms: int, se
 
 
 def test_the_yield_without_a_store_has_the_same_schema_and_a_random_hint() -> None:
-    answers = [store_unavailable_yield() for _ in range(50)]
+    answers = [store_unavailable_yield(StoreFault.DISK_FULL) for _ in range(50)]
     for answer in answers:
         response_models.Yield.model_validate(answer.body)
         assert answer.body["reason"] == "store_unavailable"
+        assert answer.body["store_fault"] == "disk_full"
+        assert answer.body["error"]["message"].startswith("the store refuses writes because its disk is full; retry in")
         assert 1000 <= answer.body["retry_hint_ms"] < 1200
     assert len({answer.body["retry_hint_ms"] for answer in answers}) > 1
 

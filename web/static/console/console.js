@@ -89,17 +89,34 @@
 
   // The door ends a stream after 15 minutes, and the browser opens the next one 2 s later: nothing is lost.
   const LOST_MS = 6_000;
+  const LAST_ONES = "The figures below are the last ones. Connecting again …";
   const state = document.getElementById("panel-state");
+  const isOfPage = (stream) => stream.id === "live" || stream.id === "job";
   let lost = 0;
+
+  // Without its store, the door may refuse the stream. Its message then says what is wrong with the store.
+  async function whyLost() {
+    try {
+      const said = await (await fetch("/health/ready")).json();
+      if (said.store_fault && said.error) return `No live figures: ${said.error.message}.`;
+    } catch {
+      // The door does not answer, or a proxy answers for it.
+    }
+    return "The connection to the door is lost.";
+  }
+
   document.addEventListener("htmx:sseError", (event) => {
-    if (event.target.id !== "live" || lost) return;
-    lost = setTimeout(() => {
-      state.textContent = "The connection to the door is lost. The figures below are the last ones. Connecting again …";
+    if (!isOfPage(event.target) || lost) return;
+    const mine = lost = setTimeout(async () => {
+      const why = await whyLost();
+      if (lost === mine) state.textContent = `${why} ${LAST_ONES}`;
     }, LOST_MS);
   });
   document.addEventListener("htmx:sseOpen", (event) => {
-    if (event.target.id !== "live") return;
+    if (!isOfPage(event.target)) return;
     clearTimeout(lost);
+    // The stream of a job sends its state only while something is wrong.
+    if (lost && event.target.id === "job") state.textContent = "";
     lost = 0;
   });
 })();
