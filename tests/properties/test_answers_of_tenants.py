@@ -37,23 +37,33 @@ PROMPTS = (
     'how do i bake bread in "Bern"?',
 )
 
-STEPS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "tenant": st.sampled_from(TENANTS),
-            "key": st.sampled_from(("", "k1", "k2")),
-            "private": st.booleans(),
-            "model": st.sampled_from((MODEL, "other")),
-            "system": st.sampled_from(("", "Be brief.")),
-            "temperature": st.sampled_from((0, 0.0, 0.5)),
-            "max_tokens": st.sampled_from((None, 20, 21)),
-            "prompt": st.sampled_from(PROMPTS),
-            "reads": st.booleans(),
-        }
-    ),
-    min_size=2,
-    max_size=10,
+BASE: dict[str, Any] = {
+    "tenant": "a",
+    "key": "k1",
+    "private": True,
+    "model": MODEL,
+    "system": "",
+    "temperature": 0,
+    "max_tokens": 20,
+    "prompt": PROMPTS[0],
+    "reads": True,
+}
+CHANGES = {
+    "tenant": st.sampled_from(TENANTS),
+    "key": st.sampled_from(("", "k2")),
+    "private": st.just(value=False),
+    "model": st.just("other"),
+    "system": st.just("Be brief."),
+    "temperature": st.sampled_from((0.0, 0.5)),
+    "max_tokens": st.sampled_from((None, 21)),
+    "prompt": st.sampled_from(PROMPTS),
+    "reads": st.just(value=False),
+}
+#: Requests that differ in one or two fields from the same one, so that many are equal in all but one.
+STEP = st.lists(st.sampled_from(list(CHANGES)), max_size=2).flatmap(
+    lambda names: st.fixed_dictionaries({name: CHANGES[name] for name in names})
 )
+STEPS = st.lists(STEP.map(lambda changed: BASE | changed), min_size=6, max_size=16)
 
 
 @pytest.fixture
