@@ -1,6 +1,7 @@
 """The terms of a pool: what an operator has said about it that its workers cannot say about themselves."""
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from shared.errors import ConfigError
 
@@ -8,6 +9,11 @@ from shared.errors import ConfigError
 MICRO = 1_000_000
 #: The highest price of 1,000 tokens, and the highest cap.
 MAX_PRICE, MAX_CAP = 1_000 * MICRO, 10**15
+
+
+def format_amount(micro: int) -> str:
+    """Return an amount in millionths as a decimal number."""
+    return f"{Decimal(micro) / MICRO:f}"
 
 
 @dataclass(frozen=True)

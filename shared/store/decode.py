@@ -14,7 +14,18 @@ from shared.jobs.outcomes import Outcome, Refusal, Refused
 from shared.jobs.request import PREFIX, json_object, shown_fields
 from shared.jobs.routing import Routed
 from shared.jobs.states import JobState
-from shared.store.replies import ClaimReply, Overview, SettleAnswer, Settled, Snapshot, Swept, TenantView, WorkerView
+from shared.store.replies import (
+    ClaimReply,
+    Overview,
+    PoolReason,
+    PoolView,
+    SettleAnswer,
+    Settled,
+    Snapshot,
+    Swept,
+    TenantView,
+    WorkerView,
+)
 
 #: A worker whose last heartbeat is older than this is not live. shared/lua/lib/base/clock.lua has the same value.
 LIVE_MS = 5_000
@@ -200,7 +211,7 @@ def _changes(max_tokens: int, cut_to: int, tier: int) -> tuple[Change, ...]:
 
 def snapshot(answer: list[Any]) -> Snapshot:
     now_ms, inflight, waiting, running, raw_config, stats, tenants, workers, models, *rest = answer
-    live_models, live_workers, capacity_wtps, ahead_ms, loads = rest
+    live_models, live_workers, capacity_wtps, ahead_ms, loads, pools = rest
     config = pairs(raw_config)
     live_slots = integer(config.get("live_slots"))
     return Snapshot(
@@ -222,6 +233,7 @@ def snapshot(answer: list[Any]) -> Snapshot:
         ahead_ms=ahead_ms,
         backlogs_s={text(model): float(seconds) for model, seconds, _ in loads if float(seconds) >= 0},
         busy_ratios={text(model): float(ratio) for model, _, ratio in loads},
+        pools={pool.model: pool for pool in map(_pool, pools)},
     )
 
 
@@ -251,6 +263,25 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
         group=fields.get("policy_group"),
         queues=frozenset(text(slug) for slug in entry[3]),
+    )
+
+
+def _pool(entry: list[Any]) -> PoolView:
+    model, heartbeat_age_ms, live_workers, reason, waiting, running, slots, oldest_ms, *prices = entry
+    prompt_price, answer_price = (max(0, integer(text(price))) for price in prices)
+    word = text(reason)
+    return PoolView(
+        model=text(model),
+        heartbeat_age_ms=heartbeat_age_ms,
+        live_workers=live_workers,
+        reason=PoolReason(word) if word else None,
+        waiting=integer(text(waiting)),
+        running=integer(text(running)),
+        # The sum still has the slots of workers that died a few seconds ago.
+        slots=integer(text(slots)) if live_workers else 0,
+        oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
+        prompt_price_micro=prompt_price,
+        answer_price_micro=answer_price,
     )
 
 

@@ -272,6 +272,37 @@ class TenantView:
     queues: frozenset[str] = frozenset()
 
 
+class PoolReason(StrEnum):
+    """Why no worker of a pool claims jobs, or none can be relied on. The same words are in `/health/ready`."""
+
+    NO_WORKER = "no_worker"
+    #: All live workers drain.
+    DRAINING = "draining"
+    #: The live workers that do not drain are new, and workers of the pool restart again and again.
+    WORKERS_RESTART = "workers_restart"
+
+
+@dataclass(frozen=True)
+class PoolView:
+    """One pool: the workers of one model, and the jobs that are queued for them."""
+
+    model: str
+    #: Time since the last heartbeat of any worker, in ms.
+    heartbeat_age_ms: int
+    live_workers: int
+    #: None if a live worker claims jobs.
+    reason: PoolReason | None
+    waiting: int
+    running: int
+    #: The slots of the live workers; 0 if none is live.
+    slots: int
+    #: The age of the oldest queued job of the snapshot's tenants that is not a batch job.
+    oldest_age_ms: int | None
+    #: The prices of 1,000 prompt tokens and of 1,000 answer tokens.
+    prompt_price_micro: int = 0
+    answer_price_micro: int = 0
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A consistent snapshot of the whole system, for metrics, `penstock top`, the console and `penstock doctor`."""
@@ -303,6 +334,8 @@ class Snapshot:
     #: Per live model: seconds of queued work (no batch jobs), if rates are known; running jobs over slots, at most 1.
     backlogs_s: dict[str, float] = field(default_factory=dict)
     busy_ratios: dict[str, float] = field(default_factory=dict)
+    #: By model, the pools of the 64 models that were served last, also those without live workers.
+    pools: dict[str, PoolView] = field(default_factory=dict)
 
     @property
     def groups(self) -> set[str]:

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from shared.store.replies import Snapshot, TenantView, WorkerView
+from shared.views.models import ModelLine, RoutesByPool, model_lines
 from shared.views.shares import Sums
 
 SortKey = Literal["tenant", "waiting", "running", "oldest", "tokens", "served", "refused"]
@@ -58,12 +60,16 @@ class Frame:
     draining: bool
     tenants: list[TenantLine]
     workers: list[WorkerLine]
+    #: Models that are not served first, then by name.
+    models: list[ModelLine]
 
 
-def make_frame(before: Snapshot, after: Snapshot, sort: SortKey, sums: Sums) -> Frame:
+def make_frame(
+    before: Snapshot, after: Snapshot, sort: SortKey, sums: Sums, routes: RoutesByPool = MappingProxyType({})
+) -> Frame:
     """Return the frame for the later of two snapshots, both with stats, whose tenants are sorted by `sort`.
 
-    `sums` has what tenants were served, and what was due to them.
+    `sums` has what tenants were served, and what was due to them; `routes` has the names of the routes of each pool.
     """
     seconds = (after.now_ms - before.now_ms) / 1000
     tokens = _growth(completion_tokens(before.stats), completion_tokens(after.stats))
@@ -84,6 +90,10 @@ def make_frame(before: Snapshot, after: Snapshot, sort: SortKey, sums: Sums) -> 
         )
 
     earlier = {worker.name: worker for worker in before.workers}
+    workers = sorted(
+        (_worker_line(earlier.get(worker.name), worker, seconds) for worker in after.workers),
+        key=lambda one: (one.model, one.worker),
+    )
     return Frame(
         now_ms=after.now_ms,
         inflight=after.inflight,
@@ -92,10 +102,8 @@ def make_frame(before: Snapshot, after: Snapshot, sort: SortKey, sums: Sums) -> 
         running=after.running,
         draining=after.draining,
         tenants=sorted(map(line, after.tenants), key=_ORDERS[sort]),
-        workers=sorted(
-            (_worker_line(earlier.get(worker.name), worker, seconds) for worker in after.workers),
-            key=lambda one: (one.model, one.worker),
-        ),
+        workers=workers,
+        models=model_lines(after, workers, routes),
     )
 
 

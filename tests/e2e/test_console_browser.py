@@ -11,6 +11,7 @@ from shared.accounts.workers import Workers
 from shared.store import keys
 from tests.support import processes
 from tests.support.browser import needs_browser
+from tests.support.builders import a_heartbeat
 from tests.support.chromium import Browser, Page, chromium
 from tests.support.forwarder import Forwarder
 from tests.support.served import Served, sim_served
@@ -63,6 +64,24 @@ def test_new_jobs_are_seen_without_a_reload(page, door):
     page.wait_for_text("#panel-running", "newcomer")
     wait_for(lambda: page.run("document.querySelectorAll('canvas').length") == 2, "the charts")
     assert page.run("window.wasLoadedOnce") is True
+
+
+def test_a_model_without_workers_is_amber_with_its_name_and_the_reason_and_the_state_is_too(page, door):
+    door.stage.store.renew(a_heartbeat("w-lost", model="lost"), [])
+    page.look(390)
+    try:
+        page.open(f"{door.url}/console")
+        page.wait_for_text("#panel-models", "no worker is live")
+        page.wait_for_text("#panel-state", "lost: no worker is live")
+        marks = (
+            "[...document.querySelectorAll('#panel-models tbody tr')].map(row => row.querySelector('.mark').className)"
+        )
+        assert page.run(marks)[:2] == ["mark warn", "mark good"]
+        assert page.run("document.querySelector('#panel-state .mark').className") == "mark warn"
+        assert page.width_needed() == 390
+    finally:
+        door.stage.store.farewell("w-lost", "lost")
+        door.stage.client.zrem(keys.models(), "lost")
 
 
 @pytest.mark.parametrize(("width", "dark"), SCREENS, ids=NAMES)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shared.accounts.routes import Pools
 from shared.store import keys
 from shared.store.replies import Overview
 from tests.support.builders import (
@@ -218,3 +219,38 @@ def test_snapshot_works_when_memory_is_full(store, memory_is_full):
     heartbeat(store)
     with memory_is_full():
         assert len(store.snapshot().workers) == 1
+
+
+def test_each_pool_has_its_workers_jobs_and_prices_also_when_its_last_worker_has_died(store):
+    Pools(store.client).change("n", {"prompt_price_micro": 500, "answer_price_micro": 2_000})
+    heartbeat(store, slots=3)
+    heartbeat(store, "other", model="n", slots=5)
+    admitted(store, a_job(model="n"))
+    admitted(store, a_job("red", model="n"))
+    advance_clock(store, 3_000)
+    pools = store.snapshot().pools
+    assert [(pool.live_workers, pool.slots, pool.waiting, pool.reason) for pool in (pools[MODEL], pools["n"])] == [
+        (1, 3, 0, None),
+        (1, 5, 2, None),
+    ]
+    assert (pools["n"].prompt_price_micro, pools["n"].answer_price_micro) == (500, 2_000)
+    assert 3_000 <= pools["n"].oldest_age_ms < 4_000
+    assert pools[MODEL].oldest_age_ms is None
+    assert store.snapshot(tenants=0).pools["n"].oldest_age_ms is None
+    advance_clock(store, 3_000)
+    heartbeat(store)
+    snapshot = store.snapshot()
+    dead = snapshot.pools["n"]
+    assert (dead.live_workers, dead.slots, dead.waiting, dead.reason) == (0, 0, 2, "no_worker")
+    assert 6_000 <= dead.heartbeat_age_ms < 7_000
+    assert (snapshot.pools[MODEL].reason, snapshot.live_models) == (None, [MODEL])
+
+
+def test_a_pool_drains_if_all_its_live_workers_do(store):
+    heartbeat(store, draining=True)
+    heartbeat(store, "w2")
+    heartbeat(store, "other", model="n", draining=True)
+    pools = store.snapshot().pools
+    assert (pools[MODEL].reason, pools["n"].reason, pools["n"].live_workers) == (None, "draining", 1)
+    heartbeat(store, "w2", draining=True)
+    assert store.snapshot().pools[MODEL].reason == "draining"

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 from shared.store.crashes import crashes_of_pools
 from shared.store.replies import Snapshot
 from shared.store_fault import StoreFault
 from shared.views.frame import Frame, TenantLine, make_frame
+from shared.views.models import ModelLine, RoutesByPool
 from shared.views.shares import Sums
 from web.console.reads import (
     Buckets,
@@ -86,6 +88,11 @@ class Board:
     #: Why the store refuses writes, or None if it accepts them.
     store_fault: StoreFault | None = None
 
+    @property
+    def not_served(self) -> list[ModelLine]:
+        """The models that are not served."""
+        return [line for line in self.frame.models if line.reason is not None]
+
 
 @dataclass(frozen=True)
 class Since:
@@ -117,9 +124,10 @@ def make_board(
     facts: TenantFacts,
     running: RunningJobs,
     sums: Sums,
+    routes: RoutesByPool = MappingProxyType({}),
 ) -> Board:
     """Return the board for the later of two snapshots. Rates are those between them, and shares those of `sums`."""
-    frame = make_frame(before, after, "waiting", sums)
+    frame = make_frame(before, after, "waiting", sums, routes)
     groups = {tenant.name: tenant.group for tenant in after.tenants if tenant.group is not None}
     paused: dict[str, int] = {}
     for job in running.jobs:

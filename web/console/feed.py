@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from flask import current_app
 
 from shared.accounts.groups import Groups
+from shared.accounts.routes import Routes
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
 from shared.log import LimitedEvent
 from shared.store.preflight import find_write_fault
 from shared.store.replies import Snapshot
 from shared.store.store import Store
+from shared.views.models import RoutesByPool, routes_by_pool
 from shared.views.shares import Shares
 from web.console.board import Board, NoBoard, RecentEvents, Since, make_board
 from web.console.reads import (
@@ -47,6 +49,7 @@ _FACTS_AGE_S, _FACTS_PART = 5.0, 0.02
 #: Makes the HTML of each panel, by its name, from a board or from the reason why the board is missing.
 Render = Callable[[Board | NoBoard, RecentEvents], dict[str, str]]
 Point = Mapping[str, float]
+_NO_ROUTES: RoutesByPool = {}
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class ConsoleFeed:
         self._store, self._clock, self._render = store, clock, render
         self._facts: SharedAnswer[TenantFacts] = SharedAnswer(self._read_facts, clock, keeps_errors=False)
         self._facts_age_s = _FACTS_AGE_S
+        self._routes: SharedAnswer[RoutesByPool] = SharedAnswer(self._read_routes, clock, keeps_errors=False)
         #: Guarded by the condition, which is notified after each pass.
         self._changed = threading.Condition()
         self._viewers = 0
@@ -139,6 +143,9 @@ class ConsoleFeed:
         self._facts_age_s = max(_FACTS_AGE_S, (self._clock.monotonic() - began_s) / _FACTS_PART)
         return facts
 
+    def _read_routes(self) -> RoutesByPool:
+        return routes_by_pool(Routes(self._store.client).read()[0])
+
     def _forget(self) -> None:
         self._snapshots: deque[Snapshot] = deque(maxlen=_RATE_PASSES + 1)
         self._marks: deque[Counters] = deque(maxlen=_MARKS + 1)
@@ -180,6 +187,7 @@ class ConsoleFeed:
         running = or_default(lambda: read_running(self._store, snapshot.now_ms), RunningJobs((), are_all=False))
         facts = or_default(self.tenant_facts, TenantFacts())
         weights = or_default(lambda: Groups(self._store.client).weights(snapshot.groups), dict[str, float]())
+        routes = or_default(lambda: self._routes.get(_FACTS_AGE_S), _NO_ROUTES)
         before = Counters(counters.at_ms, {}, {}, {}) if self._counters is None else self._counters
         failed = read_failed(self._store, before, counters)
         # Refusals before the first pass were not seen, so it is not known when they happened.
@@ -189,7 +197,8 @@ class ConsoleFeed:
         if not self._marks or counters.at_ms - self._marks[-1].at_ms >= 1000 * _MARK_S:
             self._marks.append(counters)
         sums = self._shares.add(snapshot, weights)
-        board = make_board(self._snapshots[0], snapshot, Since(self._marks[0], counters), facts, running, sums)
+        since = Since(self._marks[0], counters)
+        board = make_board(self._snapshots[0], snapshot, since, facts, running, sums, routes)
         return replace(board, store_fault=find_write_fault(self._store.client))
 
 

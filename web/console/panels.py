@@ -8,13 +8,14 @@ from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from shared.jobs.job import JobView
+from shared.jobs.pool_terms import format_amount
 from shared.store_fault import StoreFault
 from shared.views.timeline import TimelineStep, timeline
 from web.api.job_json import has_ended, job_json
 from web.console.board import MAX_LINES, Board, NoBoard, RecentEvents
 
 #: The panels of the console that change with each pass.
-PANELS = ("state", "totals", "tenants", "groups", "workers", "running", "refusals", "failures")
+PANELS = ("state", "totals", "models", "tenants", "groups", "workers", "running", "refusals", "failures")
 #: Shown in place of an unknown value.
 UNKNOWN = "\N{EN DASH}"
 #: The panels that change while there is no board. The others stay as they were last.
@@ -23,8 +24,15 @@ _UNKNOWN_PANELS = ("state",)
 
 def install(environment: Environment) -> None:
     """Add the filters that the templates of the console use."""
-    environment.filters |= {"dom_id": dom_id, "duration": duration, "percent": percent, "rate": rate, "clock": clock}
-    environment.filters["with_commands"] = with_commands
+    environment.filters |= {
+        "dom_id": dom_id,
+        "duration": duration,
+        "percent": percent,
+        "rate": rate,
+        "clock": clock,
+        "amount": format_amount,
+        "with_commands": with_commands,
+    }
 
 
 def render_panels(environment: Environment, board: Board | NoBoard, events: RecentEvents) -> dict[str, str]:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qs
 
 import gevent
 from gevent.pywsgi import Input, WSGIHandler, WSGIServer
@@ -15,8 +16,9 @@ from shared.log import LimitedEvent, get_logger
 from shared.probe_connections import ProbeConnections
 from shared.version import package_version
 from web.gate.server import Gate, format_address
+from web.http.api_errors import ApiError, error_response
 from web.http.client_address import TrustedProxies
-from web.jobs.snapshots import Readiness, read_readiness
+from web.jobs.snapshots import Readiness, read_model_readiness, read_readiness
 from web.runtime.context import DoorContext
 
 log = get_logger()
@@ -109,8 +111,8 @@ def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]
             status = HTTPStatus.SERVICE_UNAVAILABLE if gate.stopping else HTTPStatus.OK
             body = {"status": "stopping" if gate.stopping else "ok", "version": package_version()}
         elif path == "/health/ready":
-            body = _readiness(context, gate).body()
-            status = HTTPStatus.OK if body["reason"] is None else HTTPStatus.SERVICE_UNAVAILABLE
+            names = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True).get("model", [None])
+            status, body = _readiness(context, gate, names[0])
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
         start_response(f"{status.value} {status.phrase}", headers)
         return [json.dumps(body).encode() + b"\n"]
@@ -118,11 +120,15 @@ def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]
     return app
 
 
-def _readiness(context: DoorContext, gate: Gate) -> Readiness:
-    """Return whether this gate accepts connections and its jobs are admitted."""
-    if gate.stopping:
-        return Readiness("stopping", 0)
+def _readiness(context: DoorContext, gate: Gate, model: str | None) -> tuple[HTTPStatus, dict[str, Any]]:
+    """Return the answer: whether this gate accepts connections and its jobs, or those of the model, are admitted."""
     try:
-        return read_readiness(context)
+        if gate.stopping:
+            readiness = Readiness("stopping", 0)
+        else:
+            readiness = read_readiness(context) if model is None else read_model_readiness(context, model)
     except StoreUnavailable as error:
-        return Readiness(None, 0, error.fault)
+        readiness = Readiness(None, 0, error.fault)
+    except ApiError as error:
+        return HTTPStatus(error.status), error_response(error).body
+    return HTTPStatus.OK if readiness.is_ready else HTTPStatus.SERVICE_UNAVAILABLE, readiness.body()

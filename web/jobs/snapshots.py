@@ -29,10 +29,14 @@ class Readiness:
     workers: int
     #: Why the store cannot serve, or None if it can. It is told instead of `reason`, which usually follows from it.
     store_fault: StoreFault | None = None
+    #: The model, alias or route whose readiness this is; None for that of the system.
+    model: str | None = None
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of an answer to `/health/ready`."""
         body = {"status": "ready" if self.is_ready else "not_ready", "reason": self.reason, "workers": self.workers}
+        if self.model is not None:
+            body["model"] = self.model
         if self.store_fault is not None:
             body |= {"reason": Refusal.STORE_UNAVAILABLE.value, "store_fault": self.store_fault.value}
         return body
@@ -64,12 +68,26 @@ def read_readiness(context: DoorContext) -> Readiness:
     return Readiness(reason, overview.workers, context.write_fault.get())
 
 
-def read_retrieval_readiness(context: DoorContext) -> Readiness:
-    """Return the readiness for jobs that use collections: their database must answer too. Raises StoreUnavailable.
+def read_model_readiness(context: DoorContext, name: str) -> Readiness:
+    """Return whether a live worker claims jobs of the model, or of one of the pools of the route, with this name.
+
+    The answer is up to two seconds old, and is made from what this process reads for all requests. Raises ApiError
+    (404) if nothing has the name, and StoreUnavailable.
+    """
+    directory = context.pools.directory()
+    pools = [directory.readiness_of(pool) for pool in context.pools.pools_of(name)]
+    workers = sum(pool.live_workers for pool in pools)
+    reasons = [pool.reason for pool in pools]
+    reason = None if None in reasons else reasons[0]
+    system = read_readiness(context)
+    return replace(system, reason=reason or system.reason, workers=workers, model=name)
+
+
+def with_retrieval(context: DoorContext, readiness: Readiness) -> Readiness:
+    """Return the readiness for jobs that use collections: their database must answer too.
 
     The answer is up to a second old. It does not say why the database is away, because that names hosts and users.
     """
-    readiness = read_readiness(context)
     reason = readiness.reason or ("no_database" if context.database is None else None)
     return replace(readiness, reason=reason or ("database_away" if context.database_away.get() else None))
 

@@ -102,6 +102,10 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         _query("to", "string", "the last day, at most 30 days later; the default is today"),
         _query("all", "integer", "1: the usage of all tenants, for operators"),
     ],
+    ("get", "/health/ready"): [
+        _query("model", "string", "the name of a model, an alias or a route: whether a worker claims its jobs"),
+        _query("retrieval", "string", "any value: whether the database of collections is ready too"),
+    ],
     ("get", "/v1/jobs/{job_id}"): _WAIT,
     ("delete", "/v1/jobs/{job_id}"): [_query("erase", "integer", "1: remove the text of a job that has ended")],
     ("get", "/v1/jobs/{job_id}/events"): [
@@ -280,9 +284,10 @@ def _complete(operation: dict[str, Any], method: str, path: str) -> None:
     operation["summary"] = operation["summary"].rstrip(".")
     if text := operation.get("description"):
         operation["description"] = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    tenant = [_TENANT] if is_api_path(path) else []
+    operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), *tenant])
     if is_api_path(path):
         operation["security"] = [{"key": []}, {"x-api-key": []}] if path in _ANTHROPIC else [{"key": []}]
-        operation.setdefault("parameters", []).extend([*_PARAMETERS.get((method, path), []), _TENANT])
         added = _COMMON_RESPONSES.copy()
         added |= _POST_RESPONSES if method == "post" else {}
         added |= _JOB_END_RESPONSES if path in _ROUTES_WITH_JOB_END_ERRORS else {}

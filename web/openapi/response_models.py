@@ -268,6 +268,7 @@ class Ready(ResponseModel):
     reason: str | None
     workers: int
     store_fault: StoreFault | None = Field(None, description="with `store_unavailable`, why the store cannot serve")
+    model: str | None = Field(None, description="the model of the request, whose `reason` and `workers` these are")
 
 
 class Health(ResponseModel):

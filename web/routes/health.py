@@ -6,7 +6,7 @@ from prometheus_client.exposition import choose_encoder
 
 from shared.errors import StoreUnavailable
 from shared.version import package_version
-from web.jobs.snapshots import read_readiness, read_retrieval_readiness
+from web.jobs.snapshots import read_model_readiness, read_readiness, with_retrieval
 from web.request.caller import require_admin
 from web.request.responses import json_response, store_away_response
 from web.runtime.current import current_context
@@ -26,17 +26,21 @@ def health() -> Response:
 @bp.doc(
     responses={
         200: "The system is ready",
-        503: "The system is not ready; `reason` says why, and `store_fault` why the store cannot serve",
+        404: "No model, alias or route has the name `model`",
+        503: "The system or the model is not ready; `reason` says why, and `store_fault` why the store cannot serve",
     }
 )
 def ready() -> Response:
-    """Check whether the system is ready to admit jobs; with `?retrieval`, also whether the database of collections is.
+    """Check whether the system is ready to admit jobs; with `model`, whether this model has a worker that claims jobs.
 
-    The answer is up to a second old, because anybody may send this request as often as they like.
+    With `retrieval`, the database of collections must be ready as well. The answer is up to a second old (with `model`,
+    two), because anybody may send this request as often as they like.
     """
-    context = current_context()
+    context, model = current_context(), request.args.get("model")
     try:
-        readiness = (read_retrieval_readiness if "retrieval" in request.args else read_readiness)(context)
+        readiness = read_readiness(context) if model is None else read_model_readiness(context, model)
+        if "retrieval" in request.args:
+            readiness = with_retrieval(context, readiness)
     except StoreUnavailable as error:
         return store_away_response(context, error.fault)
     return json_response(readiness.body(), 200 if readiness.is_ready else 503)

@@ -16,7 +16,7 @@ from shared.jobs.model_name import served_names
 from shared.jobs.prompt_weights import PromptWeights, read_weights
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
-from shared.store.replies import Snapshot
+from shared.store.replies import PoolReason, PoolView, Snapshot
 from shared.store.store import Store
 from web.http.api_errors import ApiError
 from web.runtime.shared_answer import SharedAnswer
@@ -119,10 +119,16 @@ class ModelDirectory:
     models: dict[str, Model]
     aliases: dict[str, str]
     routes: dict[str, StoredRoute] = field(default_factory=dict)
+    #: The pools of the models that were served last, by served name, also those without live workers.
+    pools: dict[str, PoolView] = field(default_factory=dict)
 
     def find(self, name: str) -> Model | None:
         """Return the model with this name or alias if it is live or was live in the last hour, otherwise None."""
         return self.models.get(name) or self.models.get(self.aliases.get(name, ""))
+
+    def readiness_of(self, name: str) -> PoolView:
+        """Return the pool of the model with this served name. One that the directory does not have has no workers."""
+        return self.pools.get(name) or PoolView(name, 0, 0, PoolReason.NO_WORKER, 0, 0, 0, None)
 
     @cached_property
     def live(self) -> list[str]:
@@ -163,7 +169,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
         for alias in worker.facts.get("aliases", "").split(","):
             aliases[alias.strip()] = worker.model
     aliases.pop("", None)
-    return ModelDirectory(models, aliases)
+    return ModelDirectory(models, aliases, pools=snapshot.pools)
 
 
 def _longest(facts: Mapping[str, str], known: Model | None) -> int | None:
@@ -205,7 +211,7 @@ class ModelPools:
                 (self._forwarding.add if model.forwards else self._forwarding.discard)(model.name)
         self._forwarding &= {self._default_model, *directory.models}
         remembered = {name: self._as_remembered(model) for name, model in directory.models.items()}
-        return ModelDirectory(remembered, directory.aliases, self._routes.read()[0])
+        return replace(directory, models=remembered, routes=self._routes.read()[0])
 
     def _as_remembered(self, model: Model) -> Model:
         return model if model.forwards is not None else replace(model, forwards=model.name in self._forwarding)
@@ -220,6 +226,19 @@ class ModelPools:
         routes = [name for name, found in directory.routes.items() if any(s.pool in live for s in found.route.steps)]
         names = [*directory.live, *sorted({*aliases, *routes} - live)]
         return [name for name in names if policy is None or policy.may_use(name)]
+
+    def pools_of(self, name: str) -> tuple[str, ...]:
+        """Return the served names of the models that a model's name, an alias or a route stands for.
+
+        Reads nothing beyond the directory, because anybody may ask. Raises ApiError (404) if nothing has the name.
+        """
+        directory, own_name = self.directory(), self._own_name(name)
+        if name in directory.routes:
+            return tuple(step.pool for step in directory.routes[name].route.steps)
+        served = directory.aliases.get(own_name, own_name)
+        if served in directory.pools or served in directory.models or (served and served == self._default_model):
+            return (served,)
+        raise _not_served(name)
 
     def max_model_len(self, name: str) -> int | None:
         """Return how many tokens a request to a model, an alias or a route may have at most; None if it is unknown."""

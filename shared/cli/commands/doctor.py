@@ -58,7 +58,7 @@ def doctor(
     unfit, fitness = _fitness(client)
     has_faults, about_others = _others(client, load(state_dir=state_dir), judged["store_fault"])
     notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_others]
-    notes += [*_advice(snapshot), *_undelivered(client), *_spoiled(client), *skew_notes(client)]
+    notes += [*_advice(client, snapshot), *_undelivered(client), *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
@@ -220,12 +220,27 @@ def skew_notes(client: "redis.Redis", wall_clock_s: Callable[[], float] = time.t
     return [note + "the created_at in RQ's records differ by as much, deadlines and leases do not"]
 
 
-def _advice(snapshot: "Snapshot") -> list[str]:
-    """Return notes about crashes, and about conditions that are allowed but have a cost."""
+def _not_served(client: "redis.Redis", snapshot: "Snapshot") -> list[str]:
+    """Return a note about each model that had workers, has jobs or is used by a route, and is not served."""
+    from shared.accounts.routes import Routes
+    from shared.views.models import model_lines, routes_by_pool
+
+    notes = []
+    for line in model_lines(snapshot, (), routes_by_pool(Routes(client).read()[0])):
+        if line.reason is not None:
+            jobs = f"; {line.waiting} jobs wait for it" if line.waiting else ""
+            routes = f"; used by the routes {', '.join(line.routes)}" if line.routes else ""
+            notes.append(f"model {line.model} is not served: {line.why}{jobs}{routes}")
+    return notes
+
+
+def _advice(client: "redis.Redis", snapshot: "Snapshot") -> list[str]:
+    """Return notes about models that are not served, about crashes, and about conditions that have a cost."""
     from shared.store.crashes import crashes_of_pools
 
     slots = snapshot.live_slots
-    notes = [
+    notes = _not_served(client, snapshot)
+    notes += [
         f"workers of pool {model} have crashed {crashes} times since the store was created: read the lines "
         "engine.llama, engine.aborted and worker.ending of their logs (docs/runbook.md)"
         for model, crashes in crashes_of_pools(snapshot.stats).items()

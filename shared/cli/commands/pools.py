@@ -9,6 +9,7 @@ import typer
 from shared.cli import output
 from shared.cli.reach import Json, StateDir, store_client, writable_store_client
 from shared.errors import ConfigError
+from shared.jobs.pool_terms import format_amount
 
 if TYPE_CHECKING:
     from shared.jobs.pool_terms import PoolTerms
@@ -81,11 +82,6 @@ def parse_amount(name: str, text: str) -> int:
     if not amount.is_finite() or amount != amount.to_integral_value() or not 0 <= amount <= 10**15:
         raise ConfigError(f"{name}={text!r} is not an amount from 0 to 1000000000 with at most six decimals")
     return int(amount)
-
-
-def format_amount(micro: int) -> str:
-    """Return an amount in millionths as a decimal number."""
-    return f"{Decimal(micro) / 1_000_000:f}"
 
 
 def _cells(terms: "PoolTerms") -> tuple[str | None, ...]:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.commands.pools import format_amount, parse_amount
+from shared.cli.commands.pools import parse_amount
 from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
 from shared.errors import ConfigError
+from shared.jobs.pool_terms import format_amount
 
 if TYPE_CHECKING:
     from shared.jobs.route import Route, RouteStep

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -18,6 +18,7 @@ from shared.cli import output
 from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import Json, StateDir, store_client
 from shared.errors import ConfigError
+from shared.jobs.pool_terms import format_amount
 from shared.views.frame import SORT_KEYS, Frame, SortKey, TenantLine, WorkerLine, make_frame
 from shared.views.shares import Shares
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from shared.store.replies import Snapshot
     from shared.store.store import Store
+    from shared.views.models import ModelLine, RoutesByPool
     from shared.views.shares import Sums
 
 #: Seconds between two frames. Rates are those of the last `_WINDOW_S` seconds; with --once, of one second.
@@ -43,16 +45,17 @@ _SORT_BY_KEY: dict[str, SortKey] = {
 }
 _HELP = "order: t tenant, w waiting, r running, o oldest, k tokens, s served, n refused"
 
-#: The lines of a frame that are neither a tenant nor a worker, and how many of each are shown on any terminal.
-_OTHER_LINES, _LEAST_TENANTS, _LEAST_WORKERS = 10, 3, 3
+#: The lines of a frame beside those of tenants, workers and models, and how many of each any terminal shows.
+_OTHER_LINES, _LEAST_TENANTS, _LEAST_WORKERS, _LEAST_MODELS = 14, 3, 3, 2
 
 #: The most characters of a worker's name that are shown.
 _LONGEST_WORKER = 32
 
 #: The columns of names.
-_NAMES = frozenset({"tenant", "worker", "model"})
+_NAMES = frozenset({"tenant", "worker", "model", "routes"})
 _TENANT_COLUMNS = ("tenant", "waiting", "running", "oldest", "tok/s", "served", "due", "refused/m")
 _WORKER_COLUMNS = ("worker", "model", "state", "slots", "paused", "KV", "tok/s")
+_MODEL_COLUMNS = ("model", "state", "workers", "slots", "waiting", "oldest", "tok/s", "price", "routes")
 
 
 def top(
@@ -64,7 +67,7 @@ def top(
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Show tenants and workers live. Keys choose the order, q quits."""
+    """Show tenants, models and workers live. Keys choose the order, q quits."""
     from shared.store.store import Store
 
     order = next((name for name in SORT_KEYS if name == sort), None)
@@ -77,15 +80,16 @@ def top(
         _show_live(store, order)
         return
     shares = Shares()
-    before, _ = _look(store, shares)
+    before = _look(store, shares).snapshot
     time.sleep(_ONCE_S)
-    after, sums = _look(store, shares)
-    frame = make_frame(before, after, order, sums)
+    after = _look(store, shares)
+    frame = make_frame(before, after.snapshot, order, after.sums, after.routes)
     if json:
         output.write_json(asdict(frame))
         return
     output.write_note(_summary(frame))
     output.write_table(_TENANT_COLUMNS, (_tenant_cells(line) for line in frame.tenants))
+    output.write_table(_MODEL_COLUMNS, (_model_cells(line) for line in frame.models))
     output.write_table(_WORKER_COLUMNS, (_worker_cells(line) for line in frame.workers))
 
 
@@ -95,11 +99,11 @@ def _show_live(store: "Store", order: SortKey) -> None:
     from rich.live import Live
 
     shares = Shares()
-    snapshot, sums = _look(store, shares)
-    snapshots = deque([snapshot], maxlen=round(_WINDOW_S / _FRAME_EVERY_S) + 1)
+    look = _look(store, shares)
+    snapshots = deque([look.snapshot], maxlen=round(_WINDOW_S / _FRAME_EVERY_S) + 1)
     with _unbuffered_keys(), Live(console=Console(), screen=True, auto_refresh=False) as live:
         while True:
-            frame = make_frame(snapshots[0], snapshots[-1], order, sums)
+            frame = make_frame(snapshots[0], look.snapshot, order, look.sums, look.routes)
             live.update(_draw(frame, order, live.console.size.height), refresh=True)
             if select.select([sys.stdin], [], [], _FRAME_EVERY_S)[0]:
                 key = os.read(sys.stdin.fileno(), 1).decode(errors="replace")
@@ -107,16 +111,26 @@ def _show_live(store: "Store", order: SortKey) -> None:
                     return
                 order = _SORT_BY_KEY.get(key, order)
             else:
-                snapshot, sums = _look(store, shares)
-                snapshots.append(snapshot)
+                look = _look(store, shares)
+                snapshots.append(look.snapshot)
 
 
-def _look(store: "Store", shares: Shares) -> "tuple[Snapshot, Sums]":
-    """Return a snapshot, and the tenants' service since the first one, for at most five minutes."""
+class _Look(NamedTuple):
+    """A snapshot, the tenants' service since the first one, for at most five minutes, and the routes of each pool."""
+
+    snapshot: "Snapshot"
+    sums: "Sums"
+    routes: "RoutesByPool"
+
+
+def _look(store: "Store", shares: Shares) -> _Look:
     from shared.accounts.groups import Groups
+    from shared.accounts.routes import Routes
+    from shared.views.models import routes_by_pool
 
     snapshot = store.snapshot(stats=True)
-    return snapshot, shares.add(snapshot, Groups(store.client).weights(snapshot.groups))
+    sums = shares.add(snapshot, Groups(store.client).weights(snapshot.groups))
+    return _Look(snapshot, sums, routes_by_pool(Routes(store.client).read()[0]))
 
 
 @contextmanager
@@ -138,11 +152,14 @@ def _draw(frame: Frame, order: SortKey, lines: int) -> "Group":
     from rich.table import Table
     from rich.text import Text
 
-    workers = frame.workers[: max(_LEAST_WORKERS, lines - _LEAST_TENANTS - _OTHER_LINES)]
-    shown = max(_LEAST_TENANTS, lines - len(workers) - _OTHER_LINES)
+    models = frame.models[: max(_LEAST_MODELS, lines - _LEAST_TENANTS - _LEAST_WORKERS - _OTHER_LINES)]
+    lines -= len(models) + _OTHER_LINES
+    workers = frame.workers[: max(_LEAST_WORKERS, lines - _LEAST_TENANTS)]
+    shown = max(_LEAST_TENANTS, lines - len(workers))
     parts: list[Text | Table] = [Text(_summary(frame)), Text(f"by {order}; {_HELP}; q quits", style="dim")]
     for columns, rows in (
         (_TENANT_COLUMNS, [_tenant_cells(line) for line in frame.tenants[:shown]]),
+        (_MODEL_COLUMNS, [_model_cells(line) for line in models]),
         (_WORKER_COLUMNS, [(_shorten(line.worker), *_worker_cells(line)[1:]) for line in workers]),
     ):
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True)
@@ -153,7 +170,11 @@ def _draw(frame: Frame, order: SortKey, lines: int) -> "Group":
             cells = (output.escape_controls("" if cell is None else str(cell)) for cell in row)
             table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
         parts += [Text(""), table]
-    for what, left_out in (("tenants", len(frame.tenants) - shown), ("workers", len(frame.workers) - len(workers))):
+    for what, left_out in (
+        ("tenants", len(frame.tenants) - shown),
+        ("models", len(frame.models) - len(models)),
+        ("workers", len(frame.workers) - len(workers)),
+    ):
         if left_out > 0:
             parts.append(Text(f"{left_out} more {what}", style="dim"))
     return Group(*parts)
@@ -177,6 +198,21 @@ def _tenant_cells(line: TenantLine) -> tuple[object, ...]:
         _percent(line.served),
         _percent(line.due),
         _rate(line.refused_per_min),
+    )
+
+
+def _model_cells(line: "ModelLine") -> tuple[object, ...]:
+    prices = (line.prompt_price_micro, line.answer_price_micro)
+    return (
+        line.model,
+        line.state,
+        line.live_workers,
+        line.slots,
+        line.waiting,
+        format_duration(line.oldest_ms) or None,
+        _rate(line.tokens_per_s),
+        "/".join(map(format_amount, prices)) if any(prices) else None,
+        ", ".join(line.routes) or None,
     )
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.commands.pools import format_amount
 from shared.cli.reach import Json, StateDir, store_client
 from shared.errors import ConfigError
+from shared.jobs.pool_terms import format_amount
 
 #: Without --from, the command begins this many days before the last day.
 _DEFAULT_DAYS_BEFORE = 29

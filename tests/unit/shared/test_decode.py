@@ -110,7 +110,7 @@ def test_a_snapshot_shows_the_bounds_that_are_in_force():
     def shown(config, tenant):
         flat = [part for item in config.items() for part in item]
         policy = [part for item in tenant.items() for part in item]
-        answer = decode.snapshot([0, 0, 0, 0, flat, [], [[b"blue", -1, policy, []]], [], [], [], 0, b"0", 0, []])
+        answer = decode.snapshot([0, 0, 0, 0, flat, [], [[b"blue", -1, policy, []]], [], [], [], 0, b"0", 0, [], []])
         return answer.max_inflight, answer.tenants[0].max_waiting, answer.tenants[0].max_waiting_tokens
 
     assert shown({}, {}) == (64, 16, None)
