@@ -209,8 +209,8 @@ GAUGES: tuple[MetricSpec, ...] = (
         "penstock_tenant_share_ratio",
         "gauge",
         ("tenant",),
-        "weighted tokens that the tenant was served, over those that were due to it by its weight, in the last minutes "
-        "that this process has seen; only for tenants that had queued jobs or were served",
+        "weighted tokens that the tenant was served, over those that were due to it by its weight and its demand, in "
+        "the last minutes that this process has seen; only for tenants that had queued jobs or were served",
     ),
     MetricSpec("penstock_workers", "gauge", (), "live workers"),
     MetricSpec("penstock_slots", "gauge", (), "slots of live workers"),

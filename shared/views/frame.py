@@ -25,7 +25,7 @@ class TenantLine:
     #: Generated tokens of the jobs that ended, a second.
     tokens_per_s: float | None
     #: The tenant's part of the weighted tokens that all tenants were served, and the part that was due to it in the
-    #: pools that it used; None if it used none.
+    #: pools that it used, by its weight and its demand; None if it used none.
     served: float | None
     due: float | None
     refused_per_min: float | None

@@ -28,6 +28,8 @@ from web.console.reads import (
 MAX_LINES = 20
 #: At most this many of the last refusals, and of the last failures, are shown.
 MAX_EVENTS = 8
+#: A tenant below its share was served less than this part of its due. Sums are exact to the length of a job.
+_BELOW = 0.9
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Line:
     refused: Mapping[str, int]
     first_token_p50_ms: int | None
     first_token_p99_ms: int | None
+
+    @property
+    def is_below_share(self) -> bool:
+        """Whether jobs other than batch jobs wait, and clearly less was served than was due."""
+        return self.oldest_ms is not None and self.due is not None and (self.served or 0.0) < _BELOW * self.due
 
 
 @dataclass(frozen=True)

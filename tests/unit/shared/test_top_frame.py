@@ -56,9 +56,9 @@ def test_a_tenant_without_counters_of_its_own_and_a_new_worker_have_no_rates():
 def test_what_was_served_is_compared_with_what_was_due_in_the_pools_that_a_tenant_used():
     # Blue and red share a pool, and green has a slow one to itself.
     tenants = [
-        a_tenant("blue", queues=frozenset({"m"})),
-        a_tenant("red", queues=frozenset({"m"}), weight=3.0),
-        a_tenant("green", queues=frozenset({"slow"}), weight=50.0),
+        a_tenant("blue", queues=frozenset({"m"}), oldest_age_ms=9),
+        a_tenant("red", queues=frozenset({"m"}), oldest_age_ms=9, weight=3.0),
+        a_tenant("green", queues=frozenset({"slow"}), oldest_age_ms=9, weight=50.0),
         a_tenant("idle", weight=50.0),
     ]
     shares = Shares()

@@ -104,6 +104,16 @@ def test_a_group_has_the_sums_of_its_tenants():
     assert board.counted_s == 60
 
 
+def test_a_tenant_is_marked_only_if_it_waits_and_is_below_its_share():
+    tenants = [a_tenant("waits", oldest_age_ms=500), a_tenant("rests"), a_tenant("leads", oldest_age_ms=500)]
+    snapshot, sums = (
+        a_snapshot(tenants),
+        Sums({"waits": 10.0, "rests": 10.0, "leads": 80.0}, dict.fromkeys(["waits", "rests", "leads"], 33.0)),
+    )
+    board = make_board(snapshot, snapshot, Since(NOTHING, NOTHING), TenantFacts(), RunningJobs((), are_all=True), sums)
+    assert [line.name for line in board.tenants if line.is_below_share] == ["waits"]
+
+
 def test_how_many_jobs_of_each_tenant_are_paused_is_unknown_unless_all_running_jobs_were_read():
     snapshot = a_snapshot([a_tenant("a", running=2, group="lab"), a_tenant("b", running=1, group="lab")])
     jobs = [RunningJob("j", "a", "m", "w", 10, is_paused=True, cancel_requested=False)]

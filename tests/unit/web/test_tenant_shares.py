@@ -1,5 +1,7 @@
 """The ratio of a tenant's service to its fair share, from snapshots of the store."""
 
+from dataclasses import replace
+
 import pytest
 
 from shared.store.keys import model_slug
@@ -20,7 +22,7 @@ class TenantShares:
 def a_tenant(name: str, *models: str, weight: float = 1.0, group: str | None = None) -> TenantView:
     """A tenant with queued jobs for these models."""
     queues = frozenset(model_slug(model) for model in models)
-    return TenantView(name, weight, len(models), 0, 16, None, 0, None, group, queues)
+    return TenantView(name, weight, len(models), 0, 16, None, 0, 0 if models else None, group, queues)
 
 
 def a_snapshot(now_s: float, tenants: list[TenantView], **served: int) -> Snapshot:
@@ -68,11 +70,61 @@ def test_idle_tenants_have_no_ratio_and_do_not_reduce_the_shares_of_others() -> 
     assert shares.ratios(a_snapshot(15, tenants, busy_m=500, idle_m=50)) == {"busy": 1.0}
 
 
-def test_a_tenant_that_was_served_without_waiting_takes_part() -> None:
+def test_a_tenant_without_waiting_jobs_is_due_what_it_got_and_the_rest_is_due_to_the_others() -> None:
+    shares = Shares()
+    tenants = [a_tenant("red", "m"), a_tenant("blue"), a_tenant("green", "m")]
+    shares.add(a_snapshot(0, tenants, red_m=0, blue_m=0, green_m=0), {})
+    sums = shares.add(a_snapshot(15, tenants, red_m=630, blue_m=100, green_m=270), {})
+    assert sums.due == {"red": pytest.approx(450), "blue": pytest.approx(100), "green": pytest.approx(450)}
+    assert sums.ratios() == {"red": pytest.approx(1.4), "blue": pytest.approx(1.0), "green": pytest.approx(0.6)}
+
+
+def test_nobody_is_below_its_share_if_nobody_waits() -> None:
     shares = TenantShares()
-    tenants = [a_tenant("busy", "m"), a_tenant("quick")]
-    shares.ratios(a_snapshot(0, tenants, busy_m=0, quick_m=0))
-    assert shares.ratios(a_snapshot(15, tenants, busy_m=300, quick_m=100)) == {"busy": 1.5, "quick": 0.5}
+    tenants = [a_tenant("red"), a_tenant("blue", weight=3.0)]
+    shares.ratios(a_snapshot(0, tenants, red_m=0, blue_m=0))
+    assert shares.ratios(a_snapshot(15, tenants, red_m=630, blue_m=310)) == {
+        "red": pytest.approx(1.0),
+        "blue": pytest.approx(1.0),
+    }
+
+
+def test_a_tenant_that_waited_for_half_of_the_time_is_due_less_than_its_share() -> None:
+    shares = Shares()
+    waits, rests = a_tenant("blue", "m"), a_tenant("blue")
+    red = a_tenant("red", "m")
+    for turn, blue in enumerate((waits, waits, rests)):
+        tenants = [red, replace(blue, running=1)]
+        sums = shares.add(a_snapshot(15 * turn, tenants, red_m=1_000 * turn, blue_m=1), {})
+    # In each of two steps, 1,000 tokens were served. Half of them were blue's share, which it wanted in one step.
+    assert sums.due == {"red": pytest.approx(2_000 * 2 / 3), "blue": pytest.approx(2_000 / 3)}
+
+
+def test_what_a_tenant_leaves_is_due_to_its_group_first() -> None:
+    shares = Shares()
+    tenants = [a_tenant("ada", "m", group="lab"), a_tenant("bob", group="lab"), a_tenant("red", "m")]
+    shares.add(a_snapshot(0, tenants, ada_m=0, bob_m=0, red_m=0), {})
+    sums = shares.add(a_snapshot(15, tenants, ada_m=350, bob_m=50, red_m=600), {})
+    assert sums.due == {"ada": pytest.approx(450), "bob": pytest.approx(50), "red": pytest.approx(500)}
+
+
+def test_batch_jobs_that_wait_are_no_demand() -> None:
+    shares = TenantShares()
+    batch = replace(a_tenant("batch", "m"), oldest_age_ms=None)
+    tenants = [batch, a_tenant("red", "m")]
+    shares.ratios(a_snapshot(0, tenants, batch_m=0, red_m=0))
+    assert shares.ratios(a_snapshot(15, tenants, batch_m=10, red_m=990)) == {
+        "batch": pytest.approx(1.0),
+        "red": pytest.approx(1.0),
+    }
+
+
+def test_a_tenant_with_a_running_job_shares_the_pool_before_its_tokens_count() -> None:
+    shares = Shares()
+    tenants = [a_tenant("red", "m"), replace(a_tenant("blue", "m"), queues=frozenset(), running=1)]
+    for turn in range(11):
+        sums = shares.add(a_snapshot(turn, tenants, red_m=50 * turn, blue_m=1 + 500 * (turn // 10)), {})
+    assert sums.due == {"red": pytest.approx(500), "blue": pytest.approx(500)}
 
 
 def test_only_the_last_five_minutes_count() -> None:
