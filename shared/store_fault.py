@@ -117,7 +117,7 @@ _WORDS = {
     StoreFault.CONNECTIONS_FULL: _Words(
         "Store connections",
         "has as many connections as its maxclients allows",
-        "Raise the store's maxclients, or stop other programs that use it (`penstock redis CLIENT LIST`)",
+        "Stop other programs that use the store, or raise maxclients in its configuration and restart it",
     ),
     StoreFault.BUSY: _Words(
         "Store busy",

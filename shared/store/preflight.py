@@ -26,12 +26,14 @@ MIN_VERSION = (6, 2)
 #: How long a store may take for its first answer, in seconds: the look-up of its name, the connection and one PING.
 #: With the start of a command, which takes less than a second, an operator reads after 3 s that the store is away.
 FIRST_ANSWER_S = 2.0
+#: With these faults, a store answers PING with an error, and an operator's commands must still reach it.
+_ANSWERS = frozenset({StoreFault.LOADING, StoreFault.BUSY})
 
 
 def require_answer(client: redis.Redis, url: str, *, within_s: float = FIRST_ANSWER_S) -> None:
     """Return if the store answers a PING of `client` within `within_s` seconds. `url` is named in errors.
 
-    Any answer of a store counts, even that it still loads its data, refuses writes or forbids PING. Raises
+    Any answer of a store counts, even that it loads its data, is busy, refuses writes or forbids PING. Raises
     StoreUnavailable, whose message has the URL without its password, if nothing answers, a server refuses the password,
     or the server is not a store.
     """
@@ -42,7 +44,7 @@ def require_answer(client: redis.Redis, url: str, *, within_s: float = FIRST_ANS
             with store_faults(client):
                 client.ping()
         except StoreUnavailable as error:
-            if error.fault is not StoreFault.LOADING and not error.fault.refuses_writes_only:
+            if error.fault not in _ANSWERS and not error.fault.refuses_writes_only:
                 faults.append((error.fault, f"{type(error.__cause__).__name__}: {error.__cause__}"))
         except failed.ResponseError:
             pass

@@ -302,7 +302,7 @@ def test_openapi_lists_every_route_and_every_reference_resolves(client: FlaskCli
     spec = client.get("/openapi.json").get_json()
     undocumented = {"/", "/favicon.ico", "/docs", "/docs/api-reference.js", "/docs/start.js", "/openapi.json"}
     routes = {
-        re.sub(r"<(?:path:)?(\w+)>", r"{\1}", rule.rule)
+        re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", rule.rule)
         for rule in client.application.url_map.iter_rules()
         if not rule.rule.startswith(("/rq", "/static", "/console"))
     }

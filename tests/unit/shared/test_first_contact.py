@@ -14,6 +14,15 @@ from shared.store.store import Store
 from tests.support.ports import free_port
 from web.runtime.start import configure_store
 
+#: Answers of a store that an operator's commands must reach, so that they can mend it.
+ANSWERS = [
+    b"-LOADING Redis is loading\r\n",
+    b"-BUSY Redis is busy running a script. You can only call SCRIPT KILL.\r\n",
+    b"-MISCONF Errors writing to the AOF file: No space left on device\r\n",
+    b"-NOPERM no permission\r\n",
+    b"+PONG\r\n",
+]
+
 
 def first_contact(port: int, *, within_s: float = FIRST_ANSWER_S) -> None:
     url = f"redis://me:secret@127.0.0.1:{port}/0"
@@ -70,7 +79,7 @@ def test_a_door_or_gate_that_starts_names_the_store(settings):
         configure_store(replace(settings, redis_url=url), Store(client))
 
 
-@pytest.mark.parametrize("reply", [b"-LOADING Redis is loading\r\n", b"-NOPERM no permission\r\n", b"+PONG\r\n"])
+@pytest.mark.parametrize("reply", ANSWERS)
 def test_any_answer_of_a_store_counts(answers_with, reply):
     first_contact(answers_with("PING", reply))
 
