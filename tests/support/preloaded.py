@@ -2,13 +2,14 @@
 
 Most of the CPU time of a new process goes into loading modules. The forked process does all the rest by itself: it has
 its own environment, folder, input and output, and runs its module or script from the beginning. The processes that
-`penstock up` starts are not forked, so its tests start each process from nothing.
+`penstock up` starts itself are not forked, so each door and worker of its tests starts from nothing.
 """
 
 import atexit
 import gc
 import importlib
 import importlib.util
+import io
 import json
 import os
 import runpy
@@ -24,7 +25,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 #: The installed script if there is one beside this Python, else the module that it calls.
 _SCRIPT = Path(sys.executable).with_name("penstock")
@@ -45,7 +46,7 @@ _LOADED = {
         *("shared.cli.command_line", "shared.cli.client", "shared.cli.batch_client", "shared.cli.progress"),
         *("shared.accounts.admin_keys", "shared.accounts.routes", "shared.accounts.usage", "shared.accounts.workers"),
         *("shared.audit.repair", "shared.store.preflight", "shared.version", "pydantic.type_adapter"),
-        *("rich.live", "rich.table"),
+        *("rich.live", "rich.table", "shared.cli.stack.stack"),
     ),
 }
 #: The modules of a package that are loaded only if another package is installed. Its libraries start no thread before
@@ -91,11 +92,29 @@ class Forked:
             return all(task.read_text().rpartition(")")[2].split()[0] in "TZX" for task in tasks)
         return self.poll() is not None
 
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
 
 def fork(
-    arguments: Sequence[str], environ: Mapping[str, str], stdin: IO[bytes], stdout: IO[bytes], stderr: IO[bytes]
+    arguments: Sequence[str],
+    environ: Mapping[str, str],
+    stdin: IO[bytes],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    *,
+    folder: Path | None = None,
+    new_session: bool = False,
 ) -> Forked | None:
-    """Start a command by a fork, or return None if only an ordinary start has the same effect."""
+    """Start a command by a fork, or return None if only an ordinary start has the same effect.
+
+    It runs in `folder`, or in this process' own.
+    """
     words = [word for word in arguments if word != "-P"]
     if words[:1] == PENSTOCK:
         kind = "penstock"
@@ -106,7 +125,8 @@ def fork(
         return None
     if not hasattr(os, "pidfd_open") or _read_early(environ) != _loader(kind).environ:
         return None
-    return _loader(kind).fork(words, environ, [stdin, stdout, stderr])
+    request = {"words": words, "environ": dict(environ), "folder": str(folder or Path.cwd()), "session": new_session}
+    return _loader(kind).fork(request, [stdin, stdout, stderr])
 
 
 def run(
@@ -156,12 +176,11 @@ class _Loader:
             )
         atexit.register(self._end)
 
-    def fork(self, words: Sequence[str], environ: Mapping[str, str], streams: Sequence[IO[bytes]]) -> Forked:
+    def fork(self, request: dict[str, object], streams: Sequence[IO[bytes]]) -> Forked:
         exit_code, theirs = socket.socketpair()
-        request = json.dumps({"words": words, "environ": dict(environ), "folder": str(Path.cwd())})
         with theirs, self._lock:
             descriptors = [*(stream.fileno() for stream in streams), theirs.fileno()]
-            socket.send_fds(self._requests, [request.encode()], descriptors)
+            socket.send_fds(self._requests, [json.dumps(request).encode()], descriptors)
             return Forked(int(self._requests.recv(16)), exit_code)
 
     def _end(self) -> None:
@@ -230,6 +249,8 @@ def _serve(requests: socket.socket) -> list[str]:
 
 def _become(request: dict[str, object], streams: list[int]) -> list[str]:
     """Take the environment, folder, input and output of the new process; return the words of its command."""
+    if request["session"]:
+        os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     environ, words = request["environ"], request["words"]
     assert isinstance(environ, dict)
@@ -240,7 +261,27 @@ def _become(request: dict[str, object], streams: list[int]) -> list[str]:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        _reopen(name, mode)
     return words
+
+
+def _reopen(name: str, mode: str) -> None:
+    """Replace a standard stream by one of the same form: the old one knows whether its earlier file could seek."""
+    old = getattr(sys, name)
+    # PYTHONUNBUFFERED leaves out the buffer, which a signal handler that interrupts a write could not use.
+    file: Any = io.FileIO(old.fileno(), mode, closefd=False)
+    if isinstance(old.buffer, io.BufferedIOBase):
+        file = io.BufferedReader(file) if mode == "r" else io.BufferedWriter(file)
+    new = io.TextIOWrapper(
+        file,
+        encoding=old.encoding,
+        errors=old.errors,
+        line_buffering=old.line_buffering,
+        write_through=old.write_through,
+    )
+    setattr(sys, name, new)
+    setattr(sys, f"__{name}__", new)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import psutil
 
+from tests.support.preloaded import Forked, fork
 from tests.support.processes import wait_for
 from tests.support.program import COMMAND, ROOT, program
 
@@ -49,20 +50,12 @@ class Up:
             # It does not run in the project's folder, because a developer's .env there must not affect tests.
             place = Installation(COMMAND, dict(program(state).environ) | {"PYTHONPATH": str(ROOT)}, state.parent)
         self.environ = {**place.environ, "PENSTOCK_STATE_DIR": str(state), **settings}
-        self.process = subprocess.Popen(
-            [*place.command, "up", *(arguments or ("--port", "0"))],
-            env=self.environ,
-            cwd=place.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        command = [*place.command, "up", *(arguments or ("--port", "0"))]
+        self.process, self._pipes = _start(command, self.environ, place.cwd)
         self._lines: dict[str, list[str]] = {"out": [], "err": []}
         self._readers = [
             threading.Thread(target=self._read, args=(name, pipe), daemon=True)
-            for name, pipe in (("out", self.process.stdout), ("err", self.process.stderr))
+            for name, pipe in zip(("out", "err"), self._pipes, strict=True)
         ]
         for reader in self._readers:
             reader.start()
@@ -78,8 +71,7 @@ class Up:
             process.kill()
         for reader in self._readers:
             reader.join(10)
-        for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
+        for pipe in self._pipes:
             pipe.close()
         print("--- stdout", self.out, "--- stderr", self.err, sep="\n")
 
@@ -168,6 +160,18 @@ class Up:
     def _read(self, name: str, pipe: Any) -> None:
         for line in pipe:
             self._lines[name].append(line)
+
+
+def _start(
+    command: list[str], environ: dict[str, str], folder: Path
+) -> tuple[Forked | subprocess.Popen[bytes], list[IO[str]]]:
+    """Start a command in a session of its own; return its process, and the pipes from its stdout and stderr."""
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    with Path(os.devnull).open("rb") as stdin, os.fdopen(out_end, "wb") as stdout, os.fdopen(err_end, "wb") as stderr:
+        process = fork(command, environ, stdin, stdout, stderr, folder=folder, new_session=True) or subprocess.Popen(
+            command, env=environ, cwd=folder, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+        )
+    return process, [os.fdopen(out), os.fdopen(err)]
 
 
 def is_gone(process: psutil.Process) -> bool:
