@@ -9,29 +9,45 @@ A file that was changed, canceled or deleted has lost its claim; then `put_docum
 
 from collections.abc import Collection, Sequence
 
+from psycopg.types.json import Jsonb
+
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import ClaimGone
 from shared.retrieval.file_records import ErrorCode, FileLoad, NewFile
-from shared.retrieval.tenant_documents import as_metadata
-from shared.retrieval.transactions import keeper_transaction, tenant_transaction
+from shared.retrieval.tenant_documents import as_metadata, count_change, lock_collection
+from shared.retrieval.transactions import keeper_transaction, limit, tenant_transaction
 
 #: Claims the next file of the tenant with the fewest claims. Among several such tenants, the oldest file decides.
+#: A file that another transaction writes or changes now, which may take minutes, is passed over.
 _CLAIM = """
-WITH waiting AS (
-  SELECT d.tenant, count(*) FILTER (WHERE d.claimed_until > clock_timestamp()) AS running,
-    min(d.number) FILTER (WHERE d.claimed_until IS NULL OR d.claimed_until <= clock_timestamp()) AS first
-  FROM penstock.documents d JOIN penstock.collections c ON c.number = d.collection
-  WHERE d.state = 'in_progress' AND NOT c.gone AND d.tenant <> ALL (%s) GROUP BY d.tenant
+WITH loads AS (
+  SELECT tenant, count(*) FILTER (WHERE claimed_until > clock_timestamp()) AS running
+  FROM penstock.documents WHERE state = 'in_progress' GROUP BY tenant
 ), next AS (
-  SELECT first FROM waiting WHERE first IS NOT NULL ORDER BY running, first LIMIT 1
+  SELECT d.number FROM penstock.documents d JOIN penstock.collections c ON c.number = d.collection
+  JOIN loads ON loads.tenant = d.tenant
+  WHERE d.state = 'in_progress' AND NOT c.gone AND d.tenant <> ALL (%s)
+    AND (d.claimed_until IS NULL OR d.claimed_until <= clock_timestamp())
+  ORDER BY loads.running, d.number LIMIT 1 FOR NO KEY UPDATE OF d SKIP LOCKED
 )
 UPDATE penstock.documents d
 SET claim = %s, claimed_until = clock_timestamp() + make_interval(secs => %s), attempts = attempts + 1
-FROM penstock.collections c
-WHERE d.number = (SELECT first FROM next) AND c.number = d.collection AND d.state = 'in_progress'
-  AND (d.claimed_until IS NULL OR d.claimed_until <= clock_timestamp())
+FROM next, penstock.collections c
+WHERE d.number = next.number AND c.number = d.collection
 RETURNING d.tenant, c.name, d.id, coalesce(d.filename, d.id), d.metadata, d.chunk_tokens, d.overlap_tokens,
   coalesce(d.key_label, ''), coalesce(d.key_digest, ''), d.attempts
+"""
+#: A file that is being written is locked. Nobody else can claim it meanwhile, so it needs no renewal, and the other
+#: claims of its process do not wait for it.
+_RENEW = """
+WITH claimed AS (
+  SELECT number FROM penstock.documents WHERE state = 'in_progress' AND claim = ANY (%(tokens)s)
+  FOR NO KEY UPDATE SKIP LOCKED
+), renewed AS (
+  UPDATE penstock.documents d SET claimed_until = clock_timestamp() + make_interval(secs => %(lease_s)s)
+  FROM claimed WHERE d.number = claimed.number
+)
+SELECT claim FROM penstock.documents WHERE state = 'in_progress' AND claim = ANY (%(tokens)s)
 """
 
 
@@ -40,7 +56,7 @@ def claim(
 ) -> FileLoad | None:
     """Claim a file for `lease_s` seconds, but of no tenant in `without`. `token` must be unique.
 
-    Returns None if no file waits, or if other processes were faster.
+    Returns None if no file waits.
     """
     with keeper_transaction(connection, until_s):
         row = connection.execute(_CLAIM.encode(), (list(without), token, lease_s)).fetchone()
@@ -54,11 +70,7 @@ def claim(
 def renew(connection: Connection, tokens: Sequence[str], lease_s: float, until_s: float) -> frozenset[str]:
     """Prolong claims, and return those that have not ended."""
     with keeper_transaction(connection, until_s):
-        rows = connection.execute(
-            "UPDATE penstock.documents SET claimed_until = clock_timestamp() + make_interval(secs => %s) "
-            "WHERE state = 'in_progress' AND claim = ANY (%s) RETURNING claim",
-            (lease_s, list(tokens)),
-        )
+        rows = connection.execute(_RENEW.encode(), {"tokens": list(tokens), "lease_s": lease_s})
         return frozenset(str(row[0]) for row in rows)
 
 
@@ -74,15 +86,29 @@ def release(connection: Connection, load: FileLoad, rest_s: float, until_s: floa
 
 
 def finish(connection: Connection, load: FileLoad, until_s: float) -> None:
-    """Note that the chunks of a file are already those of its content. Raises ClaimGone."""
+    """Note that the chunks of a file are already those of its content, and give them the file's metadata.
+
+    Raises ClaimGone and CollectionMissing.
+    """
     with tenant_transaction(connection, load.tenant, until_s):
-        changed = connection.execute(
+        number, _, _ = lock_collection(connection, load.tenant, load.collection)
+        row = connection.execute(
             "UPDATE penstock.documents SET state = 'completed', claim = NULL, claimed_until = NULL "
-            "WHERE tenant = %s AND state = 'in_progress' AND claim = %s",
+            "WHERE tenant = %s AND state = 'in_progress' AND claim = %s RETURNING number, metadata",
             (load.tenant, load.claim),
-        )
-        if not changed.rowcount:
+        ).fetchone()
+        if row is None:
             raise ClaimGone
+        document, metadata = row[0], Jsonb(row[1])
+        limit(connection, until_s)
+        # As texts, because 1 and 1.0 are equal otherwise.
+        changed = connection.execute(
+            "UPDATE penstock.chunks SET metadata = %s WHERE collection = %s AND document = %s "
+            "AND metadata::text <> %s::jsonb::text",
+            (metadata, number, document, metadata),
+        )
+        if changed.rowcount:
+            count_change(connection, number, 0, 0, 0)
 
 
 def fail(connection: Connection, load: FileLoad, code: ErrorCode, message: str, until_s: float) -> None:

@@ -20,6 +20,8 @@ FORMAT = 2
 #: Beside each other, the two keys of the advisory locks that one process at a time holds: for changes of the format,
 #: and for indexes.
 LOCK_CLASS, FORMAT_LOCK, INDEX_LOCK = 7_366_787, 1, 2
+#: With the name of a tenant, the key of the lock that is held while files are added.
+FILES_LOCK_CLASS = LOCK_CLASS + 1
 #: The oldest pgvector that continues the scan of an index after its filter (hnsw.iterative_scan).
 _OLDEST_PGVECTOR = (0, 8)
 #: How long a process waits for others that change the format or write, in seconds.

@@ -11,6 +11,7 @@ from shared.retrieval.errors import TooLarge
 from shared.retrieval.file_records import FileBatch, FileCounts, NewFile, StoreFile
 from shared.retrieval.pages import Page, cut_page, page_clauses
 from shared.retrieval.records import Metadata, storable
+from shared.retrieval.schema import FILES_LOCK_CLASS
 from shared.retrieval.tenant_collections import unix_ms
 from shared.retrieval.tenant_documents import as_metadata, collection_number, count_change, lock_collection
 from shared.retrieval.transactions import limit, tenant_transaction
@@ -38,7 +39,7 @@ RETURNING """
 )
 _CHANGE = (
     """
-UPDATE penstock.documents SET metadata = %s, digest = '', claim = NULL, claimed_until = NULL, attempts = 0
+UPDATE penstock.documents SET metadata = %s, claim = NULL, claimed_until = NULL, attempts = 0
 WHERE collection = %s AND id = %s RETURNING number, """
     + _COLUMNS
 )
@@ -117,7 +118,6 @@ def change(
     """
     with tenant_transaction(connection, tenant, until_s):
         number, _, _ = lock_collection(connection, tenant, name)
-        # The next load of the same content must write the metadata that it has.
         row = connection.execute(_CHANGE.encode(), (Jsonb(dict(metadata)), number, file_id)).fetchone()
         if row is None:
             return None
@@ -161,7 +161,12 @@ def _batch(connection: Connection, number: int, batch: str) -> FileBatch | None:
 
 
 def _check_counts(connection: Connection, tenant: str, number: int, ids: list[str], most: int) -> None:
-    """Raise TooLarge if the tenant would have too many documents, or too many that wait."""
+    """Raise TooLarge if the tenant would have too many documents, or too many that wait.
+
+    Others add no file of the tenant until the end of the transaction. Documents can still be written, which may take
+    long.
+    """
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, %s))", (tenant, FILES_LOCK_CLASS))
     row = connection.execute(
         "SELECT (SELECT count(*) FROM penstock.documents WHERE tenant = %s), "
         "(SELECT count(*) FROM penstock.documents WHERE tenant = %s AND state = 'in_progress'), "

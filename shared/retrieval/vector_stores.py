@@ -130,9 +130,13 @@ class FileLoads:
         """Give a file back, which is claimed again after `rest_s` seconds at the earliest."""
         self._run(_NOBODY, lambda at, call: file_loads.release(at, load, rest_s, call.until_s), None)
 
-    def finish(self, load: FileLoad) -> None:
-        """Note that the chunks of a file are already those of its content. Raises ClaimGone."""
-        self._run(_NOBODY, lambda at, call: file_loads.finish(at, load, call.until_s), None)
+    def finish(self, load: FileLoad, chunks: int) -> None:
+        """Note that the chunks of a file, of about this number, are already those of its content.
+
+        They get the file's metadata. Raises ClaimGone and CollectionMissing.
+        """
+        until = time.monotonic() + seconds_for(chunks)
+        self._run(load.tenant, lambda at, call: file_loads.finish(at, load, call.until_s), until, writes=True)
 
     def fail(self, load: FileLoad, code: ErrorCode, message: str) -> None:
         """Note why a file cannot be loaded, unless its claim has ended."""

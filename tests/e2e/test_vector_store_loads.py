@@ -113,6 +113,21 @@ def test_a_file_is_embedded_and_found_by_its_vector(door: FlaskClient, embedder:
     assert (native["vector_store_id"], native["title"], native["documents"]) == (store_id, "Handbook", 1)
 
 
+def test_a_file_that_is_added_again_with_other_attributes_is_found_by_them_and_not_embedded(
+    door: FlaskClient, embedder: Embedder
+) -> None:
+    store_id, file_id = a_store(door), upload(door)
+    for year in (2026, 2027):
+        add(door, store_id, file_id, attributes={"year": year})
+        Loader(context_of(door)).one_pass()
+        assert ended(door, store_id, file_id)["status"] == "completed"
+        wanted = {"type": "eq", "key": "year", "value": year}
+        (found,) = search(door, store_id, query="leave", filters=wanted)["data"]
+        assert found["attributes"] == {"year": year}
+    # The chunk, and the query of each search.
+    assert embedder.texts == 1 + 2
+
+
 def test_a_file_whose_door_died_is_loaded_by_another_one(door: FlaskClient, embedder: Embedder) -> None:
     store_id = a_store(door)
     embedder.works.clear()

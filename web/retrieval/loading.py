@@ -89,12 +89,13 @@ def load_document(
     with database_errors(tenant, collection_name):
         before = database.document(tenant, collection_name, new.id)
         if before is not None and before.digest == digest:
+            if claim is not None:
+                database.loads.finish(claim, before.chunks)
+                return Loaded(before, unchanged=True)
             is_same = _as_json(before.metadata) == _as_json(new.metadata)
             now = before if is_same else database.set_metadata(tenant, collection_name, before, new.metadata)
             # None: somebody else has replaced it meanwhile.
             if now is not None:
-                if claim is not None:
-                    database.loads.finish(claim)
                 return Loaded(now, unchanged=is_same)
     end = context.request_bounds.open_load(tenant)
     try:

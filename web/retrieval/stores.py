@@ -41,13 +41,14 @@ def find_in_stores(
 def joined(lists: Sequence[Sequence[Passage]], k: int) -> tuple[Passage, ...]:
     """Return the `k` best passages of several stores by their ranks; scores of different stores are not comparable.
 
-    A passage of a file that is in several stores is there once.
+    A passage of a file that is in several stores is there once. Documents that were loaded by ids of the tenant's
+    choice can have the same id in several stores and different texts.
     """
-    best: dict[tuple[str, int], Passage] = {}
-    ranks: dict[tuple[str, int], float] = {}
+    best: dict[tuple[str, str], Passage] = {}
+    ranks: dict[tuple[str, str], float] = {}
     for passages in lists:
         for rank, passage in enumerate(passages, 1):
-            key = (passage.document_id, passage.ordinal)
+            key = (passage.document_id, passage.text)
             ranks[key] = ranks.get(key, 0.0) + 1 / (_SMOOTHING + rank)
             if key not in best or passage.score > best[key].score:
                 best[key] = passage

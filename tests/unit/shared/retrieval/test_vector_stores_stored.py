@@ -1,11 +1,15 @@
 """Tests of vector stores in a real database: pages, files that wait for their load, and what ends a claim."""
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+import psycopg
 import pytest
 
-from shared.retrieval import schema
+from shared.retrieval import schema, store_files
 from shared.retrieval.connecting import open_connection
 from shared.retrieval.database import Database
 from shared.retrieval.errors import ClaimGone, CollectionMissing, TooLarge
@@ -135,7 +139,7 @@ def test_a_file_whose_door_has_died_is_claimed_again_and_the_dead_one_writes_not
     assert database.loads.renew(["dead"], OVER_S) == {"dead"}
     again = claim(database, "alive")
     assert again.attempts == 2
-    for late in (lambda: write(database, dead), lambda: database.loads.finish(dead)):
+    for late in (lambda: write(database, dead), lambda: database.loads.finish(dead, 1)):
         with pytest.raises(ClaimGone):
             late()
     database.loads.fail(dead, "server_error", "late")
@@ -198,11 +202,35 @@ def test_changed_attributes_are_those_of_the_chunks(database):
     wanted = {"type": "eq", "key": "year", "value": 2027}
     assert len(find(database, "blue", "days", name=name, mode="words", filter_=wanted).passages) == 1
     assert database.collection("blue", name).version == before + 1
-    # The same content with the attributes that it had before is not taken for unchanged.
-    document = database.document("blue", name, "file-1")
-    assert document is not None
-    assert document.digest == ""
     assert database.files.change("blue", name, "file-2", {}, 0) is None
+
+
+def test_a_file_that_is_added_again_gives_its_attributes_to_the_chunks_that_it_has(database):
+    name = make(database)
+    add(database, name, "file-1")
+    write(database, claim(database))
+    version = database.collection("blue", name).version
+    add(database, name, "file-1")
+    database.loads.finish(claim(database, "same"), 1)
+    assert (state(database, name, "file-1"), database.collection("blue", name).version) == ("completed", version)
+    database.files.add("blue", name, [NewFile("file-1", "file-1.md", {"year": 2027})], batch=None, key=KEY, most=10)
+    database.loads.finish(claim(database, "other"), 1)
+    wanted = {"type": "eq", "key": "year", "value": 2027}
+    (passage,) = find(database, "blue", "days", name=name, mode="words", filter_=wanted).passages
+    assert passage.metadata == {"year": 2027}
+    assert database.collection("blue", name).version == version + 1
+
+
+def test_a_file_that_is_being_written_keeps_no_other_from_being_claimed_and_renewed(database, database_url):
+    name = make(database)
+    add(database, name, "file-1", "file-2", "file-3")
+    assert claim(database, "written", OVER_S).file.id == "file-1"
+    with psycopg.connect(database_url) as writer:
+        writer.execute("SELECT FROM penstock.documents WHERE id = 'file-1' FOR NO KEY UPDATE")
+        second = claim(database, "second", OVER_S)
+        assert second.file.id == "file-2"
+        assert database.loads.renew(["written", "second", "gone"], LONG_S) == {"written", "second"}
+        assert claim(database, "third").file.id == "file-3"
 
 
 def test_tenants_have_turns_and_a_released_file_rests(database):
@@ -229,6 +257,25 @@ def test_bounds_of_files_hold(database, monkeypatch):
     monkeypatch.setattr("shared.retrieval.store_files.MAX_WAITING", 10)
     with pytest.raises(TooLarge, match="10 files of the tenant wait"):
         add(database, name, "x")
+
+
+def test_requests_at_the_same_time_add_no_more_files_than_may_wait(database, database_url, monkeypatch):
+    name = make(database)
+    monkeypatch.setattr("shared.retrieval.store_files.MAX_WAITING", 1)
+    counted, check = threading.Barrier(2), store_files._check_counts
+
+    def check_together(*given: object) -> None:
+        check(*given)  # type: ignore[arg-type]
+        # Without a lock, the other request has counted too when this one adds its file.
+        with suppress(threading.BrokenBarrierError):
+            counted.wait(0.5)
+
+    monkeypatch.setattr(store_files, "_check_counts", check_together)
+    with ThreadPoolExecutor() as pool:
+        added = [pool.submit(add, database, name, id_) for id_ in ("a", "b")]
+        refused = [error for each in added if (error := each.exception()) is not None]
+    assert [type(error) for error in refused] == [TooLarge]
+    assert rows(database_url, "SELECT count(*) FROM penstock.documents") == [(1,)]
 
 
 def test_files_are_listed_by_state_and_batch(database):

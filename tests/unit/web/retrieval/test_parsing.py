@@ -124,7 +124,9 @@ def test_a_process_that_reaches_a_limit_is_ended_and_the_limit_named(
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
-    monkeypatch.setattr(parsing, "_END_S", 0.2)
+    if message == "did not end":
+        # All others end, however long a busy machine takes for that.
+        monkeypatch.setattr(parsing, "_END_S", 0.2)
     monkeypatch.setattr(
         subprocess, "Popen", lambda *given, **named: started.append(start(*given, **named)) or started[0]
     )

@@ -72,6 +72,11 @@ def test_stores_take_turns_by_rank_and_a_passage_of_both_is_there_once_and_first
     assert joined([[], []], 2) == ()
 
 
+def test_documents_of_different_stores_with_the_same_id_are_different_passages():
+    first, second = a_passage(0), replace(a_passage(0), text="another text")
+    assert joined([[first], [second]], 4) == (first, second)
+
+
 def test_a_job_whose_worker_has_left_out_passages_cites_only_the_others():
     files = tuple(CitedFile(f"file-{n}", f"{n}.md") for n in range(3))
     view = job_view(0, 0, None, {"penstock_state": "running", "penstock_form": "{}"}, "j")
