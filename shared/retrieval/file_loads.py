@@ -14,11 +14,15 @@ from psycopg.types.json import Jsonb
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import ClaimGone
 from shared.retrieval.file_records import ErrorCode, FileLoad, NewFile
+from shared.retrieval.records import storable
 from shared.retrieval.tenant_documents import as_metadata, count_change, lock_collection
 from shared.retrieval.transactions import keeper_transaction, limit, tenant_transaction
 
+#: The longest error of a load, in characters.
+_MAX_ERROR = 1_000
 #: Claims the next file of the tenant with the fewest claims. Among several such tenants, the oldest file decides.
 #: A file that another transaction writes or changes now, which may take minutes, is passed over.
+#: A repeated claim, whose answer was lost with its connection, gets the same file.
 _CLAIM = """
 WITH loads AS (
   SELECT tenant, count(*) FILTER (WHERE claimed_until > clock_timestamp()) AS running
@@ -26,12 +30,12 @@ WITH loads AS (
 ), next AS (
   SELECT d.number FROM penstock.documents d JOIN penstock.collections c ON c.number = d.collection
   JOIN loads ON loads.tenant = d.tenant
-  WHERE d.state = 'in_progress' AND NOT c.gone AND d.tenant <> ALL (%s)
-    AND (d.claimed_until IS NULL OR d.claimed_until <= clock_timestamp())
-  ORDER BY loads.running, d.number LIMIT 1 FOR NO KEY UPDATE OF d SKIP LOCKED
+  WHERE d.state = 'in_progress' AND NOT c.gone AND (d.claim = %(token)s OR d.tenant <> ALL (%(without)s)
+    AND (d.claimed_until IS NULL OR d.claimed_until <= clock_timestamp()))
+  ORDER BY d.claim IS DISTINCT FROM %(token)s, loads.running, d.number LIMIT 1 FOR NO KEY UPDATE OF d SKIP LOCKED
 )
 UPDATE penstock.documents d
-SET claim = %s, claimed_until = clock_timestamp() + make_interval(secs => %s), attempts = attempts + 1
+SET claim = %(token)s, claimed_until = clock_timestamp() + make_interval(secs => %(lease_s)s), attempts = attempts + 1
 FROM next, penstock.collections c
 WHERE d.number = next.number AND c.number = d.collection
 RETURNING d.tenant, c.name, d.id, coalesce(d.filename, d.id), d.metadata, d.chunk_tokens, d.overlap_tokens,
@@ -59,7 +63,8 @@ def claim(
     Returns None if no file waits.
     """
     with keeper_transaction(connection, until_s):
-        row = connection.execute(_CLAIM.encode(), (list(without), token, lease_s)).fetchone()
+        values = {"without": list(without), "token": token, "lease_s": lease_s}
+        row = connection.execute(_CLAIM.encode(), values).fetchone()
     if row is None:
         return None
     tenant, name, id_, filename, metadata, chunk_tokens, overlap_tokens, label, digest, attempts = row
@@ -117,5 +122,5 @@ def fail(connection: Connection, load: FileLoad, code: ErrorCode, message: str, 
         connection.execute(
             "UPDATE penstock.documents SET state = 'failed', error_code = %s, error = %s, claim = NULL, "
             "claimed_until = NULL WHERE tenant = %s AND state = 'in_progress' AND claim = %s",
-            (code, message, load.tenant, load.claim),
+            (code, storable(message)[:_MAX_ERROR], load.tenant, load.claim),
         )

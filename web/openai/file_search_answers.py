@@ -56,14 +56,19 @@ class Annotator:
         self.annotations, self._length, self._tail, self._seen = [], 0, "", 0
 
     def feed(self, text: str) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """Yield a further piece of the message in parts, each with the annotations at its end."""
+        """Yield a further piece of the message in parts, each with the annotations at its end.
+
+        It is divided only where there are annotations, whose number is bounded.
+        """
         known, self._tail = len(self._tail), self._tail + text
         sent = known
         for mark in _MARK.finditer(self._tail, self._seen) if self._reads_marks else ():
-            if mark.end() > known:
-                self._length += mark.end() - sent
-                yield self._tail[sent : mark.end()], self._annotate(_NUMBER.findall(mark[1]))
-                sent = self._seen = mark.end()
+            if mark.end() <= known:
+                continue
+            self._seen = mark.end()
+            if annotations := self._annotate(_NUMBER.findall(mark[1]), self._length + mark.end() - sent):
+                part, self._length, sent = self._tail[sent : mark.end()], self._length + mark.end() - sent, mark.end()
+                yield part, annotations
         if sent < len(self._tail):
             self._length += len(self._tail) - sent
             yield self._tail[sent:], []
@@ -74,14 +79,14 @@ class Annotator:
         """Return the annotations at the end of the answer: one for each file, if the answer has named no passage."""
         if self._count or not self._length:
             return []
-        return self._annotate([str(number) for number in range(1, len(self._files) + 1)])
+        return self._annotate([str(number) for number in range(1, len(self._files) + 1)], self._length)
 
-    def _annotate(self, numbers: Sequence[str]) -> list[dict[str, Any]]:
-        """Return an annotation at this place for each file of the passages with these numbers."""
+    def _annotate(self, numbers: Sequence[str], index: int) -> list[dict[str, Any]]:
+        """Return an annotation at a place of the message for each file of the passages with these numbers."""
         files = dict.fromkeys(self._files[int(number) - 1] for number in numbers if 0 < int(number) <= len(self._files))
         room = max(0, MAX_ANNOTATIONS - self._count)
         added = [
-            {"type": "file_citation", "file_id": each.id, "filename": each.name, "index": self._length}
+            {"type": "file_citation", "file_id": each.id, "filename": each.name, "index": index}
             for each in list(files)[:room]
         ]
         self._count += len(added)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from shared.errors import StoreUnavailable
 from shared.retrieval.file_records import FileCounts
 from shared.retrieval.pages import Page
 from shared.retrieval.records import Collection, NewCollection
@@ -54,7 +55,7 @@ def create_store(
         return collection, FileCounts()
     try:
         added = add_files(context, caller, collection, new_files, batch=None)
-    except ApiError:
+    except (ApiError, StoreUnavailable):
         delete_collection(context, caller.tenant, collection.name)
         raise
     return collection, FileCounts.of([("in_progress", len(added))])

@@ -51,5 +51,9 @@ def test_a_later_message_does_not_repeat_what_an_earlier_one_has_cited():
     assert annotations_of(annotator, "So it is.", is_last=True) == []
 
 
-def test_annotations_are_bounded():
+def test_annotations_and_the_parts_of_a_text_are_bounded():
     assert len(cited("[1][2]" * MAX_ANNOTATIONS)) == MAX_ANNOTATIONS
+    text = "[1]" * 10_000
+    parts = list(Annotator(FILES).feed(text))
+    assert ("".join(part for part, _ in parts), len(parts)) == (text, MAX_ANNOTATIONS + 1)
+    assert list(Annotator(FILES).feed("[7]" * 10)) == [("[7]" * 10, [])]

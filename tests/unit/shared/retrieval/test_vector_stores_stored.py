@@ -185,6 +185,9 @@ def test_a_failed_load_says_why_and_the_earlier_text_stays(database):
     write(database, claim(database))
     add(database, name, "file-1")
     assert texts(find(database, "blue", "days", name=name, mode="words")) == ["thirty days"]
+    database.loads.fail(claim(database, "zero"), "invalid_file", "\0\ud800" * 9_000)
+    assert database.files.find("blue", name, "file-1").error == "\ufffd" * 1_000
+    add(database, name, "file-1")
     database.loads.fail(claim(database, "two"), "invalid_file", "it is empty")
     found = database.files.find("blue", name, "file-1")
     assert found is not None
@@ -246,6 +249,12 @@ def test_tenants_have_turns_and_a_released_file_rests(database):
     database.loads.release(turns[0], 0)
     again = claim(database, "again")
     assert (again.file.id, again.attempts) == (turns[0].file.id, 1)
+
+
+def test_a_repeated_claim_gets_the_same_file(database):
+    name = make(database)
+    add(database, name, "a", "b")
+    assert [claim(database, token).file.id for token in ("first", "first", "second")] == ["a", "a", "b"]
 
 
 def test_bounds_of_files_hold(database, monkeypatch):
