@@ -211,7 +211,7 @@ def test_a_query_that_is_not_embedded_in_time_finds_words(door: FlaskClient, emb
     create(door)
     load(door, "leave", LEAVE)
     embedder.works.clear()
-    found = search(door, "days of leave", budget_ms=2_000)
+    found = search(door, "days of leave", budget_ms=5_000)
     assert (documents_of(found), found["omitted"]) == (["leave"], ["vector"])
     embedder.works.set()
 
@@ -248,7 +248,7 @@ def test_without_the_rerankers_answer_in_time_passages_have_the_order_of_the_sea
         found = search(door, "paid days of leave", rerank={"model": "ranker"})
         assert (documents_of(found), found["omitted"]) == ordered
         ranker.works.clear()
-        found = search(door, "paid days of leave", rerank={"model": "ranker"}, budget_ms=2_000)
+        found = search(door, "paid days of leave", rerank={"model": "ranker"}, budget_ms=5_000)
         assert (documents_of(found), found["omitted"]) == ordered
         ranker.works.set()
         # The pool is not local.

@@ -71,7 +71,7 @@ def parse_file(
         encoding = None if charset is None else find_encoding(charset)
         return read_text(content, kind, encoding, limits.text_bytes)
     with _places.place(tenant, until):
-        wall_s = min(limits.wall_s, until - time.monotonic())
+        wall_s = max(0.0, min(limits.wall_s, until - time.monotonic()))
         limits = replace(limits, cpu_s=limits.pdf_cpu_s if kind is Format.PDF else limits.cpu_s, wall_s=wall_s)
         return _read_apart(content, {"content_type": content_type, "name": name}, limits, command)
 
@@ -134,7 +134,7 @@ def _exchange(process: "subprocess.Popen[bytes]", given: bytes, limits: ParseLim
     while True:
         ready = pipes.poll(1000 * max(0.0, until - time.monotonic()))
         if not ready:
-            raise UnreadableDocument(f"reading the document takes more than {limits.wall_s:.3g} s")
+            raise UnreadableDocument(f"reading the document takes more than {round(limits.wall_s, 3):g} s")
         for fd, _ in ready:
             if fd == sink:
                 left = left[_write(sink, left) :]

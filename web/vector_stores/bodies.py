@@ -82,12 +82,6 @@ class _StoreBody(Body):
         return value
 
 
-class AutoChunking(Body):
-    """Files are divided as the collection says."""
-
-    type: Literal["auto"]
-
-
 class ChunkSizes(Body):
     """The sizes of chunks, in tokens of the embedding model."""
 
@@ -104,14 +98,18 @@ class ChunkSizes(Body):
         return self
 
 
-class StaticChunking(Body):
-    """Files are divided into chunks of these sizes."""
+class ChunkingStrategy(Body):
+    """How files are divided: as the collection says (`auto`), or into chunks of these sizes (`static`)."""
 
-    type: Literal["static"]
-    static: ChunkSizes
+    type: Literal["auto", "static"]
+    static: ChunkSizes | None = Field(None, description="is required with the type static")
 
-
-ChunkingStrategy = Annotated[AutoChunking | StaticChunking, Field(discriminator="type")]
+    @model_validator(mode="after")
+    def _check_static(self) -> "ChunkingStrategy":
+        if (self.type == "static") != (self.static is not None):
+            given = "is missing" if self.static is None else "is there"
+            raise ValueError(f"type={self.type!r}, and static {given}: it belongs to the type static")
+        return self
 
 
 class CreateStoreBody(_StoreBody):

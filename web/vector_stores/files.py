@@ -13,7 +13,7 @@ from web.jobs.callers import Caller
 from web.retrieval.access import check_chunk_tokens, database_of, forget_passages, store_errors
 from web.retrieval.embedding import embedding_model
 from web.runtime.context import DoorContext
-from web.vector_stores.bodies import AddFileBody, ChunkingStrategy, StaticChunking
+from web.vector_stores.bodies import AddFileBody, ChunkingStrategy
 
 #: The purposes of files that can be added to a store.
 PURPOSES = ("assistants", "user_data")
@@ -51,7 +51,7 @@ def new_files(context: DoorContext, caller: Caller, bodies: Sequence[AddFileBody
         if file.bytes > most:
             message = f"{path}: file {file.id!r} has {file.bytes} bytes; at most {most} (PENSTOCK_MAX_DOCUMENT_BYTES)"
             raise invalid_field(path, message)
-        sizes = body.chunking_strategy.static if isinstance(body.chunking_strategy, StaticChunking) else None
+        sizes = None if body.chunking_strategy is None else body.chunking_strategy.static
         found[file.id] = NewFile(
             file.id,
             file.filename,

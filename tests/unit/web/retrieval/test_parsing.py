@@ -137,7 +137,8 @@ def test_a_process_that_reaches_a_limit_is_ended_and_the_limit_named(
 
 def test_a_document_is_read_by_the_time_that_the_caller_names() -> None:
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with pytest.raises(UnreadableDocument, match=r"takes more than 0\.[12] s"):
+    # The process gets what is left of the time, on a busy machine nothing.
+    with pytest.raises(UnreadableDocument, match=r"takes more than 0(\.[0-2][0-9]*)? s"):
         parse_file(b"x", "text/html", "", time.monotonic() + 0.2, command=command)
 
 
