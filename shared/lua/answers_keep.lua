@@ -36,7 +36,7 @@ local fits = taken + entry.bytes <= max_bytes and redis.call('ZCARD', order) <= 
 if fits then
   redis.call('HSET', key, digest, entry.stored)
   redis.call('HSET', vectors, digest, vector)
-  file_bytes.add_to_period(k_answer_bytes, entry.period_s, entry.bytes)
+  cached_answers.count_answer(tenant, entry.period_s, entry.bytes)
   taken = taken + entry.bytes
 else
   redis.call('ZREM', order, digest)

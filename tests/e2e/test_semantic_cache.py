@@ -182,6 +182,17 @@ def test_only_equal_requests_are_compared(client, change):
     assert cached(post(client, ASKED, **change)) is None
 
 
+def test_a_prompt_that_is_continued_must_be_the_same(client):
+    def complete(prompt: str) -> TestResponse:
+        fields = {"model": MODEL, "prompt": prompt, "temperature": 0, "max_tokens": 20, "deadline_ms": 600_000}
+        return client.post("/v1/completions", json=fields, headers=BLUE)
+
+    assert cached(complete(ASKED)) is None
+    assert cached(complete(ASKED)) is not None
+    for other in (AGAIN, f"{ASKED} ", ASKED.replace("a loaf", "the loaf")):
+        assert cached(complete(other)) is None
+
+
 def test_a_tenant_gets_no_answer_of_another(client):
     post(client, ASKED)
     assert cached(post(client, ASKED, {"X-Tenant": "red"})) is None

@@ -35,8 +35,8 @@ def listed(cache: AnswerCache, after_us: int = 0, tenant: str = "blue") -> list[
     return [each.digest for each in cache.vectors_after(tenant, after_us)]
 
 
-def taken(store) -> int:
-    return int(store.client.hget(keys.answers("blue"), "bytes") or 0)
+def taken(store, tenant: str = "blue") -> int:
+    return int(store.client.hget(keys.answers(tenant), "bytes") or 0)
 
 
 def test_what_was_kept_is_found_with_its_age_and_its_vector_until_it_expires(store, cache):
@@ -110,6 +110,8 @@ def test_dropped_answers_are_gone_and_a_tenant_without_the_policy_has_none(store
     assert content_of(cache, "a") is None
     assert listed(cache) == []
     assert content_of(cache, "a", "red") == "text"
+    # They leave their room to other tenants at once.
+    assert sum(map(int, store.client.hvals(keys.answer_bytes()))) == taken(store, "red")
     Tenants(store.client).remove("blue")
     assert not keep(cache, "b")
     Tenants(store.client).set("blue", TenantPolicy())

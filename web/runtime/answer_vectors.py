@@ -8,7 +8,7 @@ so that 384 products and sums of such numbers give the scalar products of a vect
 import math
 from collections.abc import Sequence
 from operator import itemgetter, mul
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 #: The bytes of a scope. Only vectors with equal scopes are compared (web/semantic_cache/scope.py).
 SCOPE_BYTES = 16
@@ -51,6 +51,19 @@ def _length(vector: bytes) -> float:
 
 def _rows_of_block(dimensions: int) -> int:
     return max(1, _BLOCK_VALUES // dimensions)
+
+
+class Listed(Protocol):
+    """A vector as the store lists it (KeptVector)."""
+
+    @property
+    def digest(self) -> str: ...
+    @property
+    def kept_us(self) -> int: ...
+    @property
+    def scope(self) -> bytes: ...
+    @property
+    def vector(self) -> bytes: ...
 
 
 class _Block:
@@ -105,12 +118,16 @@ class _Table:
         self.dimensions = 0
         #: The time of the last vector that was read from the store.
         self.last_us = 0
+        #: Digests of the blocks whose answers are not in the store any more.
         self.gone: set[str] = set()
 
     @property
     def size(self) -> int:
         """The bytes that the columns and the rows take, as if all blocks were full."""
         return len(self.blocks) * _BLOCK_VALUES * (_LANE_BYTES + 1)
+
+    def knows(self, digest: str) -> bool:
+        return any(digest in block.digests for block in self.blocks)
 
     def add(self, digest: str, scope: bytes, vector: bytes) -> None:
         if self.dimensions != len(vector):
@@ -136,6 +153,15 @@ class AnswerVectors:
         table = self._tables.get(tenant)
         return table.last_us if table else 0
 
+    def add_listed(self, tenant: str, after_us: int, listed: Sequence[Listed]) -> None:
+        """Add the vectors that the store listed after a time, unless that is not the time of the last one any more.
+
+        Then another request has added the same ones meanwhile, or other tenants have taken their room.
+        """
+        if after_us == self.last_us(tenant):
+            for each in listed:
+                self.add(tenant, each.digest, each.kept_us, each.scope, each.vector)
+
     def add(self, tenant: str, digest: str, kept_us: int, scope: bytes, vector: bytes) -> None:
         """Add a vector. The oldest ones of the tenant, and those of tenants that were not used, make room."""
         table = self._tables.setdefault(tenant, _Table())
@@ -144,7 +170,10 @@ class AnswerVectors:
             return  # another program has spoiled it
         table.add(digest, scope, vector)
         most = -(-self._max_entries // _rows_of_block(table.dimensions)) + 1
-        del table.blocks[: -min(most, _TENANT_BYTES // (_BLOCK_VALUES * (_LANE_BYTES + 1)))]
+        removed = table.blocks[: -min(most, _TENANT_BYTES // (_BLOCK_VALUES * (_LANE_BYTES + 1)))]
+        if removed:
+            del table.blocks[: len(removed)]
+            table.gone = {each for each in table.gone if table.knows(each)}
         for other in list(self._tables):
             if other != tenant and sum(each.size for each in self._tables.values()) > _MAX_BYTES:
                 del self._tables[other]
@@ -152,7 +181,8 @@ class AnswerVectors:
     def forget(self, tenant: str, digest: str) -> None:
         """Do not return a vector again whose answer is not in the store any more."""
         table = self._tables.get(tenant)
-        if table:
+        # Most prompts have no answer yet. Their digests would only take memory.
+        if table and table.knows(digest):
             table.gone.add(digest)
 
     def nearest(self, tenant: str, scope: bytes, vector: bytes, least: float, most: int) -> list[Near]:

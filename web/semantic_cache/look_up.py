@@ -68,7 +68,7 @@ class LookUp:
 
     def __init__(self, context: DoorContext, caller: Caller, generation: GenerationRequest, asked: "_Asked") -> None:
         self._context, self._caller, self._generation, self._asked = context, caller, generation, asked
-        self._digest = entry_digest(asked.scope, asked.text)
+        self._digest = entry_digest(asked.scope, asked.text, is_continued=asked.same_only)
         #: The vector of the prompt; empty if only the same prompt gets the answer. None before it was looked for.
         self._vector: bytes | None = None
         self.hit: JobView | None = None
@@ -78,7 +78,7 @@ class LookUp:
         asked, tenant = self._asked, self._caller.tenant
         if reads and self._use(self._digest, 1.0):
             return Result.HIT
-        if len(asked.text) > MAX_COMPARED:
+        if asked.same_only or len(asked.text) > MAX_COMPARED:
             self._vector = b""
             return Result.MISS
         if reads:
@@ -119,9 +119,9 @@ class LookUp:
         vectors, tenant = self._context.answer_vectors, self._caller.tenant
         most = self._context.settings.semantic_cache_entries
         for _ in range(-(-most // LISTED) + 1):
-            found = self._context.answer_cache.vectors_after(tenant, vectors.last_us(tenant))
-            for each in found:
-                vectors.add(tenant, each.digest, each.kept_us, each.scope, each.vector)
+            after_us = vectors.last_us(tenant)
+            found = self._context.answer_cache.vectors_after(tenant, after_us)
+            vectors.add_listed(tenant, after_us, found)
             if len(found) < LISTED or time.monotonic() >= until_s:
                 return
 
@@ -192,6 +192,8 @@ class _Asked:
     scope: bytes
     embedding_model: str
     private: bool
+    #: Whether only the same prompt gets the answer.
+    same_only: bool
 
 
 def _asked(
@@ -212,7 +214,7 @@ def _asked(
     lengths = [generation.max_tokens, generation.default_max_tokens]
     passages = _passages(context, caller, generation, until_s)
     scope = scope_of(prompt.rest, target.name, route, lengths, owner, model, passages, seed)
-    return _Asked(prompt.text, scope, model, private)
+    return _Asked(prompt.text, scope, model, private, prompt.is_continued)
 
 
 def _passages(

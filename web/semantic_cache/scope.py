@@ -28,6 +28,8 @@ class Prompt:
 
     text: str
     rest: dict[str, Any]
+    #: Whether the answer continues the text, so that each of its words and spaces matters.
+    is_continued: bool
 
 
 def divided(payload: Mapping[str, Any]) -> Prompt | None:
@@ -47,13 +49,14 @@ def divided(payload: Mapping[str, Any]) -> Prompt | None:
     payload = {name: value for name, value in payload.items() if name != "seed"}
     messages, prompt = payload.get("messages"), payload.get("prompt")
     if isinstance(prompt, str) and prompt.strip() and not messages:
-        return Prompt(prompt, {**payload, "prompt": None})
+        return Prompt(prompt, {**payload, "prompt": None}, is_continued=True)
     if not isinstance(messages, list) or not messages or messages[-1].get("role") != "user":
         return None
     content = _text(messages[-1].get("content"))
     if not content.strip():
         return None
-    return Prompt(content, {**payload, "messages": [*messages[:-1], {**messages[-1], "content": None}]})
+    rest = {**payload, "messages": [*messages[:-1], {**messages[-1], "content": None}]}
+    return Prompt(content, rest, is_continued=False)
 
 
 def _text(content: Any) -> str:
@@ -75,7 +78,10 @@ def scope_of(rest: Mapping[str, Any], *others: object) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:SCOPE_BYTES]
 
 
-def entry_digest(scope: bytes, text: str) -> str:
-    """Return the digest under which the answer to a prompt is stored. White space around it does not count."""
-    plain = unicodedata.normalize("NFC", text).strip()
+def entry_digest(scope: bytes, text: str, *, is_continued: bool = False) -> str:
+    """Return the digest under which the answer to a prompt is stored.
+
+    White space around it counts only if the answer continues the prompt.
+    """
+    plain = text if is_continued else unicodedata.normalize("NFC", text).strip()
     return hashlib.sha256(scope + plain.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]

@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from shared.store.answer_cache import KeptVector
 from web.runtime import answer_vectors
 from web.runtime.answer_vectors import SCOPE_BYTES, AnswerVectors, packed
 
@@ -97,3 +98,27 @@ def test_forgotten_and_spoiled_vectors_and_those_of_another_model_are_not_found(
     table.add("blue", "a", 4, SCOPE, vector)
     assert len(table.nearest("blue", SCOPE, vector, 0.5, 5)) == 1
     assert table.last_us("blue") == 4
+
+
+def test_what_several_requests_list_at_once_is_added_once():
+    table = AnswerVectors(10)
+    first, second = ([KeptVector(name, at, SCOPE, packed([1.0, 0.5]))] for at, name in ((1, "a"), (2, "b")))
+    for after_us, listed in ((0, first), (0, first), (1, second), (0, first), (1, second)):
+        table.add_listed("blue", after_us, listed)
+    assert [block.digests for block in table._tables["blue"].blocks] == [["a", "b"]]
+    # A list from its middle, after other tenants have taken the room, would leave a gap for good.
+    table.add_listed("red", 1, second)
+    assert table.last_us("red") == 0
+
+
+def test_prompts_without_an_answer_take_no_memory(monkeypatch):
+    monkeypatch.setattr(answer_vectors, "_BLOCK_VALUES", 4 * 24)
+    table = filled(random_vectors(4), most=4)
+    for number in range(1_000):
+        table.forget("blue", f"missing {number}")
+    for number in range(4):
+        table.forget("blue", str(number))
+    assert table._tables["blue"].gone == {"0", "1", "2", "3"}
+    for number, vector in enumerate(random_vectors(8), start=4):
+        table.add("blue", str(number), number + 1, SCOPE, packed(vector))
+    assert table._tables["blue"].gone == set()
