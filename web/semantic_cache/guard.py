@@ -9,10 +9,12 @@ import re
 import unicodedata
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import pairwise
 
 from web.semantic_cache import guard_numbers as numbers
 from web.semantic_cache import guard_phrases as phrases
 from web.semantic_cache import guard_words as words
+from web.semantic_cache.guard_stems import spelled, stem_of
 
 _SPACES = re.compile(r"\s+")
 _CODE = re.compile(r"```.*?(?:```|$)|`[^`]+`", re.DOTALL)
@@ -40,6 +42,15 @@ _CONTRACTIONS = (
 _ENGLISH_PART = 0.2
 _UNIT_BEHIND = re.compile(r"(?<![\w.])(\d++(?:[.,]\d++)*+)([A-Za-z]++)")
 
+#: Texts with more characters, after their characters were replaced by usual ones, must be the same.
+_LONGEST = 4_000
+#: The kinds of characters that become usual digits and letters, which would change `2³` into 23.
+_RAISED = ("<super>", "<sub>", "<fraction>")
+#: Words with capitals are compared letter by letter up to this length: `MB` and `Mb`, `CO` and `Co`.
+_SYMBOL_CHARS = 3
+#: Requests that may name how many things they want by a plural only.
+_MAKING = frozenset({"", "write", "list"})
+
 #: Numbers with units of thousands are divided so.
 _THOUSANDS = re.compile(r"^[-+]?\d{1,3}(?:,\d{3})+$")
 
@@ -60,6 +71,12 @@ class Meaning:
     tense: tuple[str, ...]
     connectives: tuple[str, ...]
     persons: tuple[str, ...]
+    #: Who acts: whether there is a passive, and how a question for yes or no begins.
+    voice: tuple[str, ...]
+    #: The nouns of which a request wants several.
+    plurals: tuple[str, ...]
+    #: Words in capitals that would have no content in small letters: `US`, `IT`, `WHO`.
+    acronyms: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,11 +91,27 @@ class _Read:
     bindings: tuple[tuple[str, str], ...]
     #: The capitalized words.
     names: frozenset[str]
+    #: Short words with capitals as they are written, by the same in small letters.
+    symbols: dict[str, str]
+    #: A preposition at the end, as in `Who do I report a manager to?`
+    last: str
 
 
 def difference(asked: str, earlier: str) -> str | None:
     """Return in what two prompts differ, as a word, or None if the guard finds that they ask the same."""
-    one, other = _read(asked), _read(earlier)
+    one, other = _usual(asked), _usual(earlier)
+    if max(len(one), len(other)) > _LONGEST:
+        return None if one == other else "length"
+    return _difference(_read(one), _read(other))
+
+
+def _usual(text: str) -> str:
+    """Return a text with usual characters in place of those that mean the same."""
+    marked = (f" ^{each}" if unicodedata.decomposition(each).startswith(_RAISED) else each for each in text)
+    return unicodedata.normalize("NFKC", text if text.isascii() else "".join(marked))
+
+
+def _difference(one: "_Read", other: "_Read") -> str | None:
     for each in fields(Meaning):
         if getattr(one.meaning, each.name) != getattr(other.meaning, each.name):
             return each.name
@@ -87,10 +120,19 @@ def difference(asked: str, earlier: str) -> str | None:
     # A name may be written in small letters, but it may not be missing.
     if not (one.names <= {*other.content, *other.names} and other.names <= {*one.content, *one.names}):
         return "names"
+    if any(other.symbols.get(word, form) != form for word, form in one.symbols.items()):
+        return "names"
     return _difference_of_content(one, other)
 
 
 def _difference_of_content(one: _Read, other: _Read) -> str | None:
+    if one.last != other.last and {one.last, other.last} & phrases.DISTINCT_LEADS:
+        return "direction"
+    leads = dict(zip(other.content, other.leads, strict=True))
+    for stem, lead in zip(one.content, one.leads, strict=True):
+        pair = {lead, leads.get(stem, lead)}
+        if len(pair) == 2 and pair <= phrases.DISTINCT_LEADS:
+            return "direction"
     if one.content == other.content and one.bindings == other.bindings:
         return None if one.directions == other.directions else "direction"
     if sorted(one.directions) != sorted(other.directions):
@@ -115,7 +157,7 @@ def _is_turned(one: _Read, other: _Read) -> bool:
 
 @lru_cache(maxsize=256)
 def _read(text: str) -> _Read:
-    code, rest = _cut(_CODE, unicodedata.normalize("NFKC", text))
+    code, rest = _cut(_CODE, text)
     quotes, rest = _cut(_QUOTED, rest)
     rest = rest.replace("\u2019", "'").replace("\u2018", "'")
     for pattern, instead in _CONTRACTIONS:
@@ -125,27 +167,85 @@ def _read(text: str) -> _Read:
     identifiers, rest = _cut(_IDENTIFIER, rest)
     tokens = _TOKEN.findall(rest)
     rest = phrases.POLITE.sub(" ", re.sub(r"[ \t]+", " ", rest))
-    lower = phrases.HOW_TO.sub("howto", " ".join(map(_spelled, _words_of(rest.lower()))))
+    lower = phrases.HOW_TO.sub("howto", " ".join(map(spelled, _words_of(_with_may(rest).lower()))))
+    lower = phrases.HAVE_TO.sub(r"\1 must", lower)
     plain = lower.split()
     is_english = _is_english([token.lower() for token in tokens])
     if not is_english:
         plain = [token.lower() for token in tokens]
     words_read = _content(plain, is_english=is_english)
+    kind = _kind(lower) if is_english else ""
     meaning = Meaning(
         language="en" if is_english else "other",
         code=code,
         quotes=quotes,
-        identifiers=tuple(each.strip(".,?!:;").lower() for each in identifiers),
+        identifiers=tuple(map(_identifier, identifiers)),
         numbers=(*_numbers(plain), *signs),
         dates=tuple(numbers.DATES[word] for word in plain if word in numbers.DATES),
         negations=sum(word in words.NEGATIONS for word in plain),
-        question=_kind(lower) if is_english else "",
+        question=kind,
         polarity=_polarity(plain),
         tense=tuple(name for name, of in phrases.TENSES.items() if of & set(plain)) if is_english else (),
         connectives=tuple(sorted(word for word in plain if word in words.CONNECTIVES)),
-        persons=tuple(name for name, of in phrases.PERSONS.items() if of & set(plain)) if is_english else (),
+        persons=_persons(plain) if is_english else (),
+        voice=_voice(plain, kind) if is_english else (),
+        plurals=tuple(sorted(filter(_is_plural, plain))) if is_english and kind in _MAKING else (),
+        acronyms=_acronyms(rest) if is_english else (),
     )
-    return _Read(meaning, *words_read, _names(rest) if is_english else frozenset())
+    return _Read(
+        meaning, *words_read, _names(rest) if is_english else frozenset(), _symbols(rest), plain[-1] if plain else ""
+    )
+
+
+def _identifier(found: str) -> str:
+    """Return a string beside words as it is compared. The case counts if it has marks: `-d` and `-D`."""
+    found = found.strip(".,?!:;")
+    return found.lower() if found.isalnum() else found
+
+
+def _with_may(text: str) -> str:
+    """Return a text whose month May is no verb."""
+    return re.sub(r"(?<=[\w,] )May\b", "monthofmay", text)
+
+
+def _persons(plain: list[str]) -> tuple[str, ...]:
+    """Return the persons in the order in which they follow each other; () if there is only the one who asks."""
+    found: list[str] = []
+    for word in plain:
+        person = "i" if word in phrases.ASKING else _PERSON_OF.get(word)
+        if person and found[-1:] != [person]:
+            found.append(person)
+    return () if set(found) <= {"i"} else tuple(found)
+
+
+_PERSON_OF = {word: name for name, of in phrases.PERSONS.items() for word in of}
+
+
+def _voice(plain: list[str], kind: str) -> tuple[str, ...]:
+    is_passive = any(
+        one in phrases.PASSIVES
+        and (other in phrases.PARTICIPLES or other.endswith("ed"))
+        and other not in phrases.NO_PARTICIPLES
+        for one, other in pairwise(plain)
+    )
+    begins = phrases.AUXILIARIES.get(plain[0], "") if kind == "yesno" and "must" not in plain else ""
+    return (begins, "passive" if is_passive else "")
+
+
+def _is_plural(word: str) -> bool:
+    return len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) and not _is_left_out(word)
+
+
+def _acronyms(text: str) -> tuple[str, ...]:
+    if text.upper() == text:
+        return ()
+    found = (word for word in _TOKEN.findall(text) if len(word) > 1 and word.isupper())
+    return tuple(word for word in found if word.lower() in words.FUNCTION)
+
+
+def _symbols(text: str) -> dict[str, str]:
+    found = (word for word in _TOKEN.findall(text) if len(word) <= _SYMBOL_CHARS and word != word.lower())
+    return {word.lower(): word for word in found}
 
 
 def _apart(match: re.Match[str]) -> str:
@@ -174,13 +274,6 @@ def _words_of(text: str) -> list[str]:
     return [each for each in found if each]
 
 
-def _spelled(word: str) -> str:
-    """Return a word as it is spelled in America."""
-    for pattern, instead in phrases.SPELLINGS:
-        word = pattern.sub(instead, word)
-    return word
-
-
 def _names(text: str) -> frozenset[str]:
     """Return the stems of capitalized words, those at the beginning of a sentence only if they are rare words."""
     found = set()
@@ -193,7 +286,7 @@ def _names(text: str) -> frozenset[str]:
         if word[0].isupper() and word != "I":
             lower = word.lower()
             if not starts or not (lower in words.FUNCTION or lower in words.NEGATIONS or lower in _OPENERS):
-                found |= {_stem(_spelled(part)) for part in _words_of(lower) if not _is_left_out(part)}
+                found |= {stem_of(spelled(part)) for part in _words_of(lower) if not _is_left_out(part)}
         starts = False
     return frozenset(found)
 
@@ -266,7 +359,7 @@ def _content(
         if _is_left_out(word):
             lead = word if word not in words.ARTICLES else lead
             continue
-        stem = _stem(word)
+        stem = stem_of(word)
         content.append(stem)
         leads.append(lead)
         if direction:
@@ -284,26 +377,3 @@ def _is_left_out(word: str) -> bool:
     is_unit = word in numbers.UNITS and word not in numbers.AFTER_NUMBERS
     is_plain = word in words.FUNCTION or word == "howto" or word in words.NEGATIONS
     return is_plain or bool(_number(word)) or word in numbers.DATES or is_unit
-
-
-def _stem(word: str) -> str:
-    """Return a word without the endings of plurals and verbs; synonyms have one stem."""
-    word = words.SYNONYMS.get(word, word)
-    stem = word
-    if len(word) > 4 and word.endswith("ies"):
-        stem = word[:-3] + "y"
-    elif len(word) > 4 and word.endswith(("ches", "shes", "sses", "xes")):
-        stem = word[:-2]
-    elif len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        stem = word[:-1]
-    elif len(word) > 5 and word.endswith("ing"):
-        stem = _undoubled(word[:-3])
-    elif len(word) > 4 and word.endswith("ed"):
-        stem = _undoubled(word[:-2])
-    stem = stem[:-1] if len(stem) > 3 and stem.endswith("e") else stem
-    again = words.SYNONYMS.get(stem) or words.SYNONYMS.get(stem + "e")
-    return _stem(again) if again and again not in {word, stem} else stem
-
-
-def _undoubled(stem: str) -> str:
-    return stem[:-1] if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz" else stem

@@ -132,6 +132,7 @@ january jan
 february feb
 march
 april apr
+monthofmay
 june jun
 july jul
 august aug

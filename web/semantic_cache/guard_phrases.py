@@ -17,7 +17,8 @@ KINDS = tuple(
         ("degree", r"\bhow (tall|high|big|large|small|deep|wide|fast|heavy|hot|cold|strong|close|near|safe)\b"),
         ("when", r"\b(when|(what|which) (year|date|day|month|time|century|decade))\b"),
         ("where", r"\b(where|(what|which) (place|location))\b"),
-        ("who", r"\b(who|whom|whose|(what|which) (person|people))\b"),
+        ("whose", r"\bwhose\b"),
+        ("who", r"\b(who|whom|(what|which) (person|people))\b"),
         ("why", r"\b(why|how come|what (is|are|was|were) the reasons?|for what reason|what makes)\b"),
         ("howto", r"\b(how to|howto|what (is|are) (a|the)( \w+)? (way|ways|method|steps) (to|of|for))\b"),
         ("how", r"\bhow\b"),
@@ -61,12 +62,30 @@ HOW_TO = re.compile(
     r"\bwhat (do|should|must) (i|you|we) do to\b"
 )
 
+#: An obligation, which is read as `must`.
+HAVE_TO = re.compile(r"\b(have|has|had|having|got) to\b")
+
 TENSES = {
     "past": word_set("did was were had used"),
     "future": word_set("will shall gonna ll"),
-    "should": word_set("should ought must supposed need"),
+    "should": word_set("should ought supposed"),
+    "must": word_set("must need"),
     "would": word_set("would"),
     "may": word_set("may might"),
+    "can": word_set("can could"),
+}
+#: The verbs before the participle of a passive, and participles that do not end in `ed`. `Get started` is none.
+PASSIVES = word_set("is are am was were be been being get gets got getting")
+PARTICIPLES = word_set(
+    "done made taken given known seen written sold bought paid built sent told taught held kept lost found beaten "
+    "eaten bitten hit hurt led left met shot stolen thrown won worn"
+)
+NO_PARTICIPLES = word_set("started need speed feed seed")
+#: The first words of questions for yes or no: those of one line ask alike.
+AUXILIARIES = {
+    word: name
+    for name, of in (("be", "is are am was were"), ("do", "do does did"), ("have", "has have had"))
+    for word in of.split()
 }
 PERSONS = {
     "you": word_set("you your yours yourself"),
@@ -75,9 +94,13 @@ PERSONS = {
     "they": word_set("they them their theirs themselves"),
     "we": word_set("we us our ours ourselves"),
 }
+#: The one who asks. Questions without other persons may also be asked without this one.
+ASKING = word_set("i me my mine myself")
 
 #: The prepositions that say who does what to whom, or which way.
 DIRECTIONS = word_set("from by than into against onto towards toward out")
+#: Prepositions that do not replace each other before a word. Others do, as in `the population of (in) France`.
+DISTINCT_LEADS = word_set("to for with about per via")
 
 #: Spellings of Britain, and words that are written in two ways: patterns, and what they are replaced by.
 SPELLINGS = tuple(

@@ -31,11 +31,11 @@ FOREIGN = word_set(
 
 #: Words that carry no content of their own. Prepositions that give a direction are compared nevertheless.
 FUNCTION = word_set(
-    """a an the this that these those there here it its itself i me my mine myself we us our ours you your yours he him
+    """a an the this that these those there it its itself i me my mine myself we us our ours you your yours he him
     his she her hers they them their theirs one ones someone somebody is am are be been being was were do does did
     doing has have had having will would shall should can could may might must ought and or but if then so as of to in
     on at by for from with into onto than about upon per via how what which who whom whose when where why whether
-    please kindly just really actually basically simply also too very quite tell explain describe let anyone way ways
+    please kindly just really actually basically also tell explain describe let anyone way ways
     method s re ve ll d m exactly happen happens get look looks called following"""
 )
 
