@@ -18,7 +18,7 @@ from web.runtime.answer_vectors import SCOPE_BYTES
 #: Longer prompts are compared with equal ones only, because a small embedding model reads only their beginning.
 MAX_COMPARED = 1_000
 #: Fields of a request whose answers depend on more than the prompt, or have more than a text.
-_NEVER = ("tools", "functions", "logprobs", "top_logprobs", "prompts")
+_NEVER = ("tools", "functions", "logprobs", "top_logprobs", "prompts", "web_search_options")
 _DIGEST_CHARS = 32
 
 

@@ -3,9 +3,9 @@
 -- USES clock file_bytes
 -- Three keys of a tenant have an entry for each kept answer, by its digest: the hash `answers` has `<kept ms> <expires
 -- ms> <period> <bytes> <text>`, in the field `bytes` the sum of the entries' bytes, and in `periods` the same bytes by
--- the period, named by its end in s, in which they expire: `<period> <bytes> …`; the hash `answer_vectors` has the scope
--- and the vector of the prompt; the set `answer_order` has the time in microseconds at which it was kept. The hash of
--- all tenants counts the bytes by the period too.
+-- the period, named by its end in s, in which they expire: `<period> <bytes> …`; the hash `answer_vectors` has the
+-- scope and the vector of the prompt; the set `answer_order` has the time in microseconds at which it was kept. The
+-- hash of all tenants counts the bytes by the period too.
 
 -- The bytes of an entry beside its text and vector: its digest in three keys, and their tables.
 local ANSWER_BYTES = 400
