@@ -10,6 +10,7 @@
 Neither direction holds more than one document in memory.
 """
 
+import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -203,9 +204,8 @@ class _Importer:
         if self._name is None or len(chunks) != document["chunks"]:
             raise ValueError(f"document {document['id']!r} before it has {len(chunks)} of {document['chunks']} chunks")
         present = self._database.document(self._tenant, self._name, document["id"])
-        fields = (document["metadata"], document["digest"], document["chunks"])
         self.documents += 1
-        if present is not None and (present.metadata, present.digest, present.chunks) == fields:
+        if present is not None and _is_same(present, document):
             self.unchanged += 1
             return
         self._database.put_document(
@@ -217,3 +217,10 @@ class _Importer:
             chunks,
             filename=document["filename"],
         )
+
+
+def _is_same(present: Document, document: Mapping[str, Any]) -> bool:
+    # As texts of JSON, because 1, 1.0 and true are equal in Python. Without a name, the one that is there is kept.
+    one, other = (json.dumps(dict(each), sort_keys=True) for each in (present.metadata, document["metadata"]))
+    is_named = document["filename"] in {None, present.filename}
+    return is_named and (one, present.digest, present.chunks) == (other, document["digest"], document["chunks"])

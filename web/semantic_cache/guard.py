@@ -71,9 +71,9 @@ class Meaning:
     tense: tuple[str, ...]
     connectives: tuple[str, ...]
     persons: tuple[str, ...]
-    #: Who acts: whether there is a passive, and how a question for yes or no begins.
+    #: The auxiliary verb that begins a question for yes or no, and whether there is a passive.
     voice: tuple[str, ...]
-    #: The nouns of which a request wants several.
+    #: The plurals in a request for texts or lists: `a poem` and `poems` differ.
     plurals: tuple[str, ...]
     #: Words in capitals that would have no content in small letters: `US`, `IT`, `WHO`.
     acronyms: tuple[str, ...]

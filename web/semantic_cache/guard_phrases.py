@@ -74,7 +74,7 @@ TENSES = {
     "may": word_set("may might"),
     "can": word_set("can could"),
 }
-#: The verbs before the participle of a passive, and participles that do not end in `ed`. `Get started` is none.
+#: The verbs before the participle of a passive, and participles that do not end in `ed`. `Get started` is no passive.
 PASSIVES = word_set("is are am was were be been being get gets got getting")
 PARTICIPLES = word_set(
     "done made taken given known seen written sold bought paid built sent told taught held kept lost found beaten "

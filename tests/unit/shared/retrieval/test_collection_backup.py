@@ -9,7 +9,7 @@ import pytest
 from shared.retrieval.backup import Imported, export_tenant, import_tenant
 from shared.retrieval.database import Database
 from shared.retrieval.errors import CollectionMissing, IncompleteExport, InvalidInput, RetrievalError, TooLarge
-from shared.retrieval.records import NewChunk, NewCollection
+from shared.retrieval.records import Document, NewChunk, NewCollection
 from tests.support.collected import a_database, find, make, put, texts, vector
 from tests.support.postgres import rows
 
@@ -49,6 +49,12 @@ def of(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def find_document(database: Database, document_id: str) -> Document:
+    found = database.document("again", "first", document_id)
+    assert found is not None
+    return found
+
+
 def test_exported_collections_are_the_same_after_their_import(database):
     records = list(export_tenant(database, "red"))
     assert [next(iter(record)) for record in records] == [
@@ -86,6 +92,14 @@ def test_an_import_that_is_repeated_writes_only_what_differs(database):
     records[5]["document"]["digest"] = "another"
     assert import_tenant(database, "again", records) == Imported(2, 2, 1)
     assert texts(find(database, "again", "drei stays", name="first", mode="words")) == ["drei", "stays"]
+    # These are equal in Python.
+    for number, value in enumerate((1, True, 1.0)):
+        records[3]["document"]["metadata"] = {"level": value}
+        assert import_tenant(database, "again", records) == Imported(2, 2, 1), number
+        assert repr(find_document(database, "a").metadata) == repr({"level": value})
+    records[3]["document"]["filename"] = "a.md"
+    assert import_tenant(database, "again", records) == Imported(2, 2, 1)
+    assert find_document(database, "a").filename == "a.md"
 
 
 def test_a_document_that_changes_during_the_export_is_exported_again(database):
