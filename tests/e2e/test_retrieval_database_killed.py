@@ -42,7 +42,7 @@ class Load:
         finally:
             self._stop.set()
             for thread in self._threads:
-                thread.join(60)
+                thread.join(130)
 
     def next(self, kind: str) -> bool:
         """Wait until the clients see another answer of a kind; return True."""
@@ -52,7 +52,7 @@ class Load:
         return True
 
     def _run(self, number: int) -> None:
-        with httpx.Client(base_url=self._url, timeout=60) as client:
+        with httpx.Client(base_url=self._url, timeout=120) as client:
             count = 0
             while not self._stop.wait(PAUSE_S):
                 count += 1
@@ -60,8 +60,8 @@ class Load:
 
     def _ask(self, client: httpx.Client, question: str) -> None:
         retrieval = {"collection": "handbook", "k": 2, "budget_ms": BUDGET_MS}
-        body = {"messages": [{"role": "user", "content": question}], "max_tokens": 2, "retrieval": retrieval}
-        answer = client.post("/v1/chat/completions", json=body)
+        body = {"messages": [{"role": "user", "content": question}], "max_tokens": 2, "deadline_ms": 10 * BUDGET_MS}
+        answer = client.post("/v1/chat/completions", json=body | {"retrieval": retrieval})
         if answer.status_code != 200:
             self.faults.append(answer.text)
             return
@@ -103,18 +103,18 @@ def test_while_the_database_is_killed_and_started_again_no_chat_fails_and_all_sa
     load = Load(served.url)
     with load.running():
         load.next("passages")
-        wait_for(lambda: readiness() == (200, None), "collections to be searchable")
+        wait_for(lambda: readiness() == (200, None), "collections to be searchable", timeout_s=60)
         for _ in range(2):
             os.kill(database.pid, signal.SIGKILL)
             wait_for(lambda: not database.alive(), "the server to end")
             load.next("database_away")
-            wait_for(lambda: readiness() == (503, "database_away"), "readiness to say that the database is away")
+            wait_for(lambda: readiness() == (503, "database_away"), "readiness to be 503", timeout_s=60)
             assert served.http.get("/health/ready").status_code == 200
             told = penstock("doctor")
             assert (told.returncode, "the database of collections is away" in told.stderr) == (1, True), told.stderr
             database.revive()
             load.next("passages")
-            wait_for(lambda: readiness() == (200, None), "collections to be searchable again")
+            wait_for(lambda: readiness() == (200, None), "searches again", timeout_s=60)
         told = penstock("doctor")
         assert (told.returncode, "database: answers" in told.stderr) == (0, True), told.stderr
     assert load.faults == []
