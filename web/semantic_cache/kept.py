@@ -13,7 +13,7 @@ from web.api.job_json import CACHED
 from web.jobs.generation import GenerationRequest
 
 #: Fields of a result that a cached answer has too: the parts of an upstream's answer, and the sequence that ended it.
-_PARTS = ("upstream", "stop_sequence", "reasoning_tokens")
+_PARTS = ("upstream", "stop_sequence")
 #: How many digits of a similarity clients get.
 _DIGITS = 3
 
