@@ -31,7 +31,7 @@ FROM unnest(%s::text[], %s::text[], %s::text[], %s::int[], %s::int[])
 -- Two requests with the same files lock them in the same order.
 ORDER BY id
 ON CONFLICT (collection, id) DO UPDATE SET filename = excluded.filename, metadata = excluded.metadata,
-  state = 'in_progress', batch = excluded.batch, chunk_tokens = excluded.chunk_tokens,
+  state = 'in_progress', added_at = excluded.added_at, batch = excluded.batch, chunk_tokens = excluded.chunk_tokens,
   overlap_tokens = excluded.overlap_tokens, key_label = excluded.key_label, key_digest = excluded.key_digest,
   error_code = NULL, error = NULL, attempts = 0, claim = NULL, claimed_until = NULL
 RETURNING """

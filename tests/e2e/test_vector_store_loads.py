@@ -166,6 +166,7 @@ def test_a_canceled_load_stops_and_leaves_nothing(door: FlaskClient, embedder: E
     embedder.works.clear()
     path = f"/v1/vector_stores/{store_id}/file_batches"
     batch = door.post(path, json={"file_ids": [upload(door)]}, headers=BLUE).json
+    assert batch == door.get(f"{path}/{batch['id']}", headers=BLUE).json
     loader = Loader(context_of(door), lease_s=4)
     loader.one_pass()
     wait_for(lambda: context_of(door).store.snapshot().waiting, "the load to embed")

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 
-from shared.retrieval.file_records import FileBatch, NewFile, StoreFile
+from shared.retrieval.file_records import FileBatch, FileCounts, NewFile, StoreFile
 from shared.retrieval.pages import Page
 from shared.retrieval.records import Collection
 from web.http.api_errors import ApiError, invalid_field, quoted
@@ -86,8 +86,9 @@ def add_files(
 def add_batch(context: DoorContext, caller: Caller, collection: Collection, files: Sequence[NewFile]) -> FileBatch:
     """Add files to a vector store as a batch. Raises ApiError and StoreUnavailable."""
     batch = f"{_BATCH_PREFIX}{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)[:13]}"
-    add_files(context, caller, collection, files, batch=batch)
-    return read_batch(context, collection, batch)
+    added = add_files(context, caller, collection, files, batch=batch)
+    # Its files may have been removed or added again by now, and then a look-up would not find it.
+    return FileBatch(batch, min(each.added_ms for each in added), FileCounts(in_progress=len(added)))
 
 
 def list_files(

@@ -287,6 +287,16 @@ def test_requests_at_the_same_time_add_no_more_files_than_may_wait(database, dat
     assert rows(database_url, "SELECT count(*) FROM penstock.documents") == [(1,)]
 
 
+def test_a_file_that_is_added_again_has_the_time_of_its_batch(database, database_url):
+    name = make(database)
+    add(database, name, "file-1")
+    execute(database_url, "UPDATE penstock.documents SET added_at = 'epoch'")
+    (again,) = add(database, name, "file-1", batch="later")
+    found = database.files.batch("blue", name, "later")
+    assert found is not None
+    assert found.created_ms == again.added_ms > 0
+
+
 def test_files_are_listed_by_state_and_batch(database):
     name = make(database)
     add(database, name, "a", "b", batch="first")
