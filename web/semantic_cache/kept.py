@@ -54,7 +54,10 @@ def answer_of(prompt: str, view: JobView, generation: GenerationRequest) -> Kept
     An answer that has reached the length that its client named is whole. One that was cut for another reason, was made
     with fewer passages than were found, or calls tools is not.
     """
-    is_whole = view.finish_reason == "stop" or (view.finish_reason == "length" and generation.max_tokens is not None)
+    tokens, most = view.usage.completion_tokens if view.usage else 0, generation.max_tokens
+    # With fewer tokens, its end is that of the model's context.
+    is_at_length = view.finish_reason == "length" and most is not None and tokens >= most
+    is_whole = view.finish_reason == "stop" or is_at_length
     found = Retrieved.read(view)
     is_cut = bool(view.degraded or view.fewer or (found and found.changes))
     has_passages = found is not None or generation.retrieval is None

@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from shared.jobs.job import Usage
 from web.api.deadline import RequestDeadline
 from web.jobs.generation import GenerationRequest
 from web.openai.chat_answers import usage
@@ -29,3 +32,10 @@ def test_the_answer_of_a_job_that_has_thought_counts_no_tokens_again():
         "total_tokens": 0,
         "prompt_tokens_details": {"cached_tokens": 0},
     }
+
+
+@pytest.mark.parametrize(("tokens", "is_kept"), [(8, True), (7, False)])
+def test_an_answer_that_the_context_has_cut_is_not_kept(tokens: int, is_kept: bool):
+    ended = view_of(KeptAnswer("hello", "m", "answer", "length"), "blue", REQUEST, FACTS)
+    kept = answer_of("hello", replace(ended, usage=Usage(completion_tokens=tokens)), REQUEST)
+    assert (kept is not None) == is_kept
