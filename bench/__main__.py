@@ -28,6 +28,7 @@ NAMES = (
     "prefixes",
     "gaps",
     "recall",
+    "collection_sizes",
     "semantic_cache",
     "gpu",
 )
