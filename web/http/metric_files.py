@@ -31,7 +31,7 @@ _ORDINARY_UID = 1_000
 #: The kinds of files of a place, as prometheus-client names them, and their sizes in bytes. They have room for the
 #: series of all routes, methods and statuses, as a test checks. A file that has to grow does so without reserving the
 #: space, and a process that writes to a mapped file of a full file system is killed.
-FILE_BYTES = {"counter": 1 << 20, "histogram": 1 << 21, "gauge_livesum": 1 << 16, "gauge_livemax": 1 << 16}
+FILE_BYTES = {"counter": 3 << 19, "histogram": 1 << 21, "gauge_livesum": 1 << 16, "gauge_livemax": 1 << 16}
 PLACE_BYTES = sum(FILE_BYTES.values())
 
 

@@ -81,9 +81,9 @@ def _first_tokens(it: Loaded, labels: Labels) -> list[Expected]:
 def shares(it: Loaded) -> dict[str, Number]:
     """Return the least and the most that each tenant can have been served of its due.
 
-    Both have jobs nearly all the time, and half of all is due to each. All service of one tenant while the other had no
-    job was due to it. The doors look at most once a second, so this can only be where none of the other tenant's jobs
-    ended for about as long.
+    Both have jobs nearly all the time, and half of all is due to each that waits; one that does not is due what it was
+    served, and the rest is due to the other. All service of one tenant while the other had no job was due to it. The
+    doors look at most once a second, so this can only be where none of the other tenant's jobs ended for about as long.
     """
     served = [one for one in it.served if one[0] > it.to_s - _SHARES_S and one[2] > 0]
     tokens = {tenant: sum(weighted for _, one, weighted in served if one == tenant) for tenant in TENANTS}
@@ -91,7 +91,8 @@ def shares(it: Loaded) -> dict[str, Number]:
     half = sum(tokens.values()) / 2
     shares: dict[str, Number] = {}
     for tenant, other in (TENANTS, TENANTS[::-1]):
-        shares[tenant] = (tokens[tenant] / (half + alone[tenant] / 2), tokens[tenant] / (half - alone[other] / 2))
+        least, most = tokens[tenant] / (half + alone[tenant] / 2), tokens[tenant] / (half - alone[other] / 2)
+        shares[tenant] = (min(1.0, least), max(1.0, most))
     return shares
 
 
