@@ -1,15 +1,15 @@
 -- answers_drop: deletes the answers of a tenant's semantic cache.
--- KEYS answers answer_order answer_vectors
+-- KEYS answers answer_order answer_vectors answer_bytes
 -- ARGV
 --   tenant text · the tenant whose answers are deleted
 -- ANSWERS dropped
 --   dropped: 1 if there were any, else 0
 -- KEEPS 9
--- USES clock oom_write mark cached_answers
+-- USES clock oom_write mark kept_periods
 
-local periods = cached_answers.read_answer_periods(tenant)
+local periods = kept_periods.read_periods(k_answers .. tenant)
 local dropped = redis.call('UNLINK', k_answers .. tenant)
 redis.call('UNLINK', k_answer_order .. tenant)
 redis.call('UNLINK', k_answer_vectors .. tenant)
-cached_answers.uncount_answers(periods)
+kept_periods.uncount_kept(k_answer_bytes, periods)
 return { 'dropped', dropped }

@@ -13,7 +13,7 @@
 --   full: this entry is too large, or the answers of all tenants take too many bytes
 --   off: the tenant's policy does not allow the cache, perhaps because the tenant was removed meanwhile
 -- KEEPS 9
--- USES clock mark settings file_bytes cached_answers
+-- USES clock mark settings file_bytes kept_periods cached_answers
 
 -- One entry may take this part of the tenant's bytes, and the answers of all tenants this part of the store's memory.
 local ENTRY_PART, STORE_PART = 4, 16
@@ -36,7 +36,7 @@ local fits = taken + entry.bytes <= max_bytes and redis.call('ZCARD', order) <= 
 if fits then
   redis.call('HSET', key, digest, entry.stored)
   redis.call('HSET', vectors, digest, vector)
-  cached_answers.count_answer(tenant, entry.period_s, entry.bytes)
+  kept_periods.count_kept(key, k_answer_bytes, entry.period_s, entry.bytes)
   taken = taken + entry.bytes
 else
   redis.call('ZREM', order, digest)

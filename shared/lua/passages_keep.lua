@@ -12,7 +12,7 @@
 --   full: this entry is too large, or the passages of all tenants take too many bytes
 --   dropped: the tenant's passages have been deleted since the search began
 -- KEEPS 9
--- USES clock mark settings file_bytes cached_passages
+-- USES clock mark settings file_bytes kept_periods cached_passages
 
 -- One entry may take this part of the tenant's bytes, and the passages of all tenants this part of the store's memory.
 local ENTRY_PART, STORE_PART = 4, 16
@@ -30,7 +30,7 @@ local most = store_bytes and store_bytes / STORE_PART or math.huge
 local fits = taken + entry.bytes <= max_bytes and file_bytes.sum_of_periods(k_passage_bytes) + entry.bytes <= most
 if fits then
   redis.call('HSET', key, digest, entry.stored)
-  cached_passages.count_passages(tenant, entry.period_s, entry.bytes)
+  kept_periods.count_kept(key, k_passage_bytes, entry.period_s, entry.bytes)
   taken = taken + entry.bytes
 else
   redis.call('ZREM', ages, digest)

@@ -1,6 +1,6 @@
 -- cached_answers: reads the entries of a tenant's semantic cache, and removes old ones to make room.
 -- KEYS answers answer_order answer_vectors answer_bytes
--- USES clock file_bytes
+-- USES clock kept_periods
 -- Three keys of a tenant have an entry for each kept answer, by its digest: the hash `answers` has `<kept ms> <expires
 -- ms> <period> <bytes> <text>`, in the field `bytes` the sum of the entries' bytes, and in `periods` the same bytes by
 -- the period, named by its end in s, in which they expire: `<period> <bytes> …`; the hash `answer_vectors` has the
@@ -10,11 +10,8 @@
 -- The bytes of an entry beside its text and vector: its digest in three keys, and their tables.
 local ANSWER_BYTES = 400
 local ANSWER_BYTES_FIELD = 'bytes'
-local ANSWER_PERIODS_FIELD = 'periods'
 -- One call removes at most this many entries.
 local MAX_ANSWERS_REMOVED = 32
--- The time for which entries are kept has about this many periods.
-local ANSWER_PERIODS = 8
 
 -- Returns an entry, or nil without one or if another program has spoiled it.
 local function read_answer(stored)
@@ -26,46 +23,10 @@ end
 
 -- Returns a new entry as it is stored, the end of its period, and its bytes.
 local function new_answer(content, vector, ttl_s)
-  local length_s = math.max(1, math.ceil(ttl_s / ANSWER_PERIODS))
-  local period_s = math.ceil((now_ms / 1000 + ttl_s) / length_s) * length_s
+  local period_s = kept_periods.end_of_period_s(ttl_s)
   local size = ANSWER_BYTES + #content + #vector
   local head = string.format('%.0f %.0f %.0f %.0f ', now_ms, now_ms + 1000 * ttl_s, period_s, size)
   return { stored = head .. content, period_s = period_s, bytes = size }
-end
-
--- Returns the bytes of a tenant's entries by period; a spoiled field has none.
-local function read_answer_periods(tenant)
-  local stored, found = redis.pcall('HGET', k_answers .. tenant, ANSWER_PERIODS_FIELD), {}
-  for end_s, bytes in string.gmatch(type(stored) == 'string' and stored or '', '(%d+) (%d+)') do
-    found[number(end_s, 0)] = number(bytes, 0, 0)
-  end
-  return found
-end
-
--- Adds bytes, which may be negative, to a period of the tenant and of all tenants.
-local function count_answer(tenant, period_s, bytes)
-  local found, told = read_answer_periods(tenant), {}
-  found[period_s] = (found[period_s] or 0) + bytes
-  for end_s, sum in pairs(found) do
-    if sum > 0 and end_s * 1000 > now_ms then
-      told[#told + 1] = whole(end_s) .. ' ' .. whole(sum)
-    end
-  end
-  if #told > 0 then
-    redis.call('HSET', k_answers .. tenant, ANSWER_PERIODS_FIELD, table.concat(told, ' '))
-  else
-    redis.call('HDEL', k_answers .. tenant, ANSWER_PERIODS_FIELD)
-  end
-  file_bytes.add_to_period(k_answer_bytes, period_s, bytes)
-end
-
--- Takes the bytes of a tenant's answers, which have been deleted, from those of all tenants.
-local function uncount_answers(periods)
-  for end_s, bytes in pairs(periods) do
-    if end_s * 1000 > now_ms then
-      file_bytes.add_to_period(k_answer_bytes, end_s, -bytes)
-    end
-  end
 end
 
 -- Removes an entry from the tenant's hashes, and returns its bytes.
@@ -74,7 +35,7 @@ local function remove_answer(tenant, digest)
   redis.call('HDEL', k_answers .. tenant, digest)
   redis.call('HDEL', k_answer_vectors .. tenant, digest)
   if entry and entry.period_s * 1000 > now_ms then
-    count_answer(tenant, entry.period_s, -entry.bytes)
+    kept_periods.count_kept(k_answers .. tenant, k_answer_bytes, entry.period_s, -entry.bytes)
   end
   return entry and entry.bytes or 0
 end

@@ -1,6 +1,6 @@
 -- cached_passages: reads the entries of a tenant's cache of passages, and removes old ones to make room.
 -- KEYS passages passage_ages passage_bytes
--- USES clock file_bytes
+-- USES clock kept_periods
 -- The hash of a tenant has an entry for each query, by its digest: `<kept ms> <expires ms> <period> <text>`. Its field
 -- `bytes` is the sum of their bytes, and `periods` has the same bytes by the period, named by its end in s, in which
 -- they expire: `<period> <bytes> …`. The hash of all tenants counts them by the period too.
@@ -8,11 +8,8 @@
 -- The bytes of an entry beside its text: its digest in both keys, and their tables.
 local ENTRY_BYTES = 250
 local BYTES_FIELD = 'bytes'
-local PERIODS_FIELD = 'periods'
 -- One call removes at most this many entries.
 local MAX_REMOVED = 64
--- The time for which entries are kept has about this many periods.
-local PERIODS = 8
 
 -- Returns an entry, or nil without one or if another program has spoiled it.
 local function read_entry(stored)
@@ -23,45 +20,9 @@ end
 
 -- Returns a new entry as it is stored, the end of its period, and its bytes.
 local function new_entry(content, ttl_s)
-  local length_s = math.max(1, math.ceil(ttl_s / PERIODS))
-  local period_s = math.ceil((now_ms / 1000 + ttl_s) / length_s) * length_s
+  local period_s = kept_periods.end_of_period_s(ttl_s)
   local stored = string.format('%.0f %.0f %.0f ', now_ms, now_ms + 1000 * ttl_s, period_s) .. content
   return { stored = stored, period_s = period_s, bytes = ENTRY_BYTES + #stored }
-end
-
--- Returns the bytes of a tenant's entries by period; a spoiled field has none.
-local function read_periods(tenant)
-  local stored, found = redis.pcall('HGET', k_passages .. tenant, PERIODS_FIELD), {}
-  for end_s, bytes in string.gmatch(type(stored) == 'string' and stored or '', '(%d+) (%d+)') do
-    found[number(end_s, 0)] = number(bytes, 0, 0)
-  end
-  return found
-end
-
--- Adds bytes, which may be negative, to a period of the tenant and of all tenants.
-local function count_passages(tenant, period_s, bytes)
-  local found, told = read_periods(tenant), {}
-  found[period_s] = (found[period_s] or 0) + bytes
-  for end_s, sum in pairs(found) do
-    if sum > 0 and end_s * 1000 > now_ms then
-      told[#told + 1] = whole(end_s) .. ' ' .. whole(sum)
-    end
-  end
-  if #told > 0 then
-    redis.call('HSET', k_passages .. tenant, PERIODS_FIELD, table.concat(told, ' '))
-  else
-    redis.call('HDEL', k_passages .. tenant, PERIODS_FIELD)
-  end
-  file_bytes.add_to_period(k_passage_bytes, period_s, bytes)
-end
-
--- Takes the bytes of a tenant's hash, which has been deleted, from those of all tenants.
-local function uncount_passages(periods)
-  for end_s, bytes in pairs(periods) do
-    if end_s * 1000 > now_ms then
-      file_bytes.add_to_period(k_passage_bytes, end_s, -bytes)
-    end
-  end
 end
 
 -- Removes an entry from the tenant's hash, and returns its bytes.
@@ -69,7 +30,7 @@ local function remove_entry(tenant, digest)
   local entry = read_entry(redis.call('HGET', k_passages .. tenant, digest))
   redis.call('HDEL', k_passages .. tenant, digest)
   if entry and entry.period_s * 1000 > now_ms then
-    count_passages(tenant, entry.period_s, -entry.bytes)
+    kept_periods.count_kept(k_passages .. tenant, k_passage_bytes, entry.period_s, -entry.bytes)
   end
   return entry and entry.bytes or 0
 end
