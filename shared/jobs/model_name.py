@@ -14,6 +14,20 @@ _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?::([^@]+))?(?:@([^@]+))?
 SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
+#: Matches `[NAME=]MODEL[:N]`.
+_COUNTED = re.compile(r"(?:([A-Za-z0-9][\w.-]*)=)?(.+?)(?::(\d{1,4}))?")
+
+
+@dataclass(frozen=True)
+class CountedModel:
+    """A model as `--model` names it, with its served name, "" for the model's own, and how many workers it has."""
+
+    model: str
+    name: str = ""
+    #: None if the text names no number.
+    workers: int | None = None
+
+
 @dataclass(frozen=True)
 class HubName:
     """A model on a hub."""
@@ -31,6 +45,14 @@ def hub_name(model: str) -> HubName | None:
     if found is None or found[1].lower().endswith(".gguf"):
         return None
     return HubName(found[1], found[2] or "", found[3] or "")
+
+
+def counted_model(text: str) -> CountedModel | None:
+    """Parse `[NAME=]MODEL[:N]`. Return None if the text is empty or N is 0."""
+    found = _COUNTED.fullmatch(text.strip())
+    if found is None or (found[3] is not None and int(found[3]) < 1):
+        return None
+    return CountedModel(found[2], found[1] or "", None if found[3] is None else int(found[3]))
 
 
 def served_names(settings: WorkerSettings) -> list[str]:

@@ -25,6 +25,13 @@ class WorkerSettings:
         pattern=r"auto|cpu|\d+(,\d+)*",
     )
     n_gpu_layers: int = number(-1, "layers", (-1, 100_000), "layers of the model that run on the GPU; -1: all")
+    gpu_memory_bytes: int = number(
+        AUTO,
+        "bytes",
+        (1 << 28, 1 << 44),
+        "memory of each of its GPUs that a worker takes at most; auto: what is free; `penstock up` with several models "
+        "shares a GPU out",
+    )
     threads: int = number(AUTO, "threads", (1, 1_024), "auto: (usable cores - 1) / workers, at least 1; 1 on a GPU")
     n_ctx: int = number(
         AUTO,

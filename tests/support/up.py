@@ -91,7 +91,7 @@ class Up:
 
     @property
     def url(self) -> str:
-        found = re.search(r"is served at (\S+)", self.out)
+        found = re.search(r"(?:is|are) served at (\S+)", self.out)
         assert found, self.out
         return found[1]
 

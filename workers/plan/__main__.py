@@ -1,23 +1,27 @@
-"""`python -m workers.plan MODEL`: plans a worker for a model from the header of the model's file."""
+"""`python -m workers.plan MODEL...`: plans workers for models from the headers of the models' files."""
 
 import argparse
 import math
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
 from shared.cli import output
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
-from shared.jobs.model_name import hub_name
+from shared.jobs.model_name import CountedModel, counted_model, hub_name
 from shared.log import configure
+from shared.machine_memory import memory_limit_bytes
 from shared.settings.settings import Settings, load
 from workers.gguf_header import Header, read_local_header
 from workers.model.model_file import local_parts
+from workers.plan import together
 from workers.plan.layout import Layout, layout_of
 from workers.plan.memory import fit
 from workers.plan.report import Plan, as_json, as_rows
+from workers.plan.shares import Gpu
 from workers.plan.work import demand_of, work_of
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([KMGT])(i?)B\Z", re.IGNORECASE)
@@ -39,18 +43,33 @@ def main(arguments: list[str] | None = None) -> int:
     """
     try:
         options = _parser().parse_args(arguments)
-        plan = _plan(options)
+        models = [_counted(text) for text in options.model]
+        if options.here or len(models) > 1 or models[0].workers is not None:
+            _write_together(options, together.plan_together(*_several(options, models)))
+        else:
+            _write(options, _plan(options, models[0].model))
     except ConfigError as error:
         output.write_note(f"penstock: {error}")
         return USAGE
     except PenstockError as error:
         output.write_note(f"penstock: {error}")
         return FAULT
+    return 0
+
+
+def _write(options: argparse.Namespace, plan: Plan) -> None:
     if options.json:
         output.write_json(as_json(plan))
     else:
         output.write_table(("what", "value"), as_rows(plan))
-    return 0
+
+
+def _write_together(options: argparse.Namespace, planned: Sequence[together.PlannedWorker]) -> None:
+    if options.json:
+        output.write_json([together.as_json(one) for one in planned])
+    else:
+        titles, *rows = together.as_rows(planned)
+        output.write_table(titles, rows)
 
 
 def parse_size(option: str, text: str) -> int:
@@ -62,13 +81,48 @@ def parse_size(option: str, text: str) -> int:
     return int(float(match[1]) * base ** ("KMGT".index(match[2].upper()) + 1))
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _counted(text: str) -> CountedModel:
+    model = counted_model(text)
+    if model is None:
+        raise ConfigError(f"{text!r} is not [NAME=]MODEL[:N], with at least 1 worker")
+    return model
+
+
+def _several(
+    options: argparse.Namespace, models: Sequence[CountedModel]
+) -> tuple[list[tuple[str, Layout]], Settings, list[Gpu], int | None]:
+    """Return what `plan_together` takes: each worker's model, the settings, and the memory there is."""
+    for name in ("users", "prompt", "answer", "rate"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name} is for the plan of one model")
+    if options.here and options.gpu is not None:
+        raise ConfigError(f"--here and --gpu={options.gpu} exclude each other")
+    settings = replace(load(max_batch_size=options.slots, n_ctx=options.context), engine="llama")
+    layouts = [(model, _as_served(layout_of(_headers_of(model.model)), settings)) for model in models]
+    workers = [(model.name or model.model, layout) for model, layout in layouts for _ in range(model.workers or 1)]
+    if not options.here:
+        gpus = [] if options.gpu is None else [Gpu(0, parse_size("--gpu", options.gpu))]
+        return workers, settings, gpus, None
+    return workers, settings, _gpus_here(), memory_limit_bytes()
+
+
+def _gpus_here() -> list[Gpu]:
+    """Return the GPUs of this machine. Integrated GPUs count only if there are no others."""
+    # Imported only if needed, because it loads llama.cpp's libraries.
+    from workers.engine.llama.backend import usable_gpus  # noqa: PLC0415 - see above
+
+    seen = list(enumerate(usable_gpus()))
+    own = [(number, device) for number, device in seen if not device.integrated] or seen
+    return [Gpu(number, device.free_bytes) for number, device in own]
+
+
+def _plan(options: argparse.Namespace, model: str) -> Plan:
     demand = demand_of(options.prompt, options.answer, options.users)
     if demand is None and options.rate is not None:
         raise ConfigError(f"--rate={options.rate}: name --prompt and --answer too, the tokens of a job")
     gpu_bytes = None if options.gpu is None else parse_size("--gpu", options.gpu)
     settings = replace(load(max_batch_size=options.slots, n_ctx=options.context), engine="llama")
-    headers = _headers_of(options.model)
+    headers = _headers_of(model)
     layout = _as_served(layout_of(headers), settings)
     sizes = fit(layout, settings, gpu_bytes)
     work = None if demand is None else work_of(sizes, settings, demand, options.rate)
@@ -110,7 +164,12 @@ def _rate(text: str) -> float:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="penstock plan", description="Plan a worker for a model.")
-    parser.add_argument("model", metavar="MODEL", help="a GGUF file, or org/repo[:QUANT or file][@revision] on a hub")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="+",
+        help="a GGUF file, or org/repo[:QUANT or file][@revision] on a hub; of several, [NAME=]MODEL[:WORKERS]",
+    )
     parser.add_argument("--gpu", metavar="SIZE", help="free memory of the GPU, such as 80GiB; without it, the CPU")
     parser.add_argument("--users", type=_number, metavar="N", help="users who have a job inflight at the same time")
     parser.add_argument("--prompt", type=_number, metavar="TOKENS", help="prompt tokens of a job")
@@ -118,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", type=_number, metavar="N", help="jobs that run at once (PENSTOCK_MAX_BATCH_SIZE)")
     parser.add_argument("--context", type=_number, metavar="TOKENS", help="the longest job (PENSTOCK_N_CTX)")
     parser.add_argument("--rate", type=_rate, metavar="TPS", help="weighted tokens per second of a worker (mu_wtps)")
+    parser.add_argument("--here", action="store_true", help="plan for the GPUs and the memory of this machine")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 

@@ -20,6 +20,8 @@ from workers.plan.layout import Layout
 _NUMBER_BYTES = {"f32": 4.0, "f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 #: Bytes of a number in compute buffers and in recurrent memory.
 _FLOAT_BYTES = 4
+#: The cells with which a worker can run the jobs that people send most.
+_USUAL_CELLS = 4_096
 
 
 class DoesNotFit(ModelError):
@@ -86,8 +88,8 @@ def fit(layout: Layout, settings: WorkerSettings, gpu_bytes: int | None) -> Fit:
         one_cell = cell_bytes(layout, settings.kv_type, flash=flash)
         sizes = sizes_of(settings, model_ctx=layout.context, gpu=False, cell_bytes=one_cell)
         return _checked(layout, settings, sizes, None)
-    spare = gpu_bytes - _device_weights_bytes(layout) - GPU_SPARE_BYTES - _recurrent_bytes(layout, slots)
-    one_cell = cell_bytes(layout, settings.kv_type, flash=True)
+    spare = gpu_bytes - _fixed_gpu_bytes(layout, slots)
+    one_cell = _gpu_cell_bytes(layout, settings)
     free_cells = int(max(0, spare) / one_cell) // CELL_STEP * CELL_STEP if one_cell else UNBOUNDED
     sizes = sizes_of(settings, model_ctx=layout.context, gpu=True, free_cells=free_cells, has_state=layout.is_recurrent)
     if settings.kv_cells != AUTO:
@@ -100,9 +102,36 @@ def fit(layout: Layout, settings: WorkerSettings, gpu_bytes: int | None) -> Fit:
             cells = int(sizes.cells * SHRINK) // CELL_STEP * CELL_STEP
             sizes = Sizes(slots, cells, min(sizes.n_ctx, cells))
     raise DoesNotFit(
-        f"the weights take {_gib(_device_weights_bytes(layout))} of the GPU's {_gib(gpu_bytes)}, and "
-        f"{_gib(GPU_SPARE_BYTES)} are kept free for compute buffers; what is left is too little for {slots} slots"
+        f"the weights take {gib(_device_weights_bytes(layout))} of the GPU's {gib(gpu_bytes)}, and "
+        f"{gib(GPU_SPARE_BYTES)} are kept free for compute buffers; what is left is too little for {slots} slots"
     )
+
+
+def least_gpu_bytes(layout: Layout, settings: WorkerSettings) -> int:
+    """Return the memory of a GPU that a worker should have: weights, what is kept free, and cells for a usual job."""
+    return _gpu_bytes(layout, settings, _USUAL_CELLS)
+
+
+def most_gpu_bytes(layout: Layout, settings: WorkerSettings) -> int:
+    """Return the most memory of a GPU that a worker can use: cells for the longest job in each of its slots."""
+    return _gpu_bytes(layout, settings, UNBOUNDED)
+
+
+def _gpu_bytes(layout: Layout, settings: WorkerSettings, free_cells: int) -> int:
+    """Return the memory that a worker takes on a GPU with room for `free_cells` cells."""
+    slots = slots_of(settings, gpu=True, has_state=layout.embeds or layout.is_recurrent)
+    if layout.embeds:
+        return _fixed_gpu_bytes(layout, slots)
+    sizes = sizes_of(settings, model_ctx=layout.context, gpu=True, free_cells=free_cells, has_state=layout.is_recurrent)
+    return _fixed_gpu_bytes(layout, slots) + round(sizes.cells * _gpu_cell_bytes(layout, settings))
+
+
+def _fixed_gpu_bytes(layout: Layout, slots: int) -> int:
+    return _device_weights_bytes(layout) + GPU_SPARE_BYTES + _recurrent_bytes(layout, slots)
+
+
+def _gpu_cell_bytes(layout: Layout, settings: WorkerSettings) -> float:
+    return cell_bytes(layout, settings.kv_type, flash=True)
 
 
 def _check_cells(sizes: Sizes) -> None:
@@ -139,7 +168,7 @@ def _checked(layout: Layout, settings: WorkerSettings, sizes: Sizes, gpu_bytes: 
     if gpu_bytes is not None and result.sum_bytes - result.host_bytes > gpu_bytes:
         raise DoesNotFit(
             f"{sizes.cells} KV cells with the weights and the compute buffers take "
-            f"{_gib(result.sum_bytes - result.host_bytes)}, and the GPU has {_gib(gpu_bytes)}"
+            f"{gib(result.sum_bytes - result.host_bytes)}, and the GPU has {gib(gpu_bytes)}"
         )
     return result if not layout.embeds else replace(result, cells_bytes=0, recurrent_bytes=0)
 
@@ -177,5 +206,6 @@ def _compute_bytes(layout: Layout, shape: ModelShape, part_cells: int, sequences
     return round(_FLOAT_BYTES * (max(rows * max(attention, feed, state), outputs) + outputs))
 
 
-def _gib(size_bytes: float) -> str:
+def gib(size_bytes: float) -> str:
+    """Return a size in GiB, for messages."""
     return f"{size_bytes / 2**30:.2f} GiB"

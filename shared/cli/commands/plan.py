@@ -8,13 +8,17 @@ from shared.cli.commands.services import exec_module
 from shared.cli.reach import Json, StateDir, store_client
 from shared.cli.stack.extras import require_extra
 from shared.errors import ConfigError
-from shared.jobs.model_name import served_names
+from shared.jobs.model_name import counted_model, served_names
 from shared.settings.settings import Settings, load
 
 
 def plan(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file or org/repo.")],
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="A GGUF file or org/repo. Of several, each may be [NAME=]MODEL[:N]."),
+    ],
     *,
+    here: Annotated[bool, typer.Option("--here", help="Plan for the GPUs and the memory of this machine.")] = False,
     gpu: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Free memory of the GPU, such as 80GiB. Default: plan for a CPU.")
     ] = None,
@@ -36,20 +40,27 @@ def plan(
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Say what a model takes and what a worker with it can do, from the header of its file."""
+    """Say what a model takes and what a worker with it can do, from the header of its file.
+
+    For several models, or for N workers with one, say how they share the memory.
+    """
     require_extra("worker", ("gguf", "huggingface_hub", "numpy"))
     if measured and rate is not None:
         raise ConfigError(f"--rate={rate} and --measured exclude each other")
     if measured and (prompt is None or answer is None):
         raise ConfigError("--measured: name --prompt and --answer too, the tokens of a job")
-    settings = load(model=model, state_dir=state_dir)
+    if measured and len(models) > 1:
+        raise ConfigError("--measured is for the plan of one model")
+    counted = counted_model(models[0])
+    settings = load(model=models[0] if counted is None else counted.model, state_dir=state_dir)
     if measured:
         rate = _measured_rate(settings, state_dir)
     numbers = {"users": users, "prompt": prompt, "answer": answer, "slots": slots, "context": context, "rate": rate}
     options = [f"--{name}={value}" for name, value in numbers.items() if value is not None]
     options += [] if gpu is None else [f"--gpu={gpu}"]
+    flags = [*(["--here"] if here else []), *(["--json"] if json else [])]
     # `--` ends the options, so that a path may begin with a dash.
-    exec_module(["workers.plan", *options, *(["--json"] if json else []), "--", model], settings)
+    exec_module(["workers.plan", *options, *flags, "--", *models], settings)
 
 
 def _measured_rate(settings: Settings, state_dir: str | None) -> float:

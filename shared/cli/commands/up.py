@@ -10,11 +10,11 @@ from shared.cli.commands.services import TakeOver
 from shared.cli.reach import StateDir
 from shared.cli.stack.addresses import listen_address
 from shared.cli.stack.extras import require_engine, require_extra
+from shared.cli.stack.workers import counted_models, embedding_worker, workers_of
 from shared.errors import ConfigError
-from shared.jobs.model_name import hub_name
-from shared.settings.setting import HOST, expand_path
+from shared.jobs.model_name import served_names
+from shared.settings.setting import HOST
 from shared.settings.settings import Settings, load_with_origin
-from shared.settings.worker import WorkerSettings
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
@@ -52,8 +52,12 @@ GatePort = Annotated[
 def up(
     *,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="PATH|NAME", help="A GGUF file or org/repo. Default: a small demo model."),
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]PATH|NAME[:N]",
+            help="A GGUF file or org/repo, and for N how many workers have it. May be repeated. "
+            "Default: a small demo model.",
+        ),
     ] = None,
     engine: Engine = None,
     upstream: Annotated[
@@ -63,7 +67,11 @@ def up(
         ),
     ] = None,
     upstream_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model's name there. Default: the only model that it serves.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="The model's name there. May be repeated: one worker each. Default: the only model that it serves.",
+        ),
     ] = None,
     embedding_model: Annotated[
         str | None,
@@ -84,16 +92,21 @@ def up(
     """
     if host is not None and not re.fullmatch(HOST, host):
         raise ConfigError(f"--host={host!r} is neither a name nor an address")
-    engines = _engine_overrides(engine, upstream, upstream_model)
-    settings = _settings(engines | {"model": model}, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
+    models, upstream_models = counted_models(model or []), upstream_model or []
+    engines = _engine_overrides(engine, upstream, upstream_models[0] if upstream_models else None)
+    if models:
+        engines |= {"model": models[0].model, "model_name": models[0].name or None}
+    settings = _settings(engines, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
     require_extra("web")
     require_engine(settings.engine)
-    _check_model_file(settings, "PENSTOCK_MODEL" if model is None else "--model")
-    count = _worker_count(workers, settings)
-    embedder = None if embedding_model is None else _embedder(settings, embedding_model)
+    found = workers_of(settings, models, upstream_models, workers)
+    if embedding_model is not None:
+        embedder = embedding_worker(settings, embedding_model)
+        found.append(embedder)
+        settings = replace(settings, embedding_model=served_names(replace(settings, **embedder))[0])
     from shared.cli.stack.stack import Stack
 
-    code = Stack(settings, count, take_over=take_over, embedder=embedder).run()
+    code = Stack(settings, found, take_over=take_over).run()
     if code:
         raise typer.Exit(code)
 
@@ -142,34 +155,3 @@ def _settings(
     if origin["auth"] == "default" and {host, gate_host} <= _LOOPBACK:
         overrides["auth"] = "open"
     return load_with_origin(**overrides)[0]
-
-
-def _embedder(settings: Settings, model: str) -> Settings:
-    """Return the settings of the worker that embeds documents. Raises ConfigError if there is no such model file."""
-    # Workers of text take the memory of their GPUs as if they were alone on them.
-    own = replace(settings, engine="llama", model=model, model_name="", device="cpu", pooling="auto")
-    require_engine(own.engine)
-    _check_model_file(own, "--embedding-model")
-    return own
-
-
-def _check_model_file(settings: WorkerSettings, source: str) -> None:
-    """Raise ConfigError if the model is a path at which there is no file. `source` is what names the model."""
-    if not settings.engine_kind.loads_model or not settings.model or hub_name(settings.model) is not None:
-        return
-    path = expand_path(source, settings.model)
-    if not path.is_file():
-        what = "a folder" if path.is_dir() else "no file"
-        raise ConfigError(f"{source}={settings.model!r} is {what}; name a GGUF file, or org/repo for one on a hub")
-
-
-def _worker_count(text: str, settings: WorkerSettings) -> int:
-    """Return the number of workers for a value of `--workers`. Raise ConfigError if the value is invalid."""
-    if text == "auto":
-        from shared.cli.stack.gpus import visible_gpus
-
-        one_each = settings.engine_kind.loads_model and settings.device == "auto" and settings.n_gpu_layers != 0
-        return max(1, visible_gpus()) if one_each else 1
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= 1024:
-        raise ConfigError(f"--workers={text!r} is neither auto nor a number from 1 to 1024")
-    return int(text)

@@ -21,7 +21,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     threading.Thread(target=_stop_at_end_of_stdin, daemon=True).start()
     try:
-        return Stack(settings, 1, take_over=False).run()
+        return Stack(settings, [{}], take_over=False).run()
     except PenstockError as error:
         report(str(error))
         return 1

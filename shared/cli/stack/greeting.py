@@ -3,28 +3,29 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from shared.examples import curl_example, openai_example
 from shared.settings.settings import Settings
 
 
-def greeting(settings: Settings, url: str, model: str) -> str:
-    """Return the text: the model and URL, how to submit a job in three ways, the console, and how to stop.
+def greeting(settings: Settings, url: str, models: Sequence[str]) -> str:
+    """Return the text: the models and the URL, how to submit a job in three ways, the console, and how to stop.
 
     The examples use curl, the openai package and `penstock submit`. If API keys are required, the text also contains
     the command that creates a key.
     """
     needs_key = settings.auth == "required"
-    parts = [f"{model} is served at {url}"]
+    # A request that names no model goes to the first one.
+    parts = [f"{' and '.join(models)} {'is' if len(models) == 1 else 'are'} served at {url}"]
     if needs_key:
         state_option = f" --state-dir {shlex.quote(settings.state_dir)}" if settings.state_dir else ""
         make_key = f"export PENSTOCK_API_KEY=$({program()} keys add default{state_option})"
         parts.append(f"Create an API key for the tenant `default`:\n\n{make_key}")
     parts.append(f"Submit a job and wait for its end:\n\n{curl_example(url, needs_key=needs_key)}")
-    parts.append(
-        f"The same in Python, after `pip install openai`:\n\n{openai_example(url, needs_key=needs_key, model=model)}"
-    )
+    python = openai_example(url, needs_key=needs_key, model=models[0])
+    parts.append(f"The same in Python, after `pip install openai`:\n\n{python}")
     environ = "" if url == settings.url else f"PENSTOCK_URL={url} "
     parts.append(f"The same with this command:\n\n{environ}{program()} submit 'Once upon a time'")
     key_file = settings.admin_key_file or settings.state_path / "admin.key"

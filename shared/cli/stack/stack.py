@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
@@ -28,6 +29,7 @@ from shared.cli.stack.extras import module_command, require_extra
 from shared.cli.stack.greeting import greeting
 from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftovers, find_leftovers
 from shared.cli.stack.server_keeper import ServerKeeper
+from shared.cli.stack.workers import WorkerChange
 from shared.cli.streams import OutputError
 from shared.errors import PenstockError, StoreUnavailable
 from shared.jobs.model_name import served_names
@@ -57,12 +59,9 @@ FATAL_EXIT_CODES = frozenset({2, 3, 7})
 class Stack:
     """All processes of one `penstock up`, and the lock on its state folder."""
 
-    def __init__(self, settings: Settings, workers: int, *, take_over: bool, embedder: Settings | None = None) -> None:
-        """`embedder` has the settings of one more worker, whose model is the embedding model of new collections."""
+    def __init__(self, settings: Settings, workers: Sequence[WorkerChange], *, take_over: bool) -> None:
+        """`workers` has an entry for each worker: the settings in which it differs from `settings`."""
         self._settings, self._workers, self._take_over = settings, workers, take_over
-        self._embedder = embedder
-        if embedder is not None:
-            self._settings = replace(settings, embedding_model=served_names(embedder)[0])
         self._state = settings.state_path
         self._processes = ManagedProcesses(self._state, report)
         self._embedded: EmbeddedStore | None = None
@@ -217,28 +216,25 @@ class Stack:
         specs = [ProcessSpec("door", module_command("web"), environ, FATAL_EXIT_CODES)]
         if self._settings.gate_listen:
             specs.append(ProcessSpec("gate", module_command("web.gate"), environ, FATAL_EXIT_CODES))
-        workers = [(f"worker {index + 1}", self._settings) for index in range(self._workers)]
-        if self._embedder is not None:
-            workers.append(("embedding worker", replace(self._embedder, redis_url=self._settings.redis_url)))
-        for index, (name, settings) in enumerate(workers):
-            command = module_command("workers", f"--index={index}", f"--workers={len(workers)}")
+        for index, change in enumerate(self._workers):
+            settings = replace(self._settings, **change)
+            name = f"worker {index + 1}" + (f" ({served_names(settings)[0]})" if change else "")
+            command = module_command("workers", f"--index={index}", f"--workers={len(self._workers)}")
             environ = os.environ | as_environ(_worker_settings(settings, index))
             specs.append(ProcessSpec(name, command, environ, FATAL_EXIT_CODES, is_worker=True))
         return specs
 
     def _not_ready(self, client: redis.Redis) -> str:
-        """Return the reason why the door, the gate or the embedding worker is not ready yet, or "" if all are ready."""
+        """Return the reason why the door, the gate or a model is not ready yet, or "" if all are ready."""
         host = self._settings.allowed_hosts.split(",")[0].strip()
-        return why_not_ready(self._url, host=host) or self._gate_not_ready() or self._embedder_not_ready(client)
+        return why_not_ready(self._url, host=host) or self._gate_not_ready() or self._models_not_ready(client)
 
-    def _embedder_not_ready(self, client: redis.Redis) -> str:
-        """Return the reason why the embedding model is not live yet, or "" if it is, or none is configured."""
-        if self._embedder is None:
-            return ""
+    def _models_not_ready(self, client: redis.Redis) -> str:
+        """Return which models are not live yet, or "" if all are. The door is ready with one."""
+        missing = {served_names(replace(self._settings, **change))[0] for change in self._workers if change}
         with suppress(StoreUnavailable):
-            if self._settings.embedding_model in Store(client).snapshot(tenants=0).live_models:
-                return ""
-        return "the embedding worker is not live yet"
+            missing -= set(Store(client).snapshot(tenants=0).live_models) if missing else set()
+        return f"no worker is live yet for {', '.join(sorted(missing))}" if missing else ""
 
     def _gate_not_ready(self) -> str:
         """Return the reason why the gate is not ready yet, or "" if it accepts connections or no gate is configured."""
@@ -252,11 +248,12 @@ class Stack:
         return ""
 
     def _greet(self, client: redis.Redis) -> None:
-        live = (worker.model for worker in Store(client).snapshot(tenants=0).workers if worker.live)
+        live = dict.fromkeys(worker.model for worker in Store(client).snapshot(tenants=0).workers if worker.live)
         models = [model for model in live if model != self._settings.embedding_model]
+        models.sort(key=lambda model: model != served_names(self._settings)[0])
         # The stack serves, whether anybody reads this or not.
         with suppress(OSError, OutputError):
-            output.write_data(greeting(self._settings, self._url, models[0] if models else "the model"))
+            output.write_data(greeting(self._settings, self._url, models or ["the model"]))
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)

@@ -67,6 +67,7 @@ def _name_in(url: str, body: bytes) -> str:
     if len(names) != 1:
         found = ", ".join(names[:10]) or "none"
         raise ConfigError(
-            f"--upstream {url}: the server serves {len(names)} models ({found}); name one with --upstream-model"
+            f"--upstream {url}: the server serves {len(names)} models ({found}); name each that you want with "
+            "--upstream-model"
         )
     return names[0]

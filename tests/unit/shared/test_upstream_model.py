@@ -20,7 +20,8 @@ def test_a_server_with_several_models_or_none_needs_one(models: list[str], found
         server.models = models
         with pytest.raises(ConfigError) as caught:
             only_model(server.url, "")
-    assert str(caught.value) == f"--upstream {server.url}: the server serves {found}; name one with --upstream-model"
+    expected = f"--upstream {server.url}: the server serves {found}; name each that you want with --upstream-model"
+    assert str(caught.value) == expected
 
 
 def test_a_server_that_is_away_is_named() -> None:

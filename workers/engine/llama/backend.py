@@ -26,6 +26,7 @@ from workers.engine.choosing.largest import Finder, load_library, rows_at
 from workers.engine.choosing.sampler import Sampler
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.llama.batch import Batch
+from workers.engine.llama.devices import Device, gpus
 from workers.engine.llama.embedding import EmbeddingBackend, RankingBackend
 from workers.engine.llama.load import RANK, Libraries, ModelShape, has_recurrent_memory
 from workers.engine.llama.log import LlamaLog
@@ -330,6 +331,12 @@ class LlamaBackend(Backend):
         self._prompt_maker.close()
         llama_cpp.llama_free(self._ctx)
         llama_cpp.llama_model_free(self._model)
+
+
+def usable_gpus() -> list[Device]:
+    """Return the GPUs of this machine that llama.cpp can use, with their free memory, in the order of their numbers."""
+    llama_cpp.llama_backend_init()
+    return gpus(_ggml.libggml)
 
 
 def load_backend(

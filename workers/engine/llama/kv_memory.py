@@ -1,5 +1,6 @@
 """Creates the largest context that the devices' memory allows: measures a KV cell, and retries with fewer cells."""
 
+import math
 from dataclasses import replace
 
 from shared.errors import ModelError
@@ -19,10 +20,17 @@ UNBOUNDED = 1 << 40
 
 
 def cells_that_fit(
-    libs: Libraries, model: int, devices: list[Device], shape: ModelShape, *, paused_bytes: int = 0
+    libs: Libraries,
+    model: int,
+    devices: list[Device],
+    shape: ModelShape,
+    *,
+    most_bytes: float = math.inf,
+    paused_bytes: int = 0,
 ) -> int:
     """Return how many KV cells fit into the memory that is free now, if GPU_SPARE_BYTES stay free on each device.
 
+    Of `most_bytes`, the memory of each device that this worker may take, GPU_SPARE_BYTES stay free as well.
     `paused_bytes` more stay free on a device that uses the host's memory: paused jobs' cells are copied there.
 
     How large a cell is depends on the model: layers with compressed keys and values, layers with recurrent memory,
@@ -38,7 +46,8 @@ def cells_that_fit(
             # Recurrent memory depends on the number of slots, not of cells.
             fixed_bytes = max(0.0, one[device.name] - smallest * cell_bytes)
             spare_bytes = GPU_SPARE_BYTES + (paused_bytes if device.integrated else 0)
-            free_bytes = describe(libs.ggml, device.handle).free_bytes - spare_bytes - fixed_bytes
+            own_bytes = most_bytes - libs.log.device_bytes("model").get(device.name, 0)
+            free_bytes = min(describe(libs.ggml, device.handle).free_bytes, own_bytes) - spare_bytes - fixed_bytes
             fitting.append(int(max(0.0, free_bytes) / cell_bytes))
     return min(fitting) // CELL_STEP * CELL_STEP
 

@@ -97,7 +97,10 @@ def _wanted_shape(
     if settings.kv_cells == AUTO:
         shape = shaped(Sizes(slots_of(settings, gpu=gpu, has_state=has_state), 0, model_ctx))
         if gpu:
-            free_cells = cells_that_fit(libs, model, devices, shape, paused_bytes=settings.paused_bytes)
+            most_bytes = math.inf if settings.gpu_memory_bytes == AUTO else settings.gpu_memory_bytes
+            free_cells = cells_that_fit(
+                libs, model, devices, shape, most_bytes=most_bytes, paused_bytes=settings.paused_bytes
+            )
         else:
             cell_bytes = bytes_of_a_cell(libs, model, shape)
     integrated = gpu and all(device.integrated for device in devices)

@@ -1,6 +1,7 @@
 """Tests of the number of KV cells: as many as fit, whatever the model's layers keep, and fewer if memory is short."""
 
 import contextlib
+import math
 from dataclasses import replace
 
 import pytest
@@ -89,6 +90,19 @@ def test_a_device_that_uses_the_hosts_memory_leaves_room_for_the_cells_of_paused
     shared, own = replace(a_device(), integrated=True), a_device()
     cells = [cells_that_fit(LIBS, model, [one], shape, paused_bytes=FREE_BYTES) for one in (own, shared)]
     assert cells[1] == pytest.approx(cells[0] / 2, rel=0.1)
+    llama_cpp.llama_model_free(model)
+
+
+def test_a_worker_with_a_part_of_a_gpu_leaves_the_rest_of_the_memory_to_others(model_path, monkeypatch):
+    model = load_model(LIBS, model_path, [], 0)
+    shape = ModelShape(Sizes(4, 0, 2048), 64, 1, "f16", gpu=True)
+    free = replace(a_device(), free_bytes=GPU_SPARE_BYTES + 2 * FREE_BYTES)
+    monkeypatch.setattr(kv_memory, "describe", lambda _ggml, _handle: free)
+    # As if the weights were on this device, where llama.cpp maps them into the host's memory.
+    _LOG.add_line(2, "load_tensors: CPU model buffer size = 10.00 MiB")
+    part = GPU_SPARE_BYTES + (10 << 20) + FREE_BYTES
+    alone, beside = (cells_that_fit(LIBS, model, [a_device()], shape, most_bytes=most) for most in (math.inf, part))
+    assert beside == pytest.approx(alone / 2, rel=0.1)
     llama_cpp.llama_model_free(model)
 
 
