@@ -103,11 +103,11 @@ def test_of_a_thousand_tenants_twenty_are_sent_and_the_others_are_found_by_name(
     assert first.count('id="disable-') == 20
     assert "980 more tenants" in first
     assert len(first) < 60_000
-    found = visitor.get("/console/tenants?q=t77").text
+    found = visitor.get("/console/find-tenants?q=t77").text
     assert found.count('<th role="rowheader"') == 10
     assert 'data-label="Waiting" class="n">1<' in found
-    assert "80 more names contain" in visitor.get("/console/tenants?q=t0").text.replace("“", "")
-    assert "No tenant" in visitor.get("/console/tenants?q=none").text
+    assert "80 more names contain" in visitor.get("/console/find-tenants?q=t0").text.replace("“", "")
+    assert "No tenant" in visitor.get("/console/find-tenants?q=none").text
 
 
 def test_however_many_look_the_store_is_read_once_a_second(visitor, store, monkeypatch, look):

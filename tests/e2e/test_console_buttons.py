@@ -64,7 +64,7 @@ def test_no_page_of_another_site_can_press_a_button(visitor, store, redis_client
     assert not Workers(redis_client).is_marked("w1")
 
 
-@pytest.mark.parametrize("path", ["/console", "/console/live", "/console/tenants?q=a"])
+@pytest.mark.parametrize("path", ["/console", "/console/live", "/console/find-tenants?q=a"])
 def test_no_page_of_another_site_can_read_the_console_but_a_link_may_lead_to_it(visitor, path):
     foreign = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"}
     assert visitor.get(path, headers=foreign).status_code == 403
@@ -185,7 +185,7 @@ def test_a_tenant_is_disabled_and_enabled_and_keeps_its_policy(visitor, redis_cl
     tenants.set("blue", TenantPolicy(weight=3.0))
     press(visitor, "disable", tenant="blue")
     assert tenants.get("blue") == TenantPolicy(weight=3.0, disabled=True)
-    assert "disabled" in visitor.get("/console/tenants?q=BLU").text
+    assert "disabled" in visitor.get("/console/find-tenants?q=BLU").text
     press(visitor, "enable", tenant="blue")
     assert tenants.get("blue") == TenantPolicy(weight=3.0, disabled=False)
 
@@ -210,7 +210,7 @@ def test_a_tenant_that_was_disabled_is_not_reported_as_an_error_when_the_store_g
     answer = press(visitor, "disable", tenant="blue")
     assert (answer.status_code, "Tenant blue is disabled" in answer.text) == (200, True)
     assert Tenants(redis_client).get("blue") == TenantPolicy(disabled=True)
-    assert visitor.get("/console/tenants?q=blue").status_code == 503
+    assert visitor.get("/console/find-tenants?q=blue").status_code == 503
 
 
 def test_a_tenant_is_shown_as_disabled_even_if_all_were_being_read_when_the_button_was_pressed(
@@ -231,14 +231,14 @@ def test_a_tenant_is_shown_as_disabled_even_if_all_were_being_read_when_the_butt
     early.start()
     wait_for(lambda: reads, "a read that began before the change")
     assert press(visitor, "disable", tenant="blue").status_code == 200
-    assert ">disabled<" in visitor.get("/console/tenants?q=blue").text
+    assert ">disabled<" in visitor.get("/console/find-tenants?q=blue").text
     may_end.set()
     early.join(60)
-    assert ">disabled<" in visitor.get("/console/tenants?q=blue").text
+    assert ">disabled<" in visitor.get("/console/find-tenants?q=blue").text
 
 
 @pytest.mark.parametrize(
-    "path", ["/console", "/console/live", "/console/tenants?q=a", "/console/jobs/x", "/console/jobs/x/live"]
+    "path", ["/console", "/console/live", "/console/find-tenants?q=a", "/console/jobs/x", "/console/jobs/x/live"]
 )
 def test_without_the_admin_key_nothing_is_shown(keyed, path):
     answer = keyed.get(path)

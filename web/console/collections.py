@@ -8,7 +8,7 @@ from shared.accounts.admin_actions import announce
 from shared.store.keys import is_tenant_name
 from web.api.body import validated
 from web.console.actions import KEY_LABEL, named
-from web.console.guard import bp, page_token
+from web.console.guard import bp, page
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller, enabled_policy
 from web.request.caller import acting_admin
@@ -21,15 +21,15 @@ from web.runtime.current import current_context
 _SHOWN, _PASSAGES, _BUDGET_MS = 100, 5, 5_000
 
 
-@bp.get("/collections")
+@page("/collections")
 def collections_page() -> str | tuple[str, int]:
     """Return the page of the largest collections of all tenants."""
     try:
         sizes = sizes_of(current_context())
     except ApiError as error:
-        return render_template("console/collections.html", problem=error.message, token=page_token()), error.status
+        return render_template("console/collections.html", problem=error.message), error.status
     lines = [(each, "" if each.loaded_ms is None else _minute(each.loaded_ms)) for each in sizes.collections[:_SHOWN]]
-    return render_template("console/collections.html", sizes=sizes, lines=lines, token=page_token())
+    return render_template("console/collections.html", sizes=sizes, lines=lines)
 
 
 @bp.post("/collections/search")

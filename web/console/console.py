@@ -10,7 +10,7 @@ from shared.store.store import Store
 from shared.version import package_version
 from web.console import actions, collections, jobs, panels  # noqa: F401 - the first three add their routes
 from web.console.feed import EXTENSION_NAME, ConsoleFeed, current_feed
-from web.console.guard import bp, page_token
+from web.console.guard import bp, page
 from web.console.reads import read_counts
 from web.runtime.current import current_context
 
@@ -25,23 +25,21 @@ def register_console(app: APIFlask, store: Store, clock: Clock) -> None:
     app.register_blueprint(bp)
 
 
-@bp.get("")
-def page() -> str:
+@page("")
+def board_page() -> str:
     """Return the console, with the panels as they were in the last second if another one is open."""
     context = current_context()
     directory = context.pools.directory()
     return render_template(
         "console/page.html",
         panels=current_feed().panels(),
-        token=page_token(),
         version=package_version(),
         is_open=context.settings.auth == "open",
-        has_collections=context.database is not None,
         models=[name for name in directory.live if directory.models[name].purpose == "generate"],
     )
 
 
-@bp.get("/tenants")
+@bp.get("/find-tenants")
 def find_tenants() -> str:
     """Return the tenants whose names contain the text `q`, the first ones by name."""
     wanted = request.args.get("q", "")[:64].strip()

@@ -4,10 +4,11 @@ import hmac
 import re
 import time
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import redis
 from apiflask import APIBlueprint
-from flask import Response, request
+from flask import Response, render_template, request
 
 from web.http.api_errors import ApiError
 from web.request.caller import acting_admin, is_same_origin, require_admin
@@ -24,12 +25,34 @@ CONTENT_SECURITY_POLICY = (
 )
 
 
-#: The routes of the pages. A link to another route, such as one in a window that a foreign page opens, could take the
-#: places of viewers.
-_PAGES = frozenset({"console.page", "console.find_job", "console.job_page", "console.collections_page"})
-
-
 bp = APIBlueprint("console", __name__, url_prefix="/console", enable_openapi=False)
+
+#: The endpoints of the pages. A link to another route, such as one in a window that a foreign page opens, could take
+#: the places of viewers.
+_pages: set[str] = set()
+_View = TypeVar("_View", bound=Callable[..., Any])
+
+
+def page(path: str) -> Callable[[_View], _View]:
+    """Add the route of a page, to which other sites may link. Its template extends `console/shell.html`."""
+
+    def decorate(view: _View) -> _View:
+        _pages.add(f"{bp.name}.{view.__name__}")
+        bp.add_url_rule(path, view.__name__, view, methods=["GET"])
+        return view
+
+    return decorate
+
+
+@bp.context_processor
+def _shell_values() -> dict[str, Any]:
+    """Return what the shell of each page needs. Only a page calls `page_token`, which reads the store."""
+    return {"page_token": page_token, "has_collections": current_context().database is not None}
+
+
+def not_found(error: ApiError, hint: str) -> tuple[str, int]:
+    """Return a page of the console with the error's message and a hint, and the error's status."""
+    return render_template("console/not_found.html", message=error.message, hint=hint), error.status
 
 
 @bp.before_request
@@ -65,7 +88,7 @@ def _is_link_to_page() -> bool:
     """Return whether the browser says that somebody follows a link to a page, which it opens in a tab or a window."""
     said = request.headers
     is_link = said.get("Sec-Fetch-Mode") == "navigate" and said.get("Sec-Fetch-Dest") == "document"
-    return request.method == "GET" and is_link and request.endpoint in _PAGES
+    return request.method == "GET" and is_link and request.endpoint in _pages
 
 
 #: How long a page can be used before it has to be loaded again, in seconds: a working day.

@@ -17,7 +17,7 @@ from shared.store_fault import StoreFault
 from web.api.job_json import content_of, has_ended
 from web.api.stream_format import frame
 from web.console.feed import ConsoleFeed, current_feed
-from web.console.guard import bp, page_token
+from web.console.guard import bp, not_found, page
 from web.console.panels import render_fault, render_job
 from web.http import shutdown
 from web.http.api_errors import ApiError
@@ -101,33 +101,33 @@ def html_frame(name: str, html: str) -> str:
 
 #: The mark, in JobView.form, of a job that the console has submitted. Only such a job's answer is shown.
 CONSOLE_FORM = "console"
+_NO_JOB = "The id may be wrong, or the job's record may have expired."
 #: Seconds between two reads of a job that has not ended.
 _READ_S = 1.0
 
 
-@bp.get("/jobs")
+@page("/jobs")
 def find_job() -> AnyResponse | tuple[str, int]:
     """Return a link to the page of the job with the id in the query."""
     job_id = request.args.get("id", "").strip()
     try:
         return redirect(f"/console/jobs/{read_quietly(current_context(), job_id).id}")
     except ApiError as error:
-        return _not_found_page(error)
+        return not_found(error, _NO_JOB)
 
 
-@bp.get("/jobs/<job_id>")
+@page("/jobs/<job_id>")
 def job_page(job_id: str) -> str | tuple[str, int]:
     """Return the page of a job."""
     try:
         view = read_quietly(current_context(), job_id)
     except ApiError as error:
-        return _not_found_page(error)
+        return not_found(error, _NO_JOB)
     return render_template(
         "console/job.html",
         view=view,
         facts=render_job(current_app.jinja_env, view),
         has_answer=CONSOLE_FORM in view.form,
-        token=page_token(),
     )
 
 
@@ -149,11 +149,6 @@ def read_quietly(context: DoorContext, job_id: str) -> JobView:
     if view is None:
         raise ApiError("job_not_found", f"no job {job_id[:64]!r}")
     return view
-
-
-def _not_found_page(error: ApiError) -> tuple[str, int]:
-    """Return a page of the console with the error's message, and the status."""
-    return render_template("console/no_job.html", message=error.message, token=page_token()), error.status
 
 
 def _job_frames(
