@@ -18,7 +18,7 @@ from web.request import caller as request_caller
 from web.request import hosts_and_cors, open_requests, telemetry
 from web.request.body import DoorRequest, check_content_encoding
 from web.retrieval import routes as collections
-from web.routes import events, health, jobs, messages, openai, pages, queue, responses
+from web.routes import admin, events, health, jobs, messages, openai, pages, queue, responses
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
 from web.vector_stores import routes as vector_stores
@@ -58,7 +58,7 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     open_requests.count_tenants(app)
     errors.install(app, settings)
     document.install(app)
-    for routes in (jobs, events, queue, health, pages, openai, responses, messages, batches, collections):
+    for routes in (jobs, admin, events, queue, health, pages, openai, responses, messages, batches, collections):
         app.register_blueprint(routes.bp)
     app.register_blueprint(vector_stores.bp)
     app.register_blueprint(batches.file_bp)

@@ -60,7 +60,7 @@ app.command(rich_help_panel=_PARTS)(services.gate)
 app.add_typer(services.model_app, name="model", rich_help_panel=_PARTS)
 app.command(rich_help_panel=_PARTS)(plan.plan)
 app.command(rich_help_panel=_JOBS)(submit.submit)
-app.command(rich_help_panel=_JOBS)(jobs.jobs)
+app.add_typer(jobs.app, name="jobs", rich_help_panel=_JOBS)
 # Job ids are base64url text, so one in 64 begins with a dash. Such an id must not be parsed as an option.
 _ACCEPTS_JOB_ID = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)

@@ -96,6 +96,9 @@ usage = Key(
 tenants = Key("penstock:tenants", "zset", "tenants admitted or with a policy, by last admission", "permanent")
 lists = Key("penstock:lists:<tenant>", "set", "models whose slots the tenant or @group wants", "emptied")
 jobs = Key("penstock:jobs:<tenant>", "zset", "a tenant's readable jobs, ordered by admission time", "ttl")
+recent_jobs = Key(
+    "penstock:recent_jobs", "zset", "the newest jobs of all tenants, ordered by admission time; bounded", "ttl"
+)
 kept = Key("penstock:kept:<tenant>", "hash", "bytes that a tenant's jobs take, by when they expire", "ttl")
 payload = Key(
     "penstock:payload:<id>",

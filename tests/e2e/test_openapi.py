@@ -80,6 +80,9 @@ def test_every_route_answers_generated_requests_as_documented(served: Address, t
             "/rerank",
             "--exclude-path",
             "/v2/rerank",
+            # Tenants' keys do not open it, and too many wrong keys are answered with 429.
+            "--exclude-path",
+            "/v1/admin/jobs",
             "--max-examples",
             str(examples(6)),
             "--seed",

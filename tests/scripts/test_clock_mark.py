@@ -186,7 +186,7 @@ def test_python_code_computes_the_time_that_the_scripts_compute(store, clock):
 def test_each_script_that_stores_a_time_stores_the_mark():
     """Otherwise time could go back behind a time that such a script has stored."""
     unmarked = {name for name in scripts.names() if "mark" not in scripts.load(name).header.uses}
-    of_jobs = {"append", "configure", "erase", "follow", "overview", "quote", "snapshot", "touch"}
+    of_jobs = {"append", "configure", "erase", "follow", "list_jobs", "overview", "quote", "snapshot", "touch"}
     of_files = {"files_home", "files_overview", "list_page"}
     of_records = {"mend_record"}
     of_caches = {"passages_find", "answers_list", "answers_read"}

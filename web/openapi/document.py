@@ -7,8 +7,9 @@ from pydantic.json_schema import models_json_schema
 
 from shared.jobs.states import JobState
 from shared.retrieval.file_records import FILE_STATES
+from shared.store.job_list import MAX_LISTED
 from web.http.api_errors import is_api_path
-from web.openapi import compatible_models, response_models, vector_store_models
+from web.openapi import compatible_models, operator_models, response_models, vector_store_models
 from web.openapi.texts import with_texts
 from web.request.body import MAX_ATTEMPT
 from web.retrieval.bodies import DocumentBody
@@ -59,6 +60,17 @@ _STORE_PAGE = [
     _query("order", "string", "by creation time; the default is desc", enum=["asc", "desc"]),
 ]
 _FILE_STATE = _query("filter", "string", "return only files in this state", enum=list(FILE_STATES))
+_JOB_FILTER = [
+    _query("tenant", "string", "only jobs of this tenant"),
+    _query("key", "string", "only jobs of the API key with this label"),
+    _query("state", "string", "only jobs in these states, comma-separated; also `inflight` and `ended`"),
+    _query("model", "string", "only jobs of this model's pool"),
+    _query("reason", "string", "only jobs with this error code or, without an error, this finish_reason"),
+    _query("since", "string", "only jobs admitted then or later, such as 15m (ago), 14:00 or 2026-11-28T14:00 (UTC)"),
+    _query("until", "string", "only jobs admitted then or before"),
+    _query("id", "string", "only jobs whose ids begin with this text"),
+]
+_CURSOR = _query("cursor", "string", "the `cursor` of the previous answer", minLength=1, maxLength=96)
 
 _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ("get", "/v1/batches"): [_LIMIT, _AFTER],
@@ -96,6 +108,12 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         _query("limit", "integer", "how many jobs to return; the default is 20", minimum=1, maximum=100),
         _query("cursor", "string", "the `cursor` of the previous page", minLength=1, maxLength=64),
     ],
+    ("get", "/v1/admin/jobs"): [
+        *_JOB_FILTER,
+        _query("limit", "integer", "how many jobs to return at most; the default is 50", minimum=1, maximum=MAX_LISTED),
+        _CURSOR,
+    ],
+    ("delete", "/v1/admin/jobs"): [*_JOB_FILTER, _CURSOR],
     ("get", "/v1/usage"): [
         _query("by", "string", "what to list: day, tenant, key and model, comma-separated; the default is day,model"),
         _query("from", "string", "the first day, such as 2026-11-01; the default is the first of the last day's month"),
@@ -170,6 +188,7 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("delete", _DOCUMENT_PATH): response_models.CollectionDocumentDeleted,
     ("post", "/v1/collections/{name}/search"): response_models.FoundPassages,
     **vector_store_models.SUCCESS_MODELS,
+    **operator_models.SUCCESS_MODELS,
     ("get", "/health"): response_models.Health,
     ("get", "/health/ready"): response_models.Ready,
 }

@@ -33,6 +33,8 @@ from web.sign_in.users import IDENTITY_HEADERS, BadToken, User
 
 #: The names of IDENTITY_HEADERS in WSGI's environment.
 _IDENTITY_VARIABLES = tuple(f"HTTP_{name.upper().replace('-', '_')}" for name in IDENTITY_HEADERS)
+#: The name of the blueprint of operators' routes below /v1/admin, which call `require_admin`.
+ADMIN_BLUEPRINT = "admin"
 _ANTHROPIC_FIELDS = CredentialFields("X-Tenant", "as x-api-key, or as Authorization: Bearer …")
 
 
@@ -46,7 +48,7 @@ def install(app: Flask) -> None:
     @app.before_request
     def authenticate() -> None:
         incoming = current_request()
-        if not is_api_path(incoming.path) or uses_ticket() or wants_all_tenants():
+        if not is_api_path(incoming.path) or uses_ticket() or wants_all_tenants() or is_for_operators():
             return
         if incoming.routing_exception is None:
             current_caller()
@@ -67,6 +69,11 @@ def wants_all_tenants() -> bool:
     """Return whether this request is for the usage of all tenants, whose route requires an admin key instead."""
     incoming = current_request()
     return incoming.endpoint == "queue.own_usage" and incoming.args.get("all", "0").lower() in {"1", "true", "yes"}
+
+
+def is_for_operators() -> bool:
+    """Return whether this request is for a route below /v1/admin, which requires an admin key instead."""
+    return current_request().blueprint == ADMIN_BLUEPRINT
 
 
 def current_caller() -> Caller:

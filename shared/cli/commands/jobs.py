@@ -1,4 +1,7 @@
-"""`penstock jobs`, `job` and `cancel`: list, show and cancel the tenant's jobs through the door."""
+"""`penstock jobs`, `job` and `cancel`: list, show and cancel the tenant's jobs through the door.
+
+`penstock jobs ls` and `penstock jobs cancel` are commands of operators (shared/cli/commands/all_jobs.py).
+"""
 
 import sys
 import time
@@ -8,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.cli import output
+from shared.cli.commands import all_jobs
 from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import ActingTenant, Json, door_client, end_with
 from shared.jobs.states import JobState
@@ -18,7 +22,14 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `subm
 _STYLES = {"succeeded": "green", "failed": "red", "expired": "yellow", "running": "cyan"}
 
 
+app = typer.Typer(help="List your tenant's jobs; with `ls` and `cancel`, operators list and cancel those of all.")
+app.command("ls")(all_jobs.ls)
+app.command("cancel")(all_jobs.cancel)
+
+
+@app.callback(invoke_without_command=True)
 def jobs(
+    context: typer.Context,
     *,
     status: Annotated[
         JobState | None, typer.Option(metavar="STATE", help=f"Only jobs in this state: {', '.join(JobState)}.")
@@ -31,6 +42,8 @@ def jobs(
     json: Json = False,
 ) -> None:
     """List your tenant's jobs, newest first."""
+    if context.invoked_subcommand is not None:
+        return
     page = door_client(tenant).list_jobs(status=status, limit=limit, cursor=cursor)
     if json:
         output.write_json(page)

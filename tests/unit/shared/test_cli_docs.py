@@ -17,11 +17,11 @@ PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8
 
 
 def commands(group: Any, path: str = "penstock") -> Iterator[tuple[str, Any]]:
-    """Yield each command that is not a group, with the words that a user types for it."""
+    """Yield each command, but no group that needs another word, with the words that a user types for it."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{path} {name}")
-        else:
+        if not hasattr(command, "commands") or command.invoke_without_command:
             yield f"{path} {name}", command
 
 

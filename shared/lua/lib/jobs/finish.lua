@@ -50,6 +50,9 @@ local function end_job(job, ending, now_ms)
     'penstock_stage', ending.stage, 'penstock_finish_reason', ending.finish_reason, 'penstock_ended_ms', now_ms,
     'status', RQ_STATUS[ending.outcome], 'ended_at', rq.iso(now_ms), 'penstock_bytes', whole(bytes),
     'penstock_kept_s', whole(kept_s))
+  if (ending.completion or 0) > 0 then
+    redis.call('HSET', k_rq_job .. id, 'penstock_answer_tokens', whole(ending.completion))
+  end
   redis.call('EXPIRE', k_rq_job .. id, ttl_s)
   if result ~= '' then
     redis.call('SET', k_result .. id, result, 'EX', ttl_s)

@@ -1,5 +1,6 @@
--- index: keeps a tenant's indexes of jobs, files and batches no longer than their records.
--- KEYS jobs rq_job
+-- index: keeps a tenant's indexes of jobs, files and batches, and the list of all tenants' newest jobs, no longer than
+-- their records.
+-- KEYS jobs recent_jobs rq_job
 -- USES clock
 
 -- One admission in TRIM_INDEX_ONE_IN examines this many ids at the start of the index, and as many at another place.
@@ -35,11 +36,21 @@ local function keep_index(tenant, ms)
   keep_key(k_jobs .. tenant, ms)
 end
 
+-- Of all tenants together, about this many jobs are listed, the newest. An entry takes 120 bytes.
+local MAX_RECENT_JOBS = 20000
+
 local function index_job(tenant, id, ms)
   local key = k_jobs .. tenant
   redis.call('ZADD', key, now_ms, id)
+  redis.call('ZADD', k_recent_jobs, now_ms, id)
   if now_us % TRIM_INDEX_ONE_IN == 0 then
     trim_index(key, k_rq_job)
+    trim_index(k_recent_jobs, k_rq_job)
+    local excess = redis.call('ZCARD', k_recent_jobs) - MAX_RECENT_JOBS
+    if excess > 0 then
+      redis.call('ZREMRANGEBYRANK', k_recent_jobs, 0, math.min(excess, 8 * TRIM_INDEX_ONE_IN) - 1)
+    end
   end
   keep_index(tenant, ms)
+  keep_key(k_recent_jobs, ms)
 end

@@ -1,0 +1,144 @@
+"""`penstock jobs ls` and `jobs cancel`: operators list the jobs of all tenants, and cancel many at once."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shared.cli import output
+from shared.cli.durations import format_duration, format_timestamp
+from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    import redis
+
+    from shared.jobs.job_filter import JobFilter
+    from shared.store.job_list import JobLine
+
+Tenant = Annotated[str, typer.Option(metavar="NAME", help="Only jobs of this tenant.")]
+Key = Annotated[str, typer.Option(metavar="LABEL", help="Only jobs of the API key with this label.")]
+State = Annotated[
+    str, typer.Option(metavar="LIST", help="Only jobs in these states, comma-separated; also `inflight` and `ended`.")
+]
+Model = Annotated[str, typer.Option(metavar="NAME", help="Only jobs in the pool of this model.")]
+Since = Annotated[
+    str, typer.Option(metavar="TIME", help="Only jobs admitted since then: 15m (ago), 14:00 (UTC), 2026-11-28T14:00.")
+]
+Until = Annotated[str, typer.Option(metavar="TIME", help="Only jobs admitted until then.")]
+IdPrefix = Annotated[str, typer.Option("--id", metavar="TEXT", help="Only jobs whose ids begin with this text.")]
+
+#: The columns of the table in a pipe or a file.
+_COLUMNS = ("id", "tenant", "key", "model", "status", "reason", "created", "took", "tokens", "attempts", "worker")
+_STYLES = {"succeeded": "green", "failed": "red", "expired": "yellow", "running": "cyan"}
+
+
+def ls(
+    *,
+    tenant: Tenant = "",
+    key: Key = "",
+    state: State = "",
+    model: Model = "",
+    reason: Annotated[
+        str, typer.Option(metavar="WORD", help="Only jobs that ended for this reason, such as deadline_exceeded.")
+    ] = "",
+    since: Since = "",
+    until: Until = "",
+    id_prefix: IdPrefix = "",
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=100, help="Maximum number of jobs to list.")] = 50,
+    cursor: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Continue a list. The previous page printed this cursor.")
+    ] = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """List the jobs of all tenants, newest first, until their results expire. Reads the store."""
+    from shared.store.job_list import list_jobs
+
+    client = store_client(state_dir)
+    given = {"tenant": tenant, "key": key, "state": state, "model": model, "reason": reason}
+    wanted = _filter(client, given | {"since": since, "until": until, "id": id_prefix})
+    page = list_jobs(client, wanted, limit=limit, cursor=cursor)
+    if json:
+        output.write_json({"data": [line.as_dict() for line in page.jobs], "cursor": page.cursor})
+        return
+    rows = [_cells(line) for line in page.jobs]
+    if sys.stdout.isatty():
+        # On a terminal of 80 columns, these are left out; `penstock job` and --json show them.
+        left_out = {"key", "model", "attempts", "worker"}
+        shown = [name for name in _COLUMNS if name not in left_out]
+        rows = [tuple(cell for name, cell in zip(_COLUMNS, row, strict=True) if name in shown) for row in rows]
+        output.write_table(shown, rows, styles=_STYLES)
+    else:
+        output.write_table(_COLUMNS, rows)
+    if page.cursor is not None:
+        output.write_note(f"{page.n_read} jobs were examined; to continue: --cursor {page.cursor}")
+
+
+def cancel(
+    *,
+    tenant: Tenant = "",
+    key: Key = "",
+    state: State = "",
+    model: Model = "",
+    since: Since = "",
+    until: Until = "",
+    id_prefix: IdPrefix = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Cancel all queued and running jobs that the options select, after a question. Writes the store."""
+    from shared.accounts.admin_actions import local_actor
+    from shared.accounts.canceled_jobs import cancel_jobs, count_inflight, inflight_part
+    from shared.store.job_list import read_now_ms
+    from shared.store.store import Store
+
+    store = Store(writable_store_client(state_dir))
+    given = {"tenant": tenant, "key": key, "state": state, "model": model}
+    wanted = _filter(store.client, given | {"since": since, "until": until, "id": id_prefix})
+    wanted = inflight_part(wanted, read_now_ms(store.client))
+    if not yes:
+        found = count_inflight(store, wanted)
+        if not sys.stdin.isatty():
+            raise ConfigError(f"{found} would be canceled; add --yes if stdin is no terminal")
+        if not typer.confirm(f"Cancel {found}?", err=True):
+            end_with("nothing was canceled")
+    sums = {"canceled": 0, "requested": 0, "ended": 0}
+    cursor: str | None = None
+    while True:
+        done = cancel_jobs(store, wanted, local_actor(), cursor=cursor)
+        sums = {name: number + done.counts[name] for name, number in sums.items()}
+        cursor = done.cursor
+        if cursor is None:
+            break
+    if json:
+        output.write_json(sums)
+    else:
+        output.write_data(
+            f"{sums['canceled']} queued jobs canceled, {sums['requested']} running jobs will stop, "
+            f"{sums['ended']} had already ended"
+        )
+
+
+def _filter(client: "redis.Redis", given: dict[str, str]) -> "JobFilter":
+    from shared.jobs.job_filter import parse_filter
+    from shared.store.job_list import read_now_ms
+
+    return parse_filter(given, read_now_ms(client))
+
+
+def _cells(line: "JobLine") -> tuple[object, ...]:
+    return (
+        line.id,
+        line.tenant,
+        line.key_label or None,
+        line.model,
+        line.state.value,
+        line.reason or None,
+        format_timestamp(line.admitted_ms),
+        format_duration(line.took_ms) or None,
+        line.answer_tokens or None,
+        line.attempts,
+        line.worker or None,
+    )

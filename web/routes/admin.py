@@ -1,0 +1,58 @@
+"""`/v1/admin/jobs`: operators list the jobs of all tenants, and cancel many at once."""
+
+from apiflask import APIBlueprint
+from flask import Response, request
+
+from shared.store.job_list import MAX_LISTED
+from web.http.api_errors import invalid_field
+from web.jobs.all_jobs import cancel_all, list_all, read_filter
+from web.request.caller import ADMIN_BLUEPRINT, acting_admin, require_admin
+from web.request.responses import json_response
+from web.runtime.current import current_context
+
+bp = APIBlueprint(ADMIN_BLUEPRINT, __name__, tag="Operators")
+
+_DEFAULT_LIMIT = 50
+
+
+@bp.before_request
+def check() -> None:
+    """Let only operators use these routes."""
+    require_admin()
+
+
+@bp.get("/v1/admin/jobs")
+@bp.doc(responses={200: "One page of jobs", 401: "The admin key is missing or wrong"})
+def all_jobs() -> Response:
+    """List the jobs of all tenants.
+
+    The newest are first, and those that have ended are listed until their results expire. One page examines a bounded
+    number of jobs, so a page with few jobs may have a cursor from which the list continues.
+    """
+    context = current_context()
+    limit = request.args.get("limit", str(_DEFAULT_LIMIT))
+    if not (limit.isascii() and limit.isdecimal() and len(limit) < 6 and 1 <= int(limit) <= MAX_LISTED):
+        raise invalid_field("limit", f"limit={limit[:60]!r} is not a whole number from 1 to {MAX_LISTED}")
+    page = list_all(context, read_filter(context, request.args), limit=int(limit), cursor=request.args.get("cursor"))
+    return json_response(
+        {
+            "object": "list",
+            "data": [line.as_dict() for line in page.jobs],
+            "cursor": page.cursor,
+            "has_more": page.cursor is not None,
+            "records_read": page.n_read,
+        }
+    )
+
+
+@bp.delete("/v1/admin/jobs")
+@bp.doc(responses={200: "How many jobs were canceled", 401: "The admin key is missing or wrong"})
+def cancel_many() -> Response:
+    """Cancel queued and running jobs.
+
+    At least one of tenant, key, state, model and id must select the jobs. One call cancels about 500 jobs and answers a
+    cursor if some are left. Jobs that are admitted after the call are not canceled.
+    """
+    context = current_context()
+    done = cancel_all(context, read_filter(context, request.args), acting_admin(), cursor=request.args.get("cursor"))
+    return json_response({"object": "canceled_jobs", **done.counts, "cursor": done.cursor})
