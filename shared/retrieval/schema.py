@@ -16,7 +16,7 @@ from psycopg import errors, sql
 from shared.retrieval.errors import DatabaseAway
 
 #: The format of the tables that this version writes. A step for each format follows below.
-FORMAT = 2
+FORMAT = 3
 #: Beside each other, the two keys of the advisory locks that one process at a time holds: for changes of the format,
 #: and for indexes.
 LOCK_CLASS, FORMAT_LOCK, INDEX_LOCK = 7_366_787, 1, 2
@@ -195,8 +195,31 @@ CREATE INDEX documents_waiting ON penstock.documents (tenant, number) WHERE stat
 CREATE INDEX documents_by_batch ON penstock.documents (collection, batch) WHERE batch IS NOT NULL;
 """
 
+#: A search by words first looks at a sample of a collection's chunks, in the order of an index. The function returns a
+#: bounded number of those that match.
+_BOUNDED_WORDS = """
+CREATE INDEX chunks_sample ON penstock.chunks (collection, hashint8extended(document, ordinal));
+ALTER INDEX penstock.chunks_sample ALTER 2 SET STATISTICS 0;
+DROP FUNCTION penstock.word_matches(bigint, tsquery);
+CREATE FUNCTION penstock.word_matches(wanted bigint, query tsquery, most int)
+  RETURNS TABLE (document bigint, ordinal int, words tsvector, metadata jsonb)
+  LANGUAGE sql STABLE SECURITY DEFINER ROWS 200
+  -- Of all paths to the rows, only a bitmap of the index of words is left.
+  SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_indexscan = off
+  AS $$
+    SELECT c.document, c.ordinal, c.words, c.metadata FROM penstock.chunks c
+    WHERE c.words @@ (quote_literal(penstock.mark(wanted))::tsquery && query)
+    AND c.tenant = current_setting('penstock.tenant', true) LIMIT most
+  $$;
+REVOKE EXECUTE ON FUNCTION penstock.word_matches FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION penstock.word_matches TO penstock_tenant;
+GRANT CREATE ON SCHEMA penstock TO penstock_keeper;
+ALTER FUNCTION penstock.word_matches OWNER TO penstock_keeper;
+REVOKE CREATE ON SCHEMA penstock FROM penstock_keeper;
+"""
+
 #: The steps from the format before to each format.
-STEPS = {1: _FIRST, 2: _VECTOR_STORES}
+STEPS = {1: _FIRST, 2: _VECTOR_STORES, 3: _BOUNDED_WORDS}
 
 
 def prepare(connection: "psycopg.Connection[tuple[object, ...]]") -> str:

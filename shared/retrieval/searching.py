@@ -1,31 +1,30 @@
 """Searches one collection by vectors and by words, one after the other, within the time of the request.
 
 Vectors of a small collection are compared with the query one by one. A large one has an index (HNSW), which finds
-nearly the same. Words are found by the index of all words, and ranked by how often a chunk has them and how rare they
-are among the chunks that were found. The score of a chunk is relative to what all words of the query would count.
+nearly the same. The module `words` finds chunks by words. The score of a chunk is relative to what all words of the
+query would count.
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
+from shared.retrieval import words
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import CollectionMissing, InvalidInput, OutOfTime
 from shared.retrieval.filters import to_sql
 from shared.retrieval.fusion import fuse_halves
 from shared.retrieval.indexes import index_name, indexed_type
-from shared.retrieval.records import Found, Half, Passage, Query, check_vector, with_short_runs
+from shared.retrieval.records import Found, Half, Passage, Query, check_vector
 from shared.retrieval.tenant_documents import as_metadata, vector_text
 from shared.retrieval.transactions import limit, tenant_transaction
 
 #: How many passages each half contributes to a hybrid search. One that is far down in both may be among the best.
 _LEAST_OF_HALF = 50
-#: The most words of a query that are searched.
-_MAX_WORDS = 48
 #: The part of the time that is left which the first half may take.
 _FIRST_PART = 0.7
 #: How many chunks an index visits at most for a filter that few pass.
@@ -39,37 +38,6 @@ FROM (
   ORDER BY {left} <=> {right} LIMIT %s
 ) c JOIN penstock.documents d ON d.number = c.document
 ORDER BY c.distance, c.document, c.ordinal
-"""
-
-_WORDS = """
-WITH wanted AS MATERIALIZED (
-  SELECT n, ('''' || replace(replace(word, '\\', '\\\\'), '''', '''''') || '''')::tsquery AS one
-  FROM unnest(tsvector_to_array(to_tsvector(%s::regconfig, %s))) WITH ORDINALITY AS words (word, n)
-  LIMIT {words}
-), any_word AS MATERIALIZED (
-  SELECT string_agg(one::text, ' | ')::tsquery AS query FROM wanted
-), matches AS MATERIALIZED (
-  -- 1: long chunks have more words and count a little less.
-  SELECT document, ordinal, ARRAY(
-    SELECT CASE WHEN m.words @@ w.one THEN ts_rank(m.words, w.one, 1)::float8 END FROM wanted w ORDER BY w.n
-  ) AS ranks
-  FROM any_word, penstock.word_matches({number}, any_word.query) m WHERE {filter}
-), hits AS MATERIALIZED (
-  SELECT document, ordinal, n, rank FROM matches, unnest(ranks) WITH ORDINALITY AS word (rank, n) WHERE rank IS NOT NULL
-), found AS MATERIALIZED (
-  SELECT w.n, count(h.n) AS chunks FROM wanted w LEFT JOIN hits h USING (n) GROUP BY w.n
-), rarity AS MATERIALIZED (
-  SELECT n, ln(1 + (greatest(%s::float8, chunks) - chunks + 0.5) / (chunks + 0.5)) AS weight FROM found
-), best AS MATERIALIZED (
-  SELECT document, ordinal, sum(rank * weight) / (SELECT sum(weight) FROM rarity) AS score
-  FROM hits JOIN rarity USING (n) GROUP BY document, ordinal ORDER BY score DESC, document, ordinal LIMIT %s
-)
--- 0.01 is about the mean rank in a chunk of usual length that has each word of the query once.
-SELECT d.id, c.ordinal, c.text, c.tokens, b.score / (b.score + 0.01), c.metadata, d.filename
-FROM best b
-JOIN penstock.chunks c ON c.collection = {number} AND c.document = b.document AND c.ordinal = b.ordinal
-JOIN penstock.documents d ON d.number = b.document
-ORDER BY b.score DESC, b.document, b.ordinal
 """
 
 
@@ -94,9 +62,10 @@ def search(
                 row = row or _find_collection(connection, tenant, name)
                 while left:
                     if len(left) < len(wanted):
-                        limit(connection, _end_of_half(until_s, len(left)))
+                        end_s = _end_of_half(until_s, len(left))
+                        limit(connection, end_s)
                     half = left.pop(0)
-                    found = connection.execute(*_statement(half, row, query))
+                    found = _half(connection, half, row, query, end_s)
                     lists[half] = [_passage(each) for each in found if not math.isnan(each[4])]
                     note(_found(lists, wanted, row.version, query.k))
         except psycopg.errors.QueryCanceled:
@@ -163,20 +132,19 @@ def _of_half(query: Query) -> int:
     return query.k if len(query.halves) == 1 else max(_LEAST_OF_HALF, 2 * query.k)
 
 
-def _statement(half: Half, row: _Row, query: Query) -> tuple[bytes, list[object]]:
-    """Return the statement of one half, and its values."""
-    condition, values = ("true", []) if query.filter is None else to_sql(query.filter)
-    # psycopg reads `%` in a statement as a placeholder; the condition has its own.
+def _half(connection: Connection, half: Half, row: _Row, query: Query, until_s: float) -> Iterable[Sequence[Any]]:
+    """Return the rows that one half has found."""
     if half == "words":
-        text = with_short_runs(query.text or "")
-        sql = _WORDS.format(number=row.number, filter=condition, words=_MAX_WORDS)
-        return sql.encode(), [row.language, text, *values, row.chunks, _of_half(query)]
+        collection = row.number, row.language, row.chunks
+        return words.best_rows(connection, collection, query.text or "", query.filter, _of_half(query), until_s)
+    condition, values = ("true", []) if query.filter is None else to_sql(query.filter)
     check_vector(query.vector or (), row.dimensions)
     vector = vector_text(query.vector or ())
     type_ = indexed_type(row.dimensions or 0)
     left, right = (f"(embedding::{type_})", f"%s::{type_}") if row.has_index else ("embedding", "%s::vector")
+    # psycopg reads `%` in a statement as a placeholder; the condition has its own.
     sql = _EXACT.format(number=row.number, filter=condition, left=left, right=right)
-    return sql.encode(), [vector, *values, vector, _of_half(query)]
+    return connection.execute(sql.encode(), [vector, *values, vector, _of_half(query)])
 
 
 def _passage(row: Sequence[Any]) -> Passage:

@@ -121,7 +121,7 @@ def test_a_search_whose_words_take_too_long_answers_with_what_its_vector_found(u
     execute(
         url,
         "ALTER FUNCTION penstock.word_matches RENAME TO fast_word_matches",
-        "CREATE FUNCTION penstock.word_matches(wanted bigint, query tsquery) "
+        "CREATE FUNCTION penstock.word_matches(wanted bigint, query tsquery, most int) "
         "RETURNS TABLE (document bigint, ordinal int, words tsvector, metadata jsonb) "
         f"LANGUAGE sql AS $$ SELECT 1::bigint, 1, NULL::tsvector, NULL::jsonb FROM pg_sleep({FOREVER_S}) $$",
     )

@@ -295,7 +295,7 @@ def test_the_function_that_finds_words_finds_those_of_the_tenant_alone(database,
         with psycopg.connect(database_url) as connection:
             connection.execute("SELECT set_config('role', 'penstock_tenant', true)")
             connection.execute("SELECT set_config('penstock.tenant', %s, true)", (tenant,))
-            query = "SELECT count(*) FROM penstock.word_matches(%s, 'zebra'::tsquery)"
+            query = "SELECT count(*) FROM penstock.word_matches(%s, 'zebra'::tsquery, 9)"
             found[tenant] = connection.execute(query, (number,)).fetchall()
     assert found == {"wordy": [(1,)], "another": [(0,)]}
 
