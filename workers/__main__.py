@@ -7,10 +7,10 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
@@ -19,7 +19,7 @@ from shared import log as logging
 from shared.clock import RealClock
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
 from shared.jobs.cost import reported_weight
-from shared.jobs.model_name import served_names
+from shared.jobs.model_name import listed_models, served_names
 from shared.log import get_logger
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
@@ -37,6 +37,7 @@ from workers.exporter import Exporter
 from workers.job_engine import JobEngine
 from workers.model.model_file import model_file
 from workers.model.progress_bar import loading_bar
+from workers.place import WorkerPlace
 from workers.supervisor import Supervisor
 
 log = get_logger()
@@ -51,23 +52,18 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SHOW_CURSOR = "\x1b[?25h"
 
 
-@dataclass(frozen=True)
-class WorkerPlace:
-    """The worker's index among the workers on this machine. It selects the worker's GPU or share of the CPU cores."""
-
-    index: int = 0
-    workers: int = 1
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     # libgomp reads this when it is loaded. Without it, the busy-waiting threads of two engines that share few cores
     # would starve each other.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     for number in _STOP_SIGNALS:
         signal.signal(number, _exit_at_once)
-    place = _parse_place(arguments)
+    place, grace_s = _parse(arguments)
+    if grace_s is not None:
+        threading.Thread(target=_stop_at_end_of_stdin, args=(grace_s,), name="stdin", daemon=True).start()
     try:
-        return int(_serve(load(), place))
+        settings = load()
+        return int(_swap(settings, place) if settings.models else _serve(settings, place))
     except (ConfigError, EmbeddedStoreError) as error:
         return _report_error(error, ExitCode.CONFIG)
     except StoreUnfit as error:
@@ -91,7 +87,18 @@ def _exit_at_once(number: int, _frame: FrameType | None) -> None:
     os._exit(ExitCode.DRAINED)
 
 
-def _parse_place(arguments: Sequence[str] | None) -> WorkerPlace:
+def _stop_at_end_of_stdin(grace_s: float) -> None:
+    """Wait until the process that holds the other end of stdin is gone, and then drain for at most `grace_s`."""
+    # Not through sys.stdin, whose lock a thread that is reading would hold at the interpreter's end.
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace_s)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _parse(arguments: Sequence[str] | None) -> tuple[WorkerPlace, float | None]:
+    """Return the worker's place, and how long it drains when its stdin is closed; None if it does not read stdin."""
     parser = argparse.ArgumentParser(
         prog="python -m workers", description="Run one worker. PENSTOCK_ settings configure it."
     )
@@ -99,10 +106,13 @@ def _parse_place(arguments: Sequence[str] | None) -> WorkerPlace:
         "--index", type=int, default=0, help="index of this worker among the workers of this machine, from 0"
     )
     parser.add_argument("--workers", type=int, default=1, help="number of workers that share this machine")
+    parser.add_argument(
+        "--drain-with-stdin", type=float, metavar="S", help="drain when stdin is closed, for at most S seconds"
+    )
     options = parser.parse_args(arguments)
     if not 0 <= options.index < options.workers:
         parser.error(f"--index {options.index} is not one of --workers {options.workers}, counted from 0")
-    return WorkerPlace(options.index, options.workers)
+    return WorkerPlace(options.index, options.workers), options.drain_with_stdin
 
 
 def _report_error(error: Exception, code: ExitCode) -> int:
@@ -160,6 +170,17 @@ def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
     for number in _STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     return code
+
+
+def _swap(settings: Settings, place: WorkerPlace) -> ExitCode:
+    """Run a worker that holds one of several models at a time."""
+    # Imported only if needed, because the plan of a model imports the gguf package.
+    from workers.swapping.keeper import ModelKeeper  # noqa: PLC0415 - see above
+
+    worker = new_worker_name()
+    logging.configure(settings.log_level, settings.log_format, room="worker", worker=worker)
+    models = listed_models(settings)
+    return ModelKeeper(settings, models, _open_store(settings, worker), place, RealClock()).run()
 
 
 def _open_store(settings: Settings, worker: str) -> Store:

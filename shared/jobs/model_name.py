@@ -1,9 +1,11 @@
-"""Parses PENSTOCK_MODEL, a file path or the name of a model on a hub, and determines the model's served names."""
+"""Parses PENSTOCK_MODEL and PENSTOCK_MODELS, files or names of models on a hub, and determines the served names."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.errors import ConfigError
+from shared.settings.setting import expand_path
 from shared.settings.worker import WorkerSettings
 
 #: Matches `org/repo[:QUANT or file][@revision]`. Whether a value is a hub name or a path depends only on its text, not
@@ -16,6 +18,10 @@ SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 #: Matches `[NAME=]MODEL[:N]`.
 _COUNTED = re.compile(r"(?:([A-Za-z0-9][\w.-]*)=)?(.+?)(?::(\d{1,4}))?")
+
+_MODELS = "PENSTOCK_MODELS"
+#: Each has a heartbeat of its own.
+MOST_MODELS = 64
 
 
 @dataclass(frozen=True)
@@ -60,20 +66,68 @@ def served_names(settings: WorkerSettings) -> list[str]:
 
     The served name is never a path. If PENSTOCK_MODEL_NAME is not set, the list has one name: `sim` for the sim engine,
     PENSTOCK_UPSTREAM_MODEL for an upstream, or else a name derived from PENSTOCK_MODEL, which is "" if that is not set
-    either.
+    either. With PENSTOCK_MODELS, it is the name of the first model.
     """
     names = [name.strip() for name in settings.model_name.split(",") if name.strip()]
     if names:
         return names
+    if settings.models:
+        return [next(iter(listed_models(settings)))]
     if settings.engine_kind.served_name:
         return [settings.engine_kind.served_name]
     if settings.engine == "upstream":
         # llama-server names its model by the path of the file.
         name = settings.upstream_model
         return [Path(name).stem if name.lower().endswith(".gguf") else name]
-    hub = hub_name(settings.model)
+    return [_name_of(settings.model)]
+
+
+def _name_of(model: str) -> str:
+    """Return the served name of a model that is given no other."""
+    hub = hub_name(model)
     if hub is not None:
-        return [hub.repo]
-    path = Path(settings.model)
+        return hub.repo
+    path = Path(model)
     part = SPLIT.fullmatch(path.name)
-    return [part[1] if part else path.stem]
+    return part[1] if part else path.stem
+
+
+def listed_models(settings: WorkerSettings) -> dict[str, CountedModel]:
+    """Return the models by their served names, the default model first.
+
+    In a folder that is the one whose file name is first in the alphabet. Parts of a split model are one model, and
+    files that begin with `mmproj`, which see images for another model, are left out. Raises ConfigError.
+    """
+    found: dict[str, CountedModel] = {}
+    for each in _read(settings):
+        name = each.name or _name_of(each.model)
+        if name in found:
+            raise ConfigError(f"{_MODELS}={settings.models!r}: two models would be served as {name!r}")
+        found[name] = each
+    if len(found) > MOST_MODELS:
+        raise ConfigError(f"{_MODELS}={settings.models!r} has {len(found)} models, more than {MOST_MODELS}")
+    return found
+
+
+def _read(settings: WorkerSettings) -> list[CountedModel]:
+    if "," not in settings.models and "=" not in settings.models:
+        folder = expand_path(_MODELS, settings.models)
+        if not folder.is_dir():
+            raise ConfigError(f"{_MODELS}={settings.models!r} is no folder here; list the models as NAME=MODEL,...")
+        return _in_folder(settings.models, folder)
+    texts = [text.strip() for text in settings.models.split(",") if text.strip()]
+    models = [counted_model(text) for text in texts]
+    for text, model in zip(texts, models, strict=True):
+        if model is None or model.workers is not None:
+            raise ConfigError(f"{_MODELS}={settings.models!r}: {text!r} is not [NAME=]MODEL")
+    return [model for model in models if model is not None]
+
+
+def _in_folder(text: str, folder: Path) -> list[CountedModel]:
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf" and file.is_file())
+    parts = {file: SPLIT.fullmatch(file.name) for file in files}
+    first = [file for file, part in parts.items() if part is None or int(part[2]) == 1]
+    found = [CountedModel(str(file)) for file in first if not file.name.lower().startswith("mmproj")]
+    if not found:
+        raise ConfigError(f"{_MODELS}={text!r} is a folder without a GGUF file")
+    return found

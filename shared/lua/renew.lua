@@ -110,7 +110,13 @@ note_drain(slug, draining == 1)
 if reported.can_pause == 1 then
   redis.call('HSET', k_books .. slug, 'can_pause_ms', now_ms)
 end
-fastest_worker.note_fastest(slug, worker, draining == 0)
+-- A worker that could load the model says when it expects to claim jobs. One that holds it has nothing to add.
+if reported.claims_in_ms then
+  redis.call('HSET', k_books .. slug, 'claims_from_ms', now_ms + number(reported.claims_in_ms, 0, 0, 86400000))
+elseif draining == 0 then
+  redis.call('HDEL', k_books .. slug, 'claims_from_ms')
+end
+fastest_worker.note_fastest(slug, worker, draining == 0 and not reported.claims_in_ms)
 if redis.call('EXISTS', k_leases) == 0 then
   redis.call('HSET', k_books .. slug, 'running', 0, 'running_mwt', 0, 'running_tokens', 0, 'paused', 0)
   redis.call('DEL', k_rows .. slug)

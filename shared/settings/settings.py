@@ -149,6 +149,15 @@ def _check_names_known(names: Mapping[str, str], source: str) -> None:
             raise ConfigError(f"unknown setting {name}={value} in the {source}; `penstock config` lists all settings")
 
 
+def _check_models(settings: Settings) -> None:
+    """Raise ConfigError for settings that exclude PENSTOCK_MODELS."""
+    if settings.model or settings.model_name:
+        name = "PENSTOCK_MODEL" if settings.model else "PENSTOCK_MODEL_NAME"
+        raise ConfigError(f"{name}={settings.model or settings.model_name!r} is for one model; unset PENSTOCK_MODELS")
+    if settings.engine == "upstream":
+        raise ConfigError(f"PENSTOCK_MODELS={settings.models!r} is not for an upstream, which loads its own models")
+
+
 def _check_combinations(settings: Settings) -> None:
     """Raise ConfigError for settings that are valid separately but not together, and for invalid ports and hosts."""
     if settings.default_deadline_ms > settings.max_deadline_ms:
@@ -164,6 +173,8 @@ def _check_combinations(settings: Settings) -> None:
         raise ConfigError("PENSTOCK_ENGINE='upstream' needs PENSTOCK_UPSTREAM_URL, such as http://127.0.0.1:8080/v1")
     if settings.engine == "upstream" and not (settings.upstream_model or settings.model_name):
         raise ConfigError("PENSTOCK_ENGINE='upstream' needs PENSTOCK_UPSTREAM_MODEL, the model's name at the upstream")
+    if settings.models:
+        _check_models(settings)
     parse_hosts(settings.webhook_hosts)
     check_sign_in(settings)
     for field, setting in SETTINGS.items():

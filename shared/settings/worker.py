@@ -18,6 +18,14 @@ class WorkerSettings:
         "served name, then aliases, comma-separated",
         "unset: the file name without its extension, or org/repo; never a path",
     )
+    models: str = text(
+        "",
+        "a folder of GGUF files, or [NAME=]MODEL, comma-separated",
+        "several models; a worker holds one at a time, and loads the others on demand",
+    )
+    loading_share: float = number(
+        0.2, "0.01..0.9", (0.01, 0.9), "the largest part of its time that a worker with PENSTOCK_MODELS spends loading"
+    )
     device: str = text(
         "auto",
         "auto, cpu, or device numbers such as 0,1",

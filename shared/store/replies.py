@@ -249,6 +249,11 @@ class WorkerView:
     facts: dict[str, str]
 
     @property
+    def is_loadable(self) -> bool:
+        """Whether this is a model that its worker does not hold, but would load for the jobs that are queued for it."""
+        return "claims_in_ms" in self.facts
+
+    @property
     def kv_used(self) -> float:
         """The share of the KV cells that is reserved. A worker that keeps no cells may report more free than it has."""
         return max(0.0, 1 - self.cells_free / self.cells) if self.cells > 0 else 0.0

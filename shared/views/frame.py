@@ -125,13 +125,19 @@ def _worker_line(before: WorkerView | None, worker: WorkerView, seconds: float) 
     return WorkerLine(
         worker=worker.name,
         model=worker.model,
-        state="silent" if not worker.live else "draining" if worker.draining else "serving",
+        state=_state_of(worker),
         busy=worker.slots_busy,
         slots=worker.slots,
         paused=_number(worker.facts, "paused"),
         kv_used=worker.kv_used,
         tokens_per_s=_rate(since, seconds),
     )
+
+
+def _state_of(worker: WorkerView) -> str:
+    if not worker.live:
+        return "silent"
+    return "draining" if worker.draining else "loadable" if worker.is_loadable else "serving"
 
 
 def _number(facts: Mapping[str, str], name: str) -> int:

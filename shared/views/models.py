@@ -1,7 +1,7 @@
 """Computes a line for each model: its pool's workers, jobs and price, and why it is not served, for operators."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shared.accounts.routes import StoredRoute
@@ -22,7 +22,7 @@ class WorkerRate(Protocol):
 
     @property
     def state(self) -> str:
-        """`silent` if the worker's heartbeats have stopped."""
+        """`silent` if the worker's heartbeats have stopped, `loadable` if it does not hold the model."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -50,11 +50,15 @@ class ModelLine:
     answer_price_micro: int
     #: The routes that have the pool as a step, sorted.
     routes: tuple[str, ...]
+    #: Whether a worker holds the model; else one loads it for the jobs that are queued for it.
+    is_loaded: bool = True
 
     @property
     def state(self) -> str:
         """The state in two words at most."""
-        return "serving" if self.reason is None else _STATES[self.reason]
+        if self.reason is not None:
+            return _STATES[self.reason]
+        return "serving" if self.is_loaded else "loadable"
 
     @property
     def why(self) -> str:
@@ -93,7 +97,9 @@ def model_lines(snapshot: Snapshot, workers: Iterable[WorkerRate], routes: Route
     Models that are not served come first, then names decide.
     """
     rates: dict[str, list[float]] = {}
+    states: dict[str, set[str]] = {}
     for worker in workers:
+        states.setdefault(worker.model, set()).add(worker.state)
         if worker.state != "silent" and worker.tokens_per_s is not None:
             rates.setdefault(worker.model, []).append(worker.tokens_per_s)
     known = [pool for pool in snapshot.pools.values() if pool.model in routes or _is_listed(pool)]
@@ -102,6 +108,7 @@ def model_lines(snapshot: Snapshot, workers: Iterable[WorkerRate], routes: Route
     absent = [PoolView(name, 0, 0, PoolReason.NO_WORKER, 0, 0, 0, None) for name in routes if name not in names]
     lines = [_line(pool, pool.heartbeat_age_ms, rates, routes) for pool in known]
     lines += [_line(pool, None, rates, routes) for pool in absent]
+    lines = [replace(line, is_loaded=states.get(line.model, set()) - {"silent"} != {"loadable"}) for line in lines]
     return sorted(lines, key=lambda line: (line.reason is None, line.model))
 
 

@@ -123,6 +123,7 @@ def _model_json(name: str) -> dict[str, Any]:
     longest = current_context().pools.max_model_len(name)
     of_vllm = {} if longest is None else {"max_model_len": longest}
     own = {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"}
+    own |= {"loaded": current_context().pools.is_loaded(name)}
     return own | of_anthropic | of_vllm
 
 

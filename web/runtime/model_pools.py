@@ -37,6 +37,8 @@ class Model:
 
     name: str
     live: bool
+    #: Whether a worker holds the model. Of a live model that is not loaded, a worker loads it for the jobs it gets.
+    loaded: bool = True
     #: Whether the model counts each word as one token, as the `sim` backend does.
     counts_words: bool = False
     tokens_per_byte: float = cost.TOKENS_PER_BYTE
@@ -142,6 +144,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
     aliases: dict[str, str] = {}
     live = [worker for worker in snapshot.workers if worker.live]
     not_forwarding = {worker.model for worker in live if worker.facts.get("forwards") != "true"}
+    loaded = {worker.model for worker in live if not worker.is_loadable}
     one_answer = {
         worker.model
         for worker in live
@@ -153,6 +156,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
         models[worker.model] = Model(
             worker.model,
             live=True,
+            loaded=worker.model in loaded,
             counts_words=worker.facts.get("counts_words") == "true",
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
             tokens_per_attachment=_number(worker.facts, "tokens_per_attachment") or cost.TOKENS_PER_ATTACHMENT,
@@ -242,11 +246,18 @@ class ModelPools:
 
     def max_model_len(self, name: str) -> int | None:
         """Return how many tokens a request to a model, an alias or a route may have at most; None if it is unknown."""
+        return max((model.max_model_len or 0 for model in self._live_behind(name)), default=0) or None
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether a worker holds the model that a name, an alias or a route stands for."""
+        return any(model.loaded for model in self._live_behind(name))
+
+    def _live_behind(self, name: str) -> list[Model]:
+        """Return the live models that a name, an alias or a route stands for."""
         directory = self.directory()
         routed = directory.routes.get(name)
         pools = [step.pool for step in routed.route.steps] if routed else [self._own_name(name)]
-        found = [directory.find(pool) for pool in pools]
-        return max((model.max_model_len or 0 for model in found if model and model.live), default=0) or None
+        return [model for pool in pools if (model := directory.find(pool)) is not None and model.live]
 
     def resolve(self, requested: str | None, policy: TenantPolicy | None) -> Model:
         """Return the model for a request. If the model has no live worker, the store will refuse the job.

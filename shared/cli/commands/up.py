@@ -48,31 +48,44 @@ GatePort = Annotated[
     ),
 ]
 
+Model = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[NAME=]PATH|NAME[:N]",
+        help="A GGUF file or org/repo, and for N how many workers have it. May be repeated. "
+        "Default: a small demo model.",
+    ),
+]
+
+ModelList = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER|LIST",
+        help="A folder or [NAME=]MODEL,...; a worker holds one of them at a time and loads the others on demand.",
+    ),
+]
+
+Upstream = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Base URL of an OpenAI-compatible server to which the worker passes its jobs."),
+]
+
+UpstreamModel = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="The model's name there. May be repeated: one worker each. Default: the only model that it serves.",
+    ),
+]
+
 
 def up(
     *,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]PATH|NAME[:N]",
-            help="A GGUF file or org/repo, and for N how many workers have it. May be repeated. "
-            "Default: a small demo model.",
-        ),
-    ] = None,
+    model: Model = None,
+    models: ModelList = None,
     engine: Engine = None,
-    upstream: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Base URL of an OpenAI-compatible server to which the worker passes its jobs."
-        ),
-    ] = None,
-    upstream_model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="The model's name there. May be repeated: one worker each. Default: the only model that it serves.",
-        ),
-    ] = None,
+    upstream: Upstream = None,
+    upstream_model: UpstreamModel = None,
     embedding_model: Annotated[
         str | None,
         typer.Option(metavar="PATH|NAME", help="Also run a worker on the CPU with this model, for collections."),
@@ -92,14 +105,15 @@ def up(
     """
     if host is not None and not re.fullmatch(HOST, host):
         raise ConfigError(f"--host={host!r} is neither a name nor an address")
-    models, upstream_models = counted_models(model or []), upstream_model or []
+    counted, upstream_models = counted_models(model or []), upstream_model or []
     engines = _engine_overrides(engine, upstream, upstream_models[0] if upstream_models else None)
-    if models:
-        engines |= {"model": models[0].model, "model_name": models[0].name or None}
+    if counted:
+        engines |= {"model": counted[0].model, "model_name": counted[0].name or None}
+    engines["models"] = models
     settings = _settings(engines, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
     require_extra("web")
     require_engine(settings.engine)
-    found = workers_of(settings, models, upstream_models, workers)
+    found = workers_of(settings, counted, upstream_models, workers)
     if embedding_model is not None:
         embedder = embedding_worker(settings, embedding_model)
         found.append(embedder)

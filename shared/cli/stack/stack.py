@@ -291,7 +291,7 @@ def _with_model(settings: Settings) -> Settings:
 
     The file is written again at every start, because an older version of Penstock may have written the existing one.
     """
-    if settings.model or not settings.engine_kind.loads_model:
+    if settings.model or settings.models or not settings.engine_kind.loads_model:
         return settings
     path = settings.state_path / "models" / "penstock-demo.gguf"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 from shared.cli.stack.extras import module_command, require_engine
 from shared.cli.stack.gpus import visible_gpus
 from shared.errors import ConfigError, PenstockError
-from shared.jobs.model_name import CountedModel, counted_model, hub_name, served_names
+from shared.jobs.model_name import CountedModel, counted_model, hub_name, listed_models, served_names
 from shared.settings.setting import expand_path
 from shared.settings.settings import Settings, as_environ
 from shared.settings.worker import WorkerSettings
@@ -55,6 +55,9 @@ def workers_of(
     _check_names([replace(settings, **change) for change in changes])
     for change in changes:
         _check_model_file(replace(settings, **change), "--model" if models else "PENSTOCK_MODEL")
+    if settings.models and settings.engine_kind.loads_model:
+        for name, listed in listed_models(settings).items():
+            _check_model_file(replace(settings, models="", model=listed.model, model_name=name), "PENSTOCK_MODELS")
     counts = _counts(settings, models, len(changes), workers)
     found = [change for change, count in zip(changes, counts, strict=True) for _ in range(count)]
     return _with_shares(settings, found) if settings.engine_kind.loads_model and len(found) > 1 else found

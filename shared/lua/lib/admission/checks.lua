@@ -164,16 +164,20 @@ local function prompt_ms_of(asked, seen)
   return 1000 * asked.prompt_tokens / seen.prefill_tps
 end
 
--- Extends the deadlines that the client did not name.
+-- Extends the deadlines that the client did not name, also by the time until the model is loaded.
 local function extend_defaults(asked, seen, verdict)
-  if not seen.has_rates or asked.longest_in_ms == 0 then
+  if not (seen.has_rates or seen.load_ms > 0) or asked.longest_in_ms == 0 then
     return
   end
-  local longest_ms = math.min(asked.longest_in_ms, math.ceil(DEFAULT_TIMES * verdict.compute_ms))
-  verdict.deadline_in_ms = math.max(asked.deadline_in_ms, longest_ms)
+  local function extended_ms(default_ms, compute_ms, longest_ms)
+    local least_ms = math.max(default_ms, math.ceil(DEFAULT_TIMES * compute_ms))
+    return math.max(default_ms, math.min(longest_ms, least_ms + seen.load_ms))
+  end
+  local compute_ms = seen.has_rates and verdict.compute_ms or 0
+  verdict.deadline_in_ms = extended_ms(asked.deadline_in_ms, compute_ms, asked.longest_in_ms)
   if asked.start_within_ms > 0 and not asked.start_named then
-    local start_ms = math.min(verdict.deadline_in_ms, math.ceil(DEFAULT_TIMES * prompt_ms_of(asked, seen)))
-    verdict.start_within_ms = math.max(asked.start_within_ms, start_ms)
+    local prompt_ms = seen.has_rates and prompt_ms_of(asked, seen) or 0
+    verdict.start_within_ms = extended_ms(asked.start_within_ms, prompt_ms, verdict.deadline_in_ms)
   end
 end
 

@@ -143,11 +143,14 @@ local function predict(asked, seen, verdict)
     '(' .. digits(priority.order_score(asked.priority, now_us + 1000 * latest_in_ms)))) or 0
   local formula_ms, share_wait_ms, is_early = waits_of(asked, seen, verdict, rank, own_jobs)
   local most_ms = longest_wait_ms(seen)
-  formula_ms, share_wait_ms = math.min(most_ms, formula_ms), math.min(most_ms, share_wait_ms)
+  -- Before a worker has loaded the model, no job starts.
+  local load_ms = seen.load_ms
+  formula_ms, share_wait_ms = load_ms + math.min(most_ms, formula_ms), load_ms + math.min(most_ms, share_wait_ms)
+  most_ms = load_ms + most_ms
   local class = class_of(asked, seen, verdict, rank, latest_in_ms, is_early)
   local learned = read_fields(k_books .. asked.slug, { 'wait|' .. class, 'early|' .. class, 'late|' .. class })
-  local wait_ms = verdict.idle and 0
-    or math.max(0, math.min(most_ms, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned['wait|' .. class])
+  local wait_ms = verdict.idle and load_ms
+    or math.max(load_ms, math.min(most_ms, (formula_ms + WAIT_FLOOR_MS) * factor_of(learned['wait|' .. class])
     - WAIT_FLOOR_MS))
   -- The work that others do while the job is paused would otherwise have delayed its start.
   local longest_pause_ms = most_ms - math.max(wait_ms, share_wait_ms)

@@ -90,7 +90,7 @@ local function look(asked)
     'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting', 'succeeded_ms',
     'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro', 'policy_answer_price_micro',
     'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35', 'drained_ms', 'running_tokens',
-    'running_mwt' })
+    'running_mwt', 'claims_from_ms' })
   local kept = tenant_bytes.read_kept(asked.tenant)
   local rpm_ms, tpm_ms = rate_times(own)
   local active = is_batch and priority.owners_with_jobs(slug, '') or redis.call('ZCARD', k_active .. slug)
@@ -116,6 +116,8 @@ local function look(asked)
     -- The pool.
     is_local = pool.policy_local == '1', slots = number(pool.slots, 0, 0), running = running,
     drained_ms = number(pool.drained_ms, nil, 0, now_ms), running_tokens = number(pool.running_tokens, 0, 0),
+    -- How long it takes until the pool's model is loaded; 0 if a worker holds it.
+    load_ms = math.max(0, number(pool.claims_from_ms, 0, 0) - now_ms),
     running_mwt = number(pool.running_mwt, 0, 0), main_mwt = main_mwt, pool_mwt = is_batch and pool_mwt or main_mwt,
     pool_inflight = math.min(inflight, running + number(pool.waiting, 0, 0)), owners_before = active,
     is_probe = active == 0 and running == 0 and now_ms - number(pool.succeeded_ms, 0, 0, now_ms) > UNPROVEN_MS,

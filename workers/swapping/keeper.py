@@ -1,0 +1,243 @@
+"""Runs a worker that holds one of several models at a time: a child process with it, which is replaced on demand."""
+
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from queue import Empty, SimpleQueue
+from types import FrameType
+
+from shared.clock import Clock
+from shared.errors import StoreUnavailable
+from shared.jobs.model_name import CountedModel
+from shared.log import LimitedEvent, get_logger
+from shared.settings.settings import Settings
+from shared.store.keys import model_slug
+from shared.store.replies import Snapshot, WorkerView
+from shared.store.store import Store
+from workers.duties.endings import encodable
+from workers.exit_codes import ExitCode
+from workers.place import WorkerPlace
+from workers.swapping.child import Child
+from workers.swapping.first_facts import first_figures
+from workers.swapping.loadable import Loadable, held_elsewhere
+from workers.swapping.schedule import Demand, Schedule
+
+log = get_logger()
+
+#: How often the child is looked at, and how often the store is: usually, and while a model loads; in seconds.
+_POLL_S, _LOOK_S, _LOADING_LOOK_S = 0.05, 1.0, 0.25
+#: How long a child may take to end after its grace period.
+_EXIT_MARGIN_S = 10.0
+#: After a model's process has failed, the model is not loaded for this long; each further failure doubles it.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
+#: A model that another worker holds is loaded only if its queued work takes this many times as long as loading it.
+_WORTH_A_SECOND = 4.0
+#: Exit codes that another model would not change.
+_FATAL = frozenset({ExitCode.CONFIG, ExitCode.STORE_UNFIT, ExitCode.CONFIG_LOST})
+
+_UNSEEN = LimitedEvent("models.unseen", interval_s=10.0)
+
+
+class ModelKeeper:
+    """Holds one model of a list, and loads the next one that `workers.swapping.schedule` chooses.
+
+    Its own heartbeats report the models that it does not hold, so that their jobs are admitted. The child's heartbeats
+    report the held one.
+    """
+
+    def __init__(
+        self, settings: Settings, models: Mapping[str, CountedModel], store: Store, place: WorkerPlace, clock: Clock
+    ) -> None:
+        self._settings, self._store, self._place, self._clock = settings, store, place, clock
+        self._models = {name: each.model for name, each in models.items()}
+        self._loadables: dict[str, Loadable] = {
+            name: first_figures(settings, name, model) for name, model in self._models.items()
+        }
+        self._schedule = Schedule(settings.loading_share, clock.monotonic())
+        self._child: Child | None = None
+        #: Whether the child's heartbeat was seen, and whether any child was loaded yet.
+        self._is_live = self._has_loaded = False
+        self._following: str | None = next(iter(self._models))
+        #: By model, when it may be loaded again after a failure, and for how long it was paused then.
+        self._paused: dict[str, tuple[float, float]] = {}
+        #: Whether an operator drains the worker: the child, or all workers.
+        self._child_drains = self._loadables_drain = False
+        self._signals: SimpleQueue[int] = SimpleQueue()
+        self._looked_s = float("-inf")
+
+    def run(self) -> ExitCode:
+        """Serve until a signal arrives, or until a child ends in a way that another model would not change."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        try:
+            while True:
+                code = self._pass()
+                if code is not None:
+                    return code
+                try:
+                    self._signals.get(timeout=_POLL_S)
+                except Empty:
+                    continue
+                return self._stop()
+        finally:
+            if self._child is not None and self._child.exit_code() is None:
+                self._child.kill()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.put(number)
+
+    def _pass(self) -> ExitCode | None:
+        """Look at the child, and once a second at the store. Return the exit code if the worker must end."""
+        code = None if self._child is None else self._child.exit_code()
+        if self._child is not None and code is not None:
+            child, self._child, self._is_live, self._child_drains = self._child, None, False, False
+            if code in _FATAL:
+                return ExitCode(code)
+            if not child.stopping:
+                self._pause(child.name, code)
+        now_s = self._clock.monotonic()
+        if code is not None or now_s - self._looked_s >= (_LOOK_S if self._is_live else _LOADING_LOOK_S):
+            self._looked_s = now_s
+            try:
+                self._look()
+            except StoreUnavailable as error:
+                _UNSEEN.log("warning", error=str(error))
+        return None
+
+    def _pause(self, name: str, code: int) -> None:
+        """Leave a model alone for a while, whose process has ended by itself."""
+        _, before_s = self._paused.get(name, (0.0, _FIRST_PAUSE_S / 2))
+        pause_s = min(2 * before_s, _LONGEST_PAUSE_S)
+        self._paused[name] = (self._clock.monotonic() + pause_s, pause_s)
+        log.warning("model.failed", model=name, exit_code=code, pause_s=pause_s)
+
+    @property
+    def _drains(self) -> bool:
+        return self._child_drains or self._loadables_drain
+
+    def _look(self) -> None:
+        snapshot, now_s = self._store.snapshot(tenants=64, workers=64), self._clock.monotonic()
+        self._follow_child(snapshot, now_s)
+        held = None if self._child is None else self._child.name
+        pids = {} if self._child is None else {self._child.name: self._child.pid}
+        elsewhere = held_elsewhere(snapshot.workers, pids)
+        demands = self._demands(snapshot, elsewhere, now_s)
+        self._choose(held, demands, now_s)
+        self._announce(demands, elsewhere, now_s)
+
+    def _follow_child(self, snapshot: Snapshot, now_s: float) -> None:
+        """Note the child's first heartbeat, and keep its figures for the time after it."""
+        if self._child is None or self._child.stopping or (view := self._view_of(self._child, snapshot)) is None:
+            return
+        loadable = self._loadables[self._child.name]
+        loadable.learn(view)
+        self._child_drains = view.draining
+        if self._is_live:
+            return
+        self._is_live = True
+        loadable.load_s = max(0.1, time.monotonic() - self._child.started_s)
+        self._schedule.loaded(loadable.load_s, now_s, is_first=not self._has_loaded)
+        self._has_loaded = True
+        self._paused.pop(self._child.name, None)
+        self._withdraw(loadable)
+        log.info("model.loaded", model=self._child.name, load_s=round(loadable.load_s, 2))
+
+    def _view_of(self, child: Child, snapshot: Snapshot) -> WorkerView | None:
+        host, pid = encodable(socket.gethostname()), str(child.pid)
+        for view in snapshot.workers:
+            if view.live and view.facts.get("pid") == pid and view.facts.get("host") == host:
+                return view
+        return None
+
+    def _demands(self, snapshot: Snapshot, elsewhere: set[str], now_s: float) -> list[Demand]:
+        """Return the demand for each model that is not paused after a failure."""
+        found = []
+        for name, loadable in self._loadables.items():
+            if self._paused.get(name, (0.0, 0.0))[0] > now_s:
+                continue
+            pool, slug = snapshot.pools.get(name), model_slug(name)
+            work_s = snapshot.backlogs_s.get(name, 0.0)
+            waiting = 0 if pool is None else pool.waiting
+            if name in elsewhere and work_s < _WORTH_A_SECOND * loadable.load_s:
+                waiting = 0
+            found.append(
+                Demand(
+                    model=name,
+                    waiting=waiting,
+                    running=0 if pool is None else pool.running,
+                    oldest_s=0.0 if pool is None else (pool.oldest_age_ms or 0) / 1000,
+                    work_s=work_s,
+                    weight=sum(tenant.weight for tenant in snapshot.tenants if slug in tenant.queues),
+                    load_s=loadable.load_s,
+                )
+            )
+        return found
+
+    def _choose(self, held: str | None, demands: list[Demand], now_s: float) -> None:
+        """Start the child of the chosen model, or stop the present one before."""
+        if self._child is None:
+            chosen = self._following or self._schedule.next_model(None, demands, now_s)
+            # After a failure something is loaded again, even if nobody waits.
+            names = [each.model for each in demands]
+            chosen = chosen if chosen in names else next(iter(names), None)
+            self._following = None
+            if chosen is not None and not self._drains:
+                log.info("model.loading", model=chosen)
+                self._child = Child(self._settings, self._models[chosen], chosen, self._place)
+        elif self._is_live and not self._child.stopping and not self._drains:
+            self._following = self._schedule.next_model(held, demands, now_s)
+            if self._following is not None:
+                log.info("model.replaced", model=self._child.name, by=self._following)
+                self._child.stop()
+
+    def _announce(self, demands: list[Demand], elsewhere: set[str], now_s: float) -> None:
+        """Send a heartbeat for each model that can be loaded and that no worker holds."""
+        child = self._child
+        held = child.name if child is not None and self._is_live and not child.stopping else None
+        leading = None if child is None else (self._following if child.stopping else child.name)
+        ready_s = self._schedule.ready_in_s(held, demands, now_s)
+        in_use = sum(bool(each.waiting or each.running) for each in demands)
+        by_name = {each.model: each for each in demands}
+        drains = False
+        for name, loadable in self._loadables.items():
+            if name == held or name in elsewhere or name not in by_name:
+                self._withdraw(loadable)
+                continue
+            claims_in_s = ready_s.get(name, loadable.load_s)
+            if name == leading:
+                waited_s = 0.0 if child is None or child.stopping else time.monotonic() - child.started_s
+                claims_in_s = max(0.0, loadable.load_s - waited_s)
+            competing = in_use + (0 if by_name[name].waiting or by_name[name].running else 1)
+            renewed = self._store.renew(loadable.report(claims_in_s, competing, draining=self._drains), [])
+            loadable.is_announced, drains = True, drains or renewed.drain
+        self._loadables_drain = drains
+
+    def _withdraw(self, loadable: Loadable) -> None:
+        if loadable.is_announced:
+            self._store.farewell(loadable.worker, loadable.model)
+            loadable.is_announced = False
+
+    def _stop(self) -> ExitCode:
+        """Let the child end its running jobs within the grace period, and return its exit code."""
+        for loadable in self._loadables.values():
+            try:
+                self._withdraw(loadable)
+            except StoreUnavailable:
+                break
+        if self._child is None:
+            return ExitCode.DRAINED
+        self._child.stop()
+        end_s = time.monotonic() + self._settings.drain_grace_ms / 1000
+        while (code := self._child.exit_code()) is None and time.monotonic() < end_s:
+            try:
+                self._signals.get(timeout=_POLL_S)
+            except Empty:
+                continue
+            break
+        if code is None:
+            self._child.stop()
+            end_s = time.monotonic() + _EXIT_MARGIN_S
+            while (code := self._child.exit_code()) is None and time.monotonic() < end_s:
+                time.sleep(_POLL_S)
+        return ExitCode.FORCED if code is None else ExitCode(code) if code in set(ExitCode) else ExitCode.FORCED
