@@ -22,6 +22,7 @@ from tests.support.builders import (
     contents,
     heartbeat,
 )
+from tests.support.planted_jobs import plant_jobs
 
 ADA = Actor("ada", "10.1.2.3")
 
@@ -33,24 +34,6 @@ def admit_each_ms(store: Store, number: int, tenant: str = "blue", **fields: obj
         ids.append(admitted(store, a_job(tenant, **fields)))
         advance_clock(store, 1)
     return ids[::-1]
-
-
-def planted(store: Store, number: int, **fields: str) -> list[str]:
-    """Write records of ended jobs and list them, as the scripts would; return their ids, newest first."""
-    now_ms = read_now_ms(store.client)
-    ids = [f"planted{place:06d}" for place in range(number)]
-    record = {"state": "succeeded", "tenant": "blue", "slug": "m", "model": "m", "finish_reason": "stop"} | fields
-    pipe = store.client.pipeline(transaction=False)
-    for place, job_id in enumerate(ids):
-        at_ms = now_ms - place
-        stored = record | {"admitted_ms": str(at_ms), "ended_ms": str(now_ms)}
-        pipe.hset(keys.rq_job(job_id), mapping={f"penstock_{name}": value for name, value in stored.items()})
-        pipe.expire(keys.rq_job(job_id), 3_600)
-        for key in (keys.recent_jobs(), keys.jobs(record["tenant"])):
-            pipe.zadd(key, {job_id: at_ms})
-            pipe.expire(key, 3_600)
-    pipe.execute()
-    return ids
 
 
 def ids_of(store: Store, wanted: JobFilter, limit: int = 50) -> list[str]:
@@ -98,7 +81,7 @@ def test_each_field_of_a_filter_selects_and_all_of_them_together(store):
 
 def test_pages_together_have_each_job_once_although_jobs_come_and_go_between_them(store):
     heartbeat(store)
-    ids = planted(store, 30)
+    ids = plant_jobs(store.client, 30)
     first = list_jobs(store.client, JobFilter(tenant="blue"), limit=12)
     # The job that the cursor names has expired, and a new one was admitted.
     store.client.delete(keys.rq_job(ids[11]))
@@ -128,8 +111,8 @@ def each_page_of(store: Store, limit: int):
 
 
 def test_a_page_reads_a_bounded_number_of_records_and_the_next_one_continues(store):
-    planted(store, 3_000)
-    (needle,) = [planted(store, 3_000)[2_500]]
+    plant_jobs(store.client, 3_000)
+    (needle,) = [plant_jobs(store.client, 3_000)[2_500]]
     store.client.hset(keys.rq_job(needle), mapping={"penstock_state": "failed", "penstock_code": "engine_error"})
     wanted = JobFilter(states=frozenset({JobState.FAILED}))
     pages = list(each_page(store.client, wanted))
@@ -141,7 +124,7 @@ def test_a_page_reads_a_bounded_number_of_records_and_the_next_one_continues(sto
 
 def test_inflight_jobs_are_found_without_reading_ended_ones(store):
     heartbeat(store)
-    planted(store, 1_000)
+    plant_jobs(store.client, 1_000)
     ids = admit_each_ms(store, 2)
     page = list_jobs(store.client, JobFilter(states=ACTIVE_STATES, tenant="blue"))
     assert ([line.id for line in page.jobs], page.n_read) == (ids, 2)
@@ -158,7 +141,7 @@ def test_the_list_of_all_tenants_jobs_is_bounded_and_ends_with_its_jobs(store):
 
 def test_expired_spoiled_and_foreign_records_are_left_out(store):
     heartbeat(store)
-    good, spoiled, foreign, gone = planted(store, 4)
+    good, spoiled, foreign, gone = plant_jobs(store.client, 4)
     store.client.delete(keys.rq_job(spoiled), keys.rq_job(gone))
     store.client.set(keys.rq_job(spoiled), "text", ex=60)
     store.client.hset(keys.rq_job(foreign), "penstock_state", "sleeping")

@@ -5,10 +5,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from flask import Response, current_app, redirect, render_template, request
+from flask import Response, current_app, render_template, request
 from jinja2 import Environment
 from markupsafe import escape
-from werkzeug.wrappers import Response as AnyResponse
 
 from shared.clock import Clock
 from shared.errors import StoreUnavailable
@@ -104,16 +103,6 @@ CONSOLE_FORM = "console"
 _NO_JOB = "The id may be wrong, or the job's record may have expired."
 #: Seconds between two reads of a job that has not ended.
 _READ_S = 1.0
-
-
-@page("/jobs")
-def find_job() -> AnyResponse | tuple[str, int]:
-    """Return a link to the page of the job with the id in the query."""
-    job_id = request.args.get("id", "").strip()
-    try:
-        return redirect(f"/console/jobs/{read_quietly(current_context(), job_id).id}")
-    except ApiError as error:
-        return not_found(error, _NO_JOB)
 
 
 @page("/jobs/<job_id>")

@@ -30,6 +30,7 @@ def install(environment: Environment) -> None:
         "percent": percent,
         "rate": rate,
         "clock": clock,
+        "moment": moment,
         "amount": format_amount,
         "with_commands": with_commands,
     }
@@ -98,6 +99,11 @@ def duration(ms: float | None) -> str:
 def clock(at_ms: int) -> str:
     """Return the time of day of a time in ms since the epoch, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
+
+
+def moment(at_ms: int) -> str:
+    """Return the date and the time of a time in ms since the epoch, in UTC, without the zone."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def percent(part: float | None) -> str:
