@@ -68,6 +68,14 @@ class Budgets:
             found += _budgets("group", policy.group, self._groups.parse(policy.group, of_group)[0], of_group, today)
         return found
 
+    def of_tenants(self, tenants: Sequence[str]) -> dict[str, list[Budget]]:
+        """Return the budgets of each of these tenants, without those of their groups, in one round trip."""
+        today, records = self._read([keys.tenant(tenant) for tenant in tenants])
+        return {
+            tenant: list(_budgets("tenant", tenant, self._tenants.parse(tenant, record)[0], record, today))
+            for tenant, record in zip(tenants, records, strict=True)
+        }
+
     def read_all(self) -> list[Budget]:
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1)

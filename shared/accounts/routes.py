@@ -96,6 +96,14 @@ class Pools:
             stored: Any = self._client.hmget(keys.books(keys.model_slug(model)), list(STORED.values()))
         return _terms(dict(zip(STORED, stored, strict=True)))
 
+    def exists(self, model: str) -> bool:
+        """Return whether the pool of the model was ever served, or has terms."""
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.zscore(keys.models(), model)
+            pipe.sismember(keys.pools(), model)
+            served, named = pipe.execute()
+        return served is not None or bool(named)
+
     def change(self, model: str, changes: Mapping[str, Any]) -> PoolTerms:
         """Set the fields in `changes` and return the resulting terms. They hold for requests from now on.
 

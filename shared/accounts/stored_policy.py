@@ -72,6 +72,10 @@ class StoredPolicies(ABC, Generic[_Policy]):
         """Return the policy, and a sentence about each of its fields that another program has spoiled."""
         return self.parse(name, self._records([self._check(name)])[name])
 
+    def read_many(self, names: Iterable[str]) -> dict[str, _Policy | None]:
+        """Return the policies of these valid names, in one round trip."""
+        return {name: self.parse(name, stored)[0] for name, stored in self._records(names).items()}
+
     def add(self, name: str, policy: _Policy) -> bool:
         """Store a policy, as `set` does, unless one is stored already. Return whether it was stored."""
         owner = self._owner(self._check(name))

@@ -55,7 +55,7 @@ def test_the_stream_shows_tenants_groups_workers_and_running_jobs(store, look, r
     running = claim_one(store)
     read = look().read_until("event: point")
     assert running.id in {*waiting}
-    for text in (f'href="/console/jobs/{running.id}"', ">blue <span", ">lab<", ">w1<", "1 live worker with 4 slots"):
+    for text in (f'href="/console/jobs/{running.id}"', ">blue</a> <", ">lab<", ">w1<", "1 live worker with 4 slots"):
         assert text in read
     assert '"waiting":1,"running":1' in read
 

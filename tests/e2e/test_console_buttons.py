@@ -24,7 +24,7 @@ from tests.support.console import ATTACK, feed_of, press, token_of
 from tests.support.door import a_door
 from tests.support.processes import wait_for
 from web.app import create_app
-from web.console import actions, feed, jobs
+from web.console import actions, feed, streams
 from web.console.guard import TOKEN_HEADER, VALID_S, PageTokens
 from web.console.reads import TenantFacts, read_tenant_facts
 
@@ -274,7 +274,7 @@ def test_a_page_that_may_call_the_api_can_neither_read_the_console_nor_press_its
 
 
 def test_the_stream_ends_when_the_operators_key_is_removed(keyed, store, redis_client, monkeypatch):
-    monkeypatch.setattr(jobs, "_CHECK_KEY_S", 0.0)
+    monkeypatch.setattr(streams, "_CHECK_KEY_S", 0.0)
     heartbeat(store)
     key, _ = AdminKeys(redis_client).create("ada")
     stream = keyed.get("/console/live", headers={"Authorization": f"Bearer {key}"})

@@ -130,10 +130,11 @@ def test_a_spoiled_record_of_a_tenant_hides_only_itself(visitor, store, look, re
     read = look().read_until("event: point")
     assert ">disabled<" in read
     assert ">lab<" in read
-    found = visitor.get("/console/tenants?q=e")
-    assert found.status_code == 200
-    assert ">green<" in found.text
-    assert ">blue <span" in found.text
+    for path in ("/console/find-tenants?q=e", "/console/tenants?q=e"):
+        found = visitor.get(path)
+        assert found.status_code == 200
+        assert ">green<" in found.text
+        assert ">blue</a> <span" in found.text
     assert ">disabled<" in found.text
     redis_client.delete(keys.tenant("green"))
     redis_client.zrem(keys.tenants(), "green")

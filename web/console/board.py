@@ -24,7 +24,7 @@ from web.console.reads import (
     refusals_between,
 )
 
-#: At most this many lines of each table are shown.
+#: At most this many lines of each table are shown on the board.
 MAX_LINES = 20
 #: At most this many of the last refusals, and of the last failures, are shown.
 MAX_EVENTS = 8
@@ -73,10 +73,10 @@ class Board:
     """Everything that the console shows at one time."""
 
     frame: Frame
-    #: The tables' lines, MAX_LINES at most: most queued jobs first, then most running ones, then by name.
+    #: The tables' lines: most queued jobs first, then most running ones, then by name.
     tenants: list[Line]
     groups: list[Line]
-    #: Of the running jobs that were read, MAX_LINES at most, the oldest claim first.
+    #: The running jobs that were read, the oldest claim first.
     running: list[RunningJob]
     #: How many running jobs were read: those whose leases end first. None if these are all.
     n_read: int | None
@@ -94,6 +94,14 @@ class Board:
     counted_s: float
     #: Why the store refuses writes, or None if it accepts them.
     store_fault: StoreFault | None = None
+
+    def model(self, name: str) -> ModelLine | None:
+        """Return the line of a model; None if it was not served in the last hour and has neither jobs nor routes."""
+        return next((line for line in self.frame.models if line.model == name), None)
+
+    def tenant(self, name: str) -> Line | None:
+        """Return the line of a tenant; None if the snapshot, which has those admitted last, does not have it."""
+        return next((line for line in self.tenants if line.name == name), None)
 
     @property
     def not_served(self) -> list[ModelLine]:
@@ -149,9 +157,9 @@ def make_board(
     live = [worker for worker in frame.workers if worker.state != "silent"]
     return Board(
         frame=frame,
-        tenants=sorted(lines, key=_order)[:MAX_LINES],
-        groups=sorted(group_lines, key=_order)[:MAX_LINES],
-        running=sorted(running.jobs, key=lambda job: (-job.age_ms, job.id))[:MAX_LINES],
+        tenants=sorted(lines, key=_order),
+        groups=sorted(group_lines, key=_order),
+        running=sorted(running.jobs, key=lambda job: (-job.age_ms, job.id)),
         n_read=None if running.are_all else len(running.jobs),
         n_tenants=len({*facts.names, *(line.name for line in lines)}),
         n_groups=len(group_lines),

@@ -1,7 +1,5 @@
 """The console's page of collections: how much each keeps, when it was loaded last, and a form to try a query."""
 
-from datetime import UTC, datetime
-
 from flask import render_template, request
 
 from shared.accounts.admin_actions import announce
@@ -9,6 +7,7 @@ from shared.store.keys import is_tenant_name
 from web.api.body import validated
 from web.console.actions import KEY_LABEL, named
 from web.console.guard import bp, page
+from web.console.panels import minute
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller, enabled_policy
 from web.request.caller import acting_admin
@@ -28,7 +27,7 @@ def collections_page() -> str | tuple[str, int]:
         sizes = sizes_of(current_context())
     except ApiError as error:
         return render_template("console/collections.html", problem=error.message), error.status
-    lines = [(each, "" if each.loaded_ms is None else _minute(each.loaded_ms)) for each in sizes.collections[:_SHOWN]]
+    lines = [(each, "" if each.loaded_ms is None else minute(each.loaded_ms)) for each in sizes.collections[:_SHOWN]]
     return render_template("console/collections.html", sizes=sizes, lines=lines)
 
 
@@ -43,7 +42,3 @@ def search_one() -> str:
     announce(context.store.client, acting_admin(), "collection.search", f"collection {name} of tenant {tenant}")
     found = search_collection(context, Caller(tenant, KEY_LABEL, enabled_policy(context, tenant)), name, body)
     return render_template("console/passages.html", found=found)
-
-
-def _minute(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -57,6 +57,8 @@ class Pass:
     """The result of one pass of the reader."""
 
     number: int
+    #: None if the pass could not make one; the panels then say why.
+    board: Board | None
     panels: Mapping[str, str]
     #: The new point of the charts; None if the pass has no board.
     point: Point | None
@@ -121,6 +123,11 @@ class ConsoleFeed:
         latest = self._latest
         return {} if latest is None else latest.panels
 
+    def board(self) -> Board | None:
+        """Return the board of the newest pass; None if the pass has no board or the reader does not run."""
+        latest = self._latest
+        return None if latest is None else latest.board
+
     def points(self) -> list[Point]:
         """Return the points of the charts up to now, the oldest first."""
         with self._changed:
@@ -169,18 +176,18 @@ class ConsoleFeed:
                     return
             pause.wait(max(0.0, _PASS_S - (self._clock.monotonic() - began_s)))
 
-    def _make_pass(self) -> tuple[dict[str, str], Point | None]:
+    def _make_pass(self) -> tuple[Board | None, dict[str, str], Point | None]:
         try:
             board = self._read()
             point = _point(board)
             with self._changed:
                 self._points.append(point)
-            return self._render(board, self._events), point
+            return board, self._render(board, self._events), point
         except StoreUnavailable as error:
-            return self._render(NoBoard(error.fault), self._events), None
+            return None, self._render(NoBoard(error.fault), self._events), None
         except Exception as error:  # noqa: BLE001 - the reader must survive any value in the store: all viewers depend on it
             _FAILED.log("error", exc_info=error)
-            return self._render(NoBoard(None), self._events), None
+            return None, self._render(NoBoard(None), self._events), None
 
     def _read(self) -> Board:
         snapshot, counters = divide(self._store.snapshot(tenants=64, stats=True))

@@ -50,9 +50,9 @@ def _shell_values() -> dict[str, Any]:
     return {"page_token": page_token, "has_collections": current_context().database is not None}
 
 
-def not_found(error: ApiError, hint: str) -> tuple[str, int]:
-    """Return a page of the console with the error's message and a hint, and the error's status."""
-    return render_template("console/not_found.html", message=error.message, hint=hint), error.status
+def not_found(what: str, hint: str = "The name may be wrong.") -> tuple[str, int]:
+    """Return a page of the console that says what does not exist, such as `no job 'x'`, and the status 404."""
+    return render_template("console/not_found.html", message=what, hint=hint), 404
 
 
 @bp.before_request

@@ -3,6 +3,7 @@
 import hashlib
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
@@ -31,8 +32,11 @@ def install(environment: Environment) -> None:
         "rate": rate,
         "clock": clock,
         "moment": moment,
+        "minute": minute,
         "amount": format_amount,
         "with_commands": with_commands,
+        "model_link": model_link,
+        "tenant_link": tenant_link,
     }
 
 
@@ -51,6 +55,11 @@ def render_panels(environment: Environment, board: Board | NoBoard, events: Rece
 def render_fault(environment: Environment, fault: StoreFault) -> str:
     """Return the HTML of the state while the store cannot serve, for a page whose figures are the last ones."""
     return environment.get_template("console/state.html").render(board=NoBoard(fault), has_figures=False)
+
+
+def render_template_of(environment: Environment, name: str, /, **values: Any) -> str:
+    """Return the HTML of a template of the console, also without a request, as in a stream."""
+    return environment.get_template(f"console/{name}.html").render(values)
 
 
 def render_job(environment: Environment, view: JobView) -> str:
@@ -84,6 +93,24 @@ def with_commands(text: str) -> Markup:
     return Markup("").join(parts)
 
 
+def model_link(name: str, place: str = "") -> Markup:
+    """Return a link to the page of a model. `place` distinguishes it from others to the same model on a page.
+
+    With an id, a link keeps the focus when its panel is replaced.
+    """
+    return _link(f"/console/model?name={quote(name, safe='')}", "model", name, place)
+
+
+def tenant_link(name: str, place: str = "") -> Markup:
+    """Return a link to the page of a tenant, as `model_link` does."""
+    return _link(f"/console/tenants/{quote(name, safe='')}", "tenant", name, place)
+
+
+def _link(path: str, kind: str, name: str, place: str) -> Markup:
+    element = f"{kind}-{dom_id(f'{place} {name}')}"
+    return Markup('<a href="{}" id="{}">{}</a>').format(path, element, name)
+
+
 def duration(ms: float | None) -> str:
     """Return a time in ms as a person reads it, such as `350 ms`, `2.1 s` or `3 min`; a dash for None."""
     if ms is None:
@@ -104,6 +131,11 @@ def clock(at_ms: int) -> str:
 def moment(at_ms: int) -> str:
     """Return the date and the time of a time in ms since the epoch, in UTC, without the zone."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def minute(at_ms: int) -> str:
+    """Return the date and the minute of a time in ms since the epoch, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def percent(part: float | None) -> str:

@@ -8,8 +8,12 @@ from shared.accounts.budgets import Budgets
 from shared.accounts.usage import days_between, parse_day, parse_dimensions, sum_by
 from shared.errors import ConfigError
 from shared.jobs.outcomes import Refusal
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.queue import QueueSettings
+from shared.settings.setting import AUTO
 from shared.store import keys
 from shared.store.redis_errors import store_faults
+from shared.store.replies import Overview
 from shared.store_fault import StoreFault
 from web.http.api_errors import invalid_field
 from web.runtime.context import DoorContext
@@ -116,6 +120,26 @@ def count_tenant(context: DoorContext, tenant: str) -> dict[str, int]:
     with store_faults(client):
         counted: Any = client.hmget(keys.tenant(tenant), *names)
     return {name: int(value or 0) for name, value in zip(names, counted, strict=True)}
+
+
+def bounds_of(settings: QueueSettings, policy: TenantPolicy | None, overview: Overview) -> dict[str, Any]:
+    """Return the tenant's bounds and weight.
+
+    Each bound is taken from the tenant's policy or, if the policy does not set the bound, from the settings. Without a
+    weight in the policy, the weight is 1.
+
+    If PENSTOCK_MAX_QUEUE_SIZE is `auto`, the bound on queued jobs is computed from the number of slots of live workers.
+    If PENSTOCK_MAX_QUEUE_TOKENS is `auto`, the bound on tokens is None. shared/lua/lib/admission/facts.lua has the same
+    formula, and then bounds the expected work.
+    """
+    policy = policy or TenantPolicy()
+    max_jobs = max(16, 2 * overview.slots) if settings.max_queue_size == AUTO else settings.max_queue_size
+    max_tokens = None if settings.max_queue_tokens == AUTO else settings.max_queue_tokens
+    return {
+        "max_waiting": policy.max_waiting or max_jobs,
+        "max_waiting_tokens": policy.max_waiting_tokens or max_tokens,
+        "weight": policy.weight or 1,
+    }
 
 
 def read_usage(

@@ -1,16 +1,10 @@
 """`/v1/queue` and `/v1/usage`: the jobs and the bounds of the calling tenant, and the usage of one or all tenants."""
 
-from typing import Any
-
 from apiflask import APIBlueprint
 from flask import Response, request
 
-from shared.jobs.tenant_policy import TenantPolicy
-from shared.settings.queue import QueueSettings
-from shared.settings.setting import AUTO
-from shared.store.replies import Overview
 from web.api.deadline import max_deadline_ms
-from web.jobs.snapshots import count_tenant, read_usage
+from web.jobs.snapshots import bounds_of, count_tenant, read_usage
 from web.request.caller import current_caller, require_admin, wants_all_tenants
 from web.request.responses import json_response
 from web.runtime.current import current_context
@@ -37,26 +31,6 @@ def own_queue() -> Response:
             "draining": overview.draining,
         }
     )
-
-
-def bounds_of(settings: QueueSettings, policy: TenantPolicy | None, overview: Overview) -> dict[str, Any]:
-    """Return the tenant's bounds and weight.
-
-    Each bound is taken from the tenant's policy or, if the policy does not set the bound, from the settings. Without a
-    weight in the policy, the weight is 1.
-
-    If PENSTOCK_MAX_QUEUE_SIZE is `auto`, the bound on queued jobs is computed from the number of slots of live workers.
-    If PENSTOCK_MAX_QUEUE_TOKENS is `auto`, the bound on tokens is None. shared/lua/lib/admission/facts.lua has the same
-    formula, and then bounds the expected work.
-    """
-    policy = policy or TenantPolicy()
-    max_jobs = max(16, 2 * overview.slots) if settings.max_queue_size == AUTO else settings.max_queue_size
-    max_tokens = None if settings.max_queue_tokens == AUTO else settings.max_queue_tokens
-    return {
-        "max_waiting": policy.max_waiting or max_jobs,
-        "max_waiting_tokens": policy.max_waiting_tokens or max_tokens,
-        "weight": policy.weight or 1,
-    }
 
 
 @bp.get("/v1/usage")

@@ -1,0 +1,153 @@
+"""The console's pages of models and of tenants over HTTP: what they show, and that their streams follow the store."""
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from flask.testing import FlaskClient
+
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.groups import Groups
+from shared.accounts.routes import Pools, Routes
+from shared.accounts.tenants import Tenants
+from shared.jobs.group_policy import GroupPolicy
+from shared.jobs.key_bounds import KeyBounds
+from shared.jobs.route import Route, RouteStep
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
+from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
+from tests.support.console import ATTACK, Look, add_tenants, streams
+from tests.support.door import a_door
+from web.console import feed as console_feed
+
+
+@pytest.fixture(autouse=True)
+def end_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the readers of an app end as soon as the last viewer has left."""
+    monkeypatch.setattr(console_feed, "_IDLE_S", 0.0)
+
+
+@pytest.fixture
+def visitor(store: Store, settings: Settings) -> FlaskClient:
+    return a_door(store, settings)
+
+
+@pytest.fixture
+def look(visitor: FlaskClient) -> Iterator[Look]:
+    with streams(visitor) as open_stream:
+        yield open_stream
+
+
+def test_the_page_of_a_model_shows_its_workers_jobs_price_and_routes(
+    visitor: FlaskClient, store: Store, look: Look, redis_client: redis.Redis
+) -> None:
+    Pools(redis_client).change("org/m", {"prompt_price_micro": 150, "day_cap_micro": 5_000_000})
+    Routes(redis_client).add(Route("fast", (RouteStep("other"), RouteStep("org/m"))))
+    for _ in range(2):
+        heartbeat(store, model="org/m")
+        admitted(store, a_job(model="org/m"))
+    read = look("/console/model/live?name=org%2Fm").read_until("event: figures")
+    for text in ("Jobs of this model are claimed.", "0 <small>of 4", "<dt>Waiting</dt><dd>2<", ">w1<", 'id="drain-'):
+        assert text in read
+    page = visitor.get("/console/model?name=org/m").text
+    for text in ("<dd>0.00015<", "<dd>5<", "fast</span> (2 of 2 pools)", "Jobs of this model are claimed."):
+        assert text in page
+    assert 'href="/console/model?name=org%2Fm"' in look().read_until("event: point")
+
+
+def test_the_page_of_a_model_that_is_not_served_says_why_and_what_to_do(
+    visitor: FlaskClient, store: Store, look: Look, redis_client: redis.Redis
+) -> None:
+    Routes(redis_client).add(Route("fast", (RouteStep("planned"),)))
+    assert "no worker has served it" in look("/console/model/live?name=planned").read_until("event: figures").lower()
+    heartbeat(store, draining=True)
+    read = look("/console/model/live?name=m").read_until("All its live workers drain")
+    assert 'id="resume-' in read
+    heartbeat(store)
+    assert "Jobs of this model are claimed." in look("/console/model/live?name=m").read_until("are claimed")
+    store.farewell("w1", "m")
+    look("/console/model/live?name=m").read_until("No worker is live; the last heartbeat was")
+
+
+def test_the_page_of_a_tenant_shows_its_bounds_budgets_keys_and_usage(
+    visitor: FlaskClient, store: Store, look: Look, redis_client: redis.Redis
+) -> None:
+    Groups(redis_client).set("lab", GroupPolicy(tokens_per_month=1_000))
+    Tenants(redis_client).set("blue", TenantPolicy(weight=2.5, max_waiting=40, tokens_per_day=500, group="lab"))
+    new = ApiKeys(redis_client).create("blue", label="laptop", bounds=KeyBounds(rpm=60))
+    ApiKeys(redis_client).create("red", label="not-blues")
+    Pools(redis_client).change("m", {"answer_price_micro": 1_000_000})
+    heartbeat(store)
+    admitted(store, a_job())
+    store.settle(an_ending(claim_one(store).held), "w1")
+    admitted(store, a_job())
+    page = visitor.get("/console/tenants/blue").text
+    for text in ("Weight 2.5", "<small>of 40<", "of 500 tokens", "Group lab, month", new.record.id, "laptop", "rpm 60"):
+        assert text in page
+    assert "all 30 days" in page
+    assert 'data-label="Cost" class="n">0.02<' in page
+    assert new.key not in page
+    assert new.record.digest not in page
+    assert "not-blues" not in page
+    read = look("/console/tenants/blue/live").read_until("event: figures")
+    assert "<dt>Waiting</dt><dd>1 <" in read
+    claimed = claim_one(store)
+    viewer = look("/console/tenants/blue/live")
+    viewer.read_until(f'href="/console/jobs/{claimed.id}"')
+
+
+def test_a_tenant_without_a_record_has_a_page_and_what_is_no_name_has_none(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    Tenants(redis_client).set("blue", TenantPolicy())
+    page = visitor.get("/console/tenants/bleu")
+    assert page.status_code == 200
+    assert "did you mean &#39;blue&#39;?" in page.text
+    for path in (f"/console/tenants/{'t' * 65}", "/console/tenants/a.b", "/console/model?name=none", "/console/model"):
+        missing = visitor.get(path)
+        assert (missing.status_code, missing.content_type) == (404, "text/html; charset=utf-8")
+    hostile = visitor.get("/console/model", query_string={"name": ATTACK})
+    assert (hostile.status_code, ATTACK in hostile.text) == (404, False)
+    assert visitor.get("/console/tenants/a.b/live").status_code == 422
+
+
+def test_spoiled_records_of_a_tenant_and_of_a_key_are_named_on_its_page(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    Tenants(redis_client).set("blue", TenantPolicy(rpm=5))
+    redis_client.hset(keys.tenant("blue"), "policy_rpm", "many")
+    redis_client.hset(keys.keys(), "0" * 64, "no record")
+    page = visitor.get("/console/tenants/blue")
+    assert page.status_code == 200
+    assert "policy_rpm=&#39;many&#39;" in page.text
+    assert "the record of key 000000000000" in page.text
+    redis_client.hdel(keys.keys(), "0" * 64)
+
+
+def test_of_five_hundred_tenants_a_page_lists_fifty_and_a_name_or_a_group_finds_the_others(
+    visitor: FlaskClient, store: Store, redis_client: redis.Redis
+) -> None:
+    add_tenants(redis_client, 500)
+    Groups(redis_client).set("lab", GroupPolicy())
+    Tenants(redis_client).set("t123", TenantPolicy(group="lab", tokens_per_day=200, rpm=1_200))
+    heartbeat(store)
+    admitted(store, a_job("t123"))
+    first = visitor.get("/console/tenants").text
+    assert first.count('<th role="rowheader"') == 50
+    assert "500 of 500 tenants, page 1 of 10" in first
+    assert "page=2" in first
+    last = visitor.get("/console/tenants?page=99").text
+    assert ">t499<" in last
+    assert "page=11" not in last
+    found = visitor.get("/console/tenants?q=T12").text
+    assert found.count('<th role="rowheader"') == 10
+    of_group = visitor.get("/console/tenants?group=lab").text
+    assert of_group.count('<th role="rowheader"') == 1
+    for text in (">t123<", ">1,200<", "15 % of 200", 'data-label="Waiting" class="n">1<'):
+        assert text in of_group
+    none = visitor.get("/console/tenants?q=newcomer").text
+    assert "0 of 500" in none
+    assert 'href="/console/tenants/newcomer"' in none
+    assert 'href="/console/tenants/new' not in visitor.get("/console/tenants?q=new%20comer").text

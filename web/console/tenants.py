@@ -1,0 +1,192 @@
+"""The console's pages of tenants: a list to search, and a page for each with its bounds, budgets, keys and usage."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from flask import Response, current_app, render_template, request
+from jinja2 import Environment
+
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.budgets import Budget, Budgets
+from shared.accounts.key_record import KeyRecord
+from shared.accounts.tenants import Tenants, check_name
+from shared.accounts.usage import Amounts, sum_by
+from shared.errors import ConfigError, StoreUnavailable
+from shared.jobs.tenant_policy import TenantPolicy
+from web.console.board import Board
+from web.console.feed import Pass, current_feed
+from web.console.guard import bp, not_found, page
+from web.console.panels import render_template_of
+from web.console.reads import read_counts
+from web.console.streams import panel_frames, stream, when_to_stop
+from web.http.api_errors import invalid_field
+from web.jobs.snapshots import bounds_of
+from web.runtime.context import DoorContext
+from web.runtime.current import current_context
+
+#: How many tenants a page of the list has.
+PAGE_SIZE = 50
+#: The days whose usage the page of a tenant shows.
+_DAYS = 30
+#: Seconds between two reads of a tenant's policy and budgets for an open page.
+_READ_S = 5.0
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of the list of tenants."""
+
+    name: str
+    policy: TenantPolicy
+    budgets: list[Budget]
+    waiting: int
+    running: int
+
+
+@page("/tenants")
+def tenants_page() -> str:
+    """Return a page of the tenants whose names contain the text `q` and that are in the group `group`, by name."""
+    context, facts = current_context(), current_feed().tenant_facts()
+    wanted, group = request.args.get("q", "")[:64].strip(), request.args.get("group", "")[:64]
+    names = [
+        name
+        for name in facts.names
+        if wanted.lower() in name.lower() and (not group or facts.group_of.get(name) == group)
+    ]
+    pages = max(1, -(-len(names) // PAGE_SIZE))
+    number = min(max(1, request.args.get("page", 1, type=int)), pages)
+    return render_template(
+        "console/tenant_list.html",
+        wanted=wanted,
+        group=group,
+        groups=sorted(set(facts.group_of.values())),
+        lines=_read_lines(context, names[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]),
+        count=len(names),
+        of=len(facts.names),
+        number=number,
+        pages=pages,
+        may_be_new=_is_name(wanted) and wanted not in facts.names,
+    )
+
+
+def _read_lines(context: DoorContext, names: list[str]) -> list[Listed]:
+    client = context.store.client
+    policies, budgets = Tenants(client).read_many(names), Budgets(client).of_tenants(names)
+    counts = read_counts(context.store, names)
+    return [Listed(name, policies[name] or TenantPolicy(), budgets[name], *counts[name]) for name in names]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A tenant's settings and what counts against them."""
+
+    #: None if an operator has set none.
+    policy: TenantPolicy | None
+    #: A sentence about each field of the policy that another program has spoiled.
+    problems: tuple[str, ...]
+    #: The bounds that hold, with the defaults of the settings: `weight`, `max_waiting` and `max_waiting_tokens`.
+    bounds: dict[str, Any]
+    #: The budgets of the tenant and of its group.
+    budgets: list[Budget]
+    waiting: int
+    running: int
+
+
+def read_standing(context: DoorContext, tenant: str) -> Standing:
+    """Return the standing of a tenant. Raises StoreUnavailable."""
+    client = context.store.client
+    policy, problems = Tenants(client).read(tenant)
+    bounds = bounds_of(context.settings, policy, context.readiness.get())
+    waiting, running = read_counts(context.store, [tenant])[tenant]
+    return Standing(policy, problems, bounds, Budgets(client).of_tenant(tenant), waiting, running)
+
+
+@page("/tenants/<tenant>")
+def tenant_page(tenant: str) -> str | tuple[str, int]:
+    """Return the page of a tenant, also of one that the store has no record of: it can be given a policy."""
+    context = current_context()
+    if not _is_name(tenant):
+        return not_found(f"no tenant {tenant[:64]!r}")
+    standing = read_standing(context, tenant)
+    keys, now_ms, problem = _read_keys(context, tenant)
+    return render_template(
+        "console/tenant.html",
+        tenant=tenant,
+        standing=standing,
+        **_render(current_app.jinja_env, tenant, standing, current_feed().board()),
+        new=Tenants(context.store.client).describe_if_new(tenant),
+        keys=keys,
+        now_ms=now_ms,
+        keys_problem=problem,
+        usage=_read_usage(context, tenant),
+    )
+
+
+@bp.get("/tenants/<tenant>/live")
+def tenant_live(tenant: str) -> Response:
+    """Stream the figures of a tenant. Raises ApiError (422) for an invalid name."""
+    if not _is_name(tenant):
+        raise invalid_field("tenant", f"tenant={tenant[:64]!r} is no name of a tenant")
+    context, feed = current_context(), current_feed()
+    panels_of = _panels_of(context, current_app.jinja_env, tenant)
+    return stream(feed, panel_frames(feed, when_to_stop(context.clock), panels_of))
+
+
+def _panels_of(context: DoorContext, environment: Environment, tenant: str) -> Callable[[Pass], dict[str, str]]:
+    """Return a function that renders the panels of a tenant's page for each pass."""
+    standing, read_s = read_standing(context, tenant), context.clock.monotonic()
+
+    def panels(made: Pass) -> dict[str, str]:
+        nonlocal standing, read_s
+        rendered = {"state": made.panels["state"]}
+        if made.board is None:
+            return rendered
+        if context.clock.monotonic() - read_s >= _READ_S:
+            try:
+                standing, read_s = read_standing(context, tenant), context.clock.monotonic()
+            except StoreUnavailable:
+                return rendered
+        return rendered | _render(environment, tenant, standing, made.board)
+
+    return panels
+
+
+def _render(environment: Environment, tenant: str, standing: Standing, board: Board | None) -> dict[str, str]:
+    """Return the HTML of the panels of a tenant's page. Without a board, its rates are not known."""
+    line = None if board is None else board.tenant(tenant)
+    running = [] if board is None else [job for job in board.running if job.tenant == tenant]
+    return {
+        "figures": render_template_of(environment, "tenant_figures", standing=standing, line=line),
+        "running": render_template_of(
+            environment, "running_jobs", running=running, whose="this tenant's", query=f"tenant={tenant}"
+        ),
+    }
+
+
+def _read_keys(context: DoorContext, tenant: str) -> tuple[tuple[KeyRecord, ...], int, str]:
+    """Return the tenant's keys, the store's time in ms, and why the keys cannot be read, "" if they can."""
+    try:
+        now_ms, records = ApiKeys(context.store.client).ls(tenant)
+    except ConfigError as error:
+        return (), 0, str(error)
+    return records, now_ms, ""
+
+
+def _read_usage(context: DoorContext, tenant: str) -> list[tuple[str, Amounts]]:
+    """Return the tenant's usage in the last days, and on each of them on which it had some, the newest first."""
+    days = context.usage_days
+    today = days.today()
+    rows = (row for ago in range(_DAYS) for row in days.read(tenant, today - timedelta(days=ago), today))
+    of_days = [(day, amounts) for (day,), amounts in sorted(sum_by(("day",), rows).items(), reverse=True)]
+    total = sum((amounts for _, amounts in of_days), Amounts())
+    return [(f"all {_DAYS} days", total), *of_days] if of_days else []
+
+
+def _is_name(text: str) -> bool:
+    try:
+        check_name(text)
+    except ConfigError:
+        return False
+    return True
