@@ -294,6 +294,8 @@ class JobView:
     #: The URL for the webhook of the job's end ("" for no webhook), and the webhook's state: see `webhook_json`.
     callback_url: str = ""
     webhook: str = ""
+    #: The label of the API key that submitted the job; "" without one.
+    key_label: str = ""
     #: Whether the job may run only in pools that an operator has marked as local.
     private: bool = False
     #: Whether the job's worker knows that somebody follows the text, or writes all of it at once in any case.

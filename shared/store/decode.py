@@ -182,6 +182,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         priority={"1": 1, "-1": -1}.get(field("priority"), 0),
         callback_url=field("callback_url"),
         webhook=field("webhook"),
+        key_label=field("key_label"),
         private=field("private") == "1",
         is_followed=field("followed") != "0",
         form=json_object(field("form")),

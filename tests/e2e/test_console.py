@@ -87,7 +87,7 @@ def test_hostile_names_models_and_messages_are_shown_as_text(visitor, store, loo
     )
     read = look().read_until("event: point")
     job_page = visitor.get(f"/console/jobs/{claimed.id}").text
-    found = visitor.get("/console/tenants", query_string={"q": ATTACK}).text
+    found = visitor.get("/console/find-tenants", query_string={"q": ATTACK}).text
     assert ATTACK not in read + job_page + found
     assert "&lt;script&gt;" in read
     assert "event: x" not in read.splitlines()

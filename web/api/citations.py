@@ -29,17 +29,22 @@ class Citation:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """The passages of a prompt in their order, what retrieval left out, and how many passages it had found."""
+    """The passages of a prompt in their order, what retrieval left out, and how many passages it had found.
+
+    `took_ms` is how long it took; 0 for jobs of doors that did not store it.
+    """
 
     citations: tuple[Citation, ...]
     changes: tuple[Change, ...] = ()
     found: int = 0
+    took_ms: int = 0
 
     def form(self) -> dict[str, Any]:
         """Return the field of the form, as small as possible: it is kept with the job."""
         cited = [[each.document, each.chunk, round(each.score, _DIGITS)] for each in self.citations]
         changed = [[change.what, change.before, change.after, change.why] for change in self.changes]
-        return {FIELD: {"cited": cited, "changed": changed, "found": self.found}}
+        took = {"ms": self.took_ms} if self.took_ms else {}
+        return {FIELD: {"cited": cited, "changed": changed, "found": self.found} | took}
 
     @classmethod
     def read(cls, view: JobView) -> Self | None:
@@ -48,7 +53,7 @@ class Retrieved:
         try:
             cited = tuple(Citation(str(one), int(two), float(three)) for one, two, three in kept["cited"])
             changes = [Change(str(what), before, after, str(why)) for what, before, after, why in kept["changed"]]
-            found = int(kept["found"])
+            found, took_ms = int(kept["found"]), int(kept.get("ms", 0))
         except (KeyError, TypeError, ValueError):
             return None
         if view.fewer:
@@ -58,7 +63,7 @@ class Retrieved:
         if isinstance(used, int) and used < len(cited):
             changes.append(Change("passages", len(cited), used, "context"))
             cited = cited[: max(0, used)]
-        return cls(cited, tuple(changes), found)
+        return cls(cited, tuple(changes), found, max(0, took_ms))
 
 
 def changes_of(view: JobView) -> Sequence[Change]:

@@ -11,9 +11,14 @@ from markupsafe import Markup, escape
 from shared.jobs.job import JobView
 from shared.jobs.pool_terms import format_amount
 from shared.store_fault import StoreFault
+from shared.views.time_parts import time_parts, tokens_per_s
 from shared.views.timeline import TimelineStep, timeline
+from web.anthropic.message_answers import stop_fields
+from web.api.candidates import best_view
+from web.api.citations import Retrieved
 from web.api.job_json import has_ended, job_json
 from web.console.board import MAX_LINES, Board, NoBoard, RecentEvents
+from web.openai.chat_answers import finish_reason
 
 #: The panels of the console that change with each pass.
 PANELS = ("state", "totals", "models", "tenants", "groups", "workers", "running", "refusals", "failures")
@@ -33,6 +38,7 @@ def install(environment: Environment) -> None:
         "clock": clock,
         "moment": moment,
         "minute": minute,
+        "moment_ms": moment_ms,
         "amount": format_amount,
         "with_commands": with_commands,
         "model_link": model_link,
@@ -63,13 +69,53 @@ def render_template_of(environment: Environment, name: str, /, **values: Any) ->
 
 
 def render_job(environment: Environment, view: JobView) -> str:
-    """Return the HTML of a job's facts and its timeline. It contains no prompt, answer or metadata."""
+    """Return the HTML of a job's facts, its timeline and its time. It contains no prompt, answer or metadata."""
     job = job_json(view)
     steps = timeline(job, view.now_ms)
     until_ms = max(((view.ended_ms or view.now_ms) - view.admitted_ms), 1)
+    retrieved = Retrieved.read(view)
+    parts = time_parts(view, retrieval_ms=0 if retrieved is None else retrieved.took_ms)
     return environment.get_template("console/job_facts.html").render(
-        job=job, view=view, has_ended=has_ended(view), steps=[(step, _bar(step, until_ms)) for step in steps]
+        job=job,
+        view=view,
+        has_ended=has_ended(view),
+        finish_reason=client_finish_reason(view),
+        speeds=_speeds(view),
+        steps=[(step, _bar(step, until_ms)) for step in steps],
+        parts=list(zip(parts, _bars([part.ms for part in parts]), strict=True)),
+        total_ms=sum(part.ms for part in parts),
     )
+
+
+def client_finish_reason(view: JobView) -> str:
+    """Return why the answer of a job ended, in the words of the API that its client used; "" if it has not ended."""
+    best = best_view(view)
+    if not best.finish_reason or best.text is None:
+        return best.finish_reason
+    # Only the form of a request to Anthropic's API has this field.
+    return str(stop_fields(best)["stop_reason"]) if "max_tokens" in view.form else finish_reason(best)
+
+
+def _speeds(view: JobView) -> tuple[float | None, float | None]:
+    """Return how many tokens of the prompt were computed a second, and how many of the answer were generated.
+
+    They are None if they are not known: of an answer that several attempts have made, only the last one's time is.
+    """
+    usage = view.usage
+    if usage is None or view.attempts > 1:
+        return None, None
+    computed = usage.read_tokens - usage.cached_tokens
+    # The first token ends the prefill.
+    return tokens_per_s(computed, usage.prefill_ms), tokens_per_s(usage.completion_tokens - 1, usage.decode_ms)
+
+
+def _bars(sizes_ms: list[int]) -> list[tuple[float, float]]:
+    """Return where the bar of each part begins and how wide it is, in percent; each continues the one before."""
+    total_ms, begin_ms, bars = max(1, sum(sizes_ms)), 0, []
+    for size_ms in sizes_ms:
+        bars.append((round(100 * begin_ms / total_ms, 3), round(100 * size_ms / total_ms, 3)))
+        begin_ms += size_ms
+    return bars
 
 
 def _bar(step: TimelineStep, until_ms: int) -> tuple[float, float] | None:
@@ -136,6 +182,11 @@ def moment(at_ms: int) -> str:
 def minute(at_ms: int) -> str:
     """Return the date and the minute of a time in ms since the epoch, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def moment_ms(at_ms: int) -> str:
+    """Return the date and the time of a time in ms since the epoch, in UTC and with its ms."""
+    return f"{moment(at_ms)}.{at_ms % 1000:03} UTC"
 
 
 def percent(part: float | None) -> str:

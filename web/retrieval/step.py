@@ -77,7 +77,7 @@ def _retrieve(
     context.metrics.count_retrieval(found.source.value, found.why and found.why.value, len(found.passages), took_s)
     if wanted.required and found.source is Source.NONE:
         raise _not_found(found.why, wanted.field)
-    return _Prompts(caller, generation, wanted, target, query, found).request()
+    return _Prompts(caller, generation, wanted, target, query, found, round(1000 * took_s)).request()
 
 
 def budget_ms(wanted: Retrieval | FileSearch, deadline: RequestDeadline, usual_ms: int) -> float:
@@ -124,6 +124,7 @@ class _Prompts:
     target: Model | FoundRoute
     query: str
     found: FoundPassages
+    took_ms: int
 
     def request(self) -> GenerationRequest:
         """Return the request. Raises ApiError if it requires passages and none fit the context."""
@@ -163,7 +164,7 @@ class _Prompts:
 
     def _form(self, passages: Sequence[Passage], changes: Sequence[Change], found: int) -> dict[str, Any]:
         cited = tuple(Citation(each.document_id, each.ordinal, each.score) for each in passages)
-        form = self.generation.form | Retrieved(cited, tuple(changes), found).form()
+        form = self.generation.form | Retrieved(cited, tuple(changes), found, self.took_ms).form()
         if not isinstance(self.wanted, FileSearch):
             return form
         status: SearchStatus = "failed" if self.found.source is Source.NONE else "completed"
