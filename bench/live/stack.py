@@ -80,16 +80,18 @@ def served_process(
     port: int,
     ready: str = "/health/ready",
     checkout: Path | None = None,
+    log: Path | None = None,
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a Python module with its arguments for the length of a block, which begins when `ready` answers.
 
-    The module is that of the folder `checkout`, if one is given, and otherwise the installed one.
+    The module is that of the folder `checkout`, if one is given, and otherwise the installed one. Its output is written
+    to the file `log`, if one is given.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     # The checkout comes before the installed package, which is that of another commit.
     inherited |= {"PYTHONPATH": str(checkout)} if checkout else {}
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
+        log = log or Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", *arguments],
