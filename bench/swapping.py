@@ -35,7 +35,7 @@ MODELS = {"red": ("one",), "green": ("two",), "blue": ("one", "three"), "grey": 
 
 
 class Ledger:
-    """What the clients of all tenants have seen. Their threads add to it."""
+    """Counts the answers of the clients of all tenants. Their threads add to it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

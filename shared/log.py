@@ -11,8 +11,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 # structlog imports rich, if it is installed, for tracebacks that print local variables. These can hold prompts, so they
@@ -126,6 +128,28 @@ class LimitedEvent:
         structlog.get_logger().log(
             logging.getLevelNamesMapping()[level.upper()], self._event, left_out=left_out, **fields
         )
+
+
+#: How many keys of one event are remembered.
+_MOST_KEYS = 1_024
+
+
+class LimitedEvents:
+    """An event that many can cause, each as often as they like: a `LimitedEvent` for each key that was used lately."""
+
+    def __init__(self, event: str, interval_s: float = 1.0, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._make = partial(LimitedEvent, event, interval_s, monotonic)
+        self._lock = threading.Lock()
+        self._events: OrderedDict[Hashable, LimitedEvent] = OrderedDict()
+
+    def log(self, level: str, key: Hashable, **fields: Any) -> None:
+        """Log the event at this level, unless a line with this key was logged a moment ago."""
+        with self._lock:
+            event = self._events.pop(key, None) or self._make()
+            self._events[key] = event
+            if len(self._events) > _MOST_KEYS:
+                self._events.popitem(last=False)
+        event.log(level, **fields)
 
 
 class _StderrLogger:

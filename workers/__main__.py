@@ -31,6 +31,7 @@ from shared.store.store import Store
 from shared.tracing.traces import make_traces
 from workers.duties.heartbeat import Heartbeat, WorkerStatus, new_worker_name
 from workers.duties.job_loop import JobLoop
+from workers.engine.backend import UNLIMITED_CTX
 from workers.engines import make_job_engine
 from workers.exit_codes import ExitCode
 from workers.exporter import Exporter
@@ -233,7 +234,9 @@ def _log_engine_facts(engine: JobEngine) -> None:
     log.info("worker.device", engine=facts.engine, device=facts.device, threads=facts.threads)
     log.info("worker.layers", model=facts.model, layers=facts.layers, offloaded=facts.layers_offloaded)
     log.info("worker.memory", **mib, sum_mib=sum(mib.values()))
-    log.info("worker.slots", slots=facts.slots, cells=facts.cells, n_ctx=facts.n_ctx)
+    # An engine without a model of its own bounds no job.
+    bounds = {} if facts.n_ctx >= UNLIMITED_CTX else {"cells": facts.cells, "n_ctx": facts.n_ctx}
+    log.info("worker.slots", slots=facts.slots, **bounds)
     if facts.warning:
         log.warning("worker.doubt", warning=facts.warning)
     log.info("worker.rates", prefill_tps=facts.prefill_tps, step_ms=facts.step_ms, decode_tps=facts.decode_tps)

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,13 @@ def _check_names_known(names: Mapping[str, str], source: str) -> None:
     for name in sorted(names):
         if name.startswith("PENSTOCK_") and name not in known and not _KUBERNETES_VARIABLE.match(name):
             value = "(not shown)" if _SECRET_NAME.search(name) else repr(names[name])
-            raise ConfigError(f"unknown setting {name}={value} in the {source}; `penstock config` lists all settings")
+            # All names are alike in the prefix.
+            ends = [other.removeprefix("PENSTOCK_") for other in known]
+            close = get_close_matches(name.removeprefix("PENSTOCK_"), ends, n=1, cutoff=0.8)
+            meant = f"; did you mean PENSTOCK_{close[0]}?" if close else ""
+            raise ConfigError(
+                f"unknown setting {name}={value} in the {source}{meant}; `penstock config` lists all settings"
+            )
 
 
 def _check_models(settings: Settings) -> None:

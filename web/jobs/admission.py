@@ -9,7 +9,7 @@ from shared.accounts.webhook_secrets import WebhookSecrets
 from shared.errors import StoreUnavailable, Unconfirmed
 from shared.jobs.job import JobView, NewJob
 from shared.jobs.outcomes import Refused
-from shared.log import get_logger
+from shared.log import LimitedEvents
 from shared.settings.door import DoorSettings
 from shared.settings.webhook_hosts import parse_hosts
 from shared.store.repeat_lookup import EarlierRequest
@@ -25,7 +25,8 @@ from web.jobs.generation import GenerationRequest
 from web.jobs.new_job import make_job
 from web.runtime.context import DoorContext
 
-log = get_logger()
+#: By tenant and reason, so that a flood of one tenant hides no refusal of another.
+_REFUSALS = LimitedEvents("job.refused")
 
 #: If a call of the admit script fails within this time, in seconds, it is sent once more. A call on a broken connection
 #: fails immediately, and a second call opens a new connection. A call that fails later has used up the store timeout of
@@ -90,8 +91,9 @@ def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) 
             param="Idempotency-Key",
         )
     if isinstance(answer, Refused):
-        log.info(
-            "job.refused",
+        _REFUSALS.log(
+            "info",
+            (caller.tenant, answer.reason),
             tenant=caller.tenant,
             key_label=caller.key_label,
             model=job.model,

@@ -70,6 +70,10 @@ class BatchRow:
     index: int = -1
 
 
+#: The context length, in tokens, of an engine that bounds no job.
+UNLIMITED_CTX = 1 << 30
+
+
 @dataclass(frozen=True)
 class Facts:
     """Facts about an engine. A worker logs them when it starts and reports them with each heartbeat.

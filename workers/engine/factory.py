@@ -9,14 +9,11 @@ from shared.jobs.cost import reported_weight
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
 from shared.settings.worker import WorkerSettings
-from workers.engine.backend import DecodeFailed
+from workers.engine.backend import UNLIMITED_CTX, DecodeFailed
 from workers.engine.events import Event
 from workers.engine.loop import Engine
 from workers.engine.sim import SimBackend
 from workers.engine.sizing import FEWEST_MEASURED_SLOTS, chunk_of, engine_settings, sizes_of, step_target_ms_of
-
-#: Context length of the sim engine, which has no model and therefore no context length of its own.
-_UNLIMITED_CTX = 1 << 30
 
 
 def make_engine(
@@ -68,7 +65,7 @@ def make_engine(
 
 
 def _sim(settings: WorkerSettings, clock: Clock) -> SimBackend:
-    sizes = sizes_of(settings, model_ctx=_UNLIMITED_CTX, gpu=False)
+    sizes = sizes_of(settings, model_ctx=UNLIMITED_CTX, gpu=False)
     return SimBackend(
         slots=sizes.slots,
         cells=sizes.cells,

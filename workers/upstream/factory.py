@@ -6,7 +6,7 @@ from shared.clock import Clock, RealClock
 from shared.jobs.model_name import served_names
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
-from workers.engine.backend import Facts
+from workers.engine.backend import UNLIMITED_CTX, Facts
 from workers.engine.events import Event
 from workers.upstream.client import UpstreamClient
 from workers.upstream.concurrency import Concurrency
@@ -15,8 +15,6 @@ from workers.upstream.engine import UpstreamEngine
 
 #: The most jobs at once if PENSTOCK_MAX_BATCH_SIZE is auto.
 _SLOTS = 64
-#: The longest job in tokens if PENSTOCK_N_CTX is auto: the upstream decides which jobs are too long.
-_UNLIMITED_CTX = 1 << 30
 
 
 def make_upstream_engine(
@@ -29,7 +27,8 @@ def make_upstream_engine(
     clock = clock or RealClock()
     fixed = None if settings.upstream_concurrency == AUTO else settings.upstream_concurrency
     slots = (fixed or _SLOTS) if settings.max_batch_size == AUTO else settings.max_batch_size
-    longest = _UNLIMITED_CTX if settings.n_ctx == AUTO else settings.n_ctx
+    # The upstream decides which jobs are too long.
+    longest = UNLIMITED_CTX if settings.n_ctx == AUTO else settings.n_ctx
     facts = Facts(
         engine="upstream",
         device="upstream",

@@ -43,7 +43,7 @@ def _list(url: str, api_key: str, wait_s: float) -> bytes:
             why, is_starting = str(error), error.code in _NOT_READY
             error.close()
         except (OSError, http.client.HTTPException) as error:
-            why, is_starting = str(error), True
+            why, is_starting = str(getattr(error, "reason", error)), True
         now_s = time.monotonic()
         if not is_starting or now_s - began_s >= wait_s:
             raise ConfigError(

@@ -112,6 +112,26 @@ def test_an_event_that_anybody_can_cause_is_logged_once_a_second_with_the_number
     assert found == [("info", "http.unreadable", "error 0", 0), ("warning", "http.unreadable", "the next", 1_000)]
 
 
+def test_an_event_of_many_is_limited_for_each_of_them(capsys):
+    log.configure()
+    clock = ManualClock()
+    events = log.LimitedEvents("job.refused", monotonic=clock.monotonic)
+    for _ in range(3):
+        events.log("info", ("red", "backlog_full"), tenant="red")
+        events.log("info", ("blue", "backlog_full"), tenant="blue")
+    clock.advance(1.0)
+    events.log("info", ("red", "backlog_full"), tenant="red")
+    assert [(line["tenant"], line["left_out"]) for line in lines(capsys)] == [("red", 0), ("blue", 0), ("red", 2)]
+
+
+def test_an_event_forgets_the_key_that_was_not_used_for_longest(capsys):
+    log.configure()
+    events = log.LimitedEvents("job.refused", monotonic=ManualClock().monotonic)
+    for key in [*range(1_025), 0, 1_024]:
+        events.log("info", key, number=key)
+    assert [line["number"] for line in lines(capsys)] == [*range(1_025), 0], "the first one was forgotten"
+
+
 @pytest.mark.parametrize("module", ["web.boot", "workers.__main__", "web.gate.__main__"])
 def test_a_process_that_draws_nothing_on_a_terminal_starts_without_rich(module: str) -> None:
     """structlog would import it, which takes a tenth of a second."""

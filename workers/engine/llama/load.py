@@ -245,10 +245,14 @@ def has_recurrent_memory(lib: Any, model: int) -> bool:
 
 
 def description(lib: Any, model: int) -> str:
-    """Return llama.cpp's description of the model: its architecture, size class and file type."""
+    """Return llama.cpp's description of the model: its architecture, size class and file type.
+
+    llama.cpp calls the size of a model that it does not know `?B`. The number of parameters takes its place.
+    """
     buffer = ctypes.create_string_buffer(256)
     lib.llama_model_desc(model, buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace")
+    size = f"{lib.llama_model_n_params(model) / 1e6:.3g}M"
+    return buffer.value.decode("utf-8", "replace").replace("?B", size)
 
 
 def _flash_attention(lib: Any, *, enabled: bool | None) -> int:
