@@ -17,6 +17,8 @@ from shared.retrieval.records import storable
 
 #: How long a connection may take to be opened, in seconds.
 CONNECT_S = 5
+#: How long a change of the tables' format may take, in seconds: it may make an index of all chunks.
+_CHANGE_S = 1_800
 #: The longest message of the database that is repeated, in characters.
 _REPEATED = 300
 #: How often a wait looks whether the connection was closed meanwhile, in seconds.
@@ -84,8 +86,12 @@ def open_connection(url: str, connect_s: int = CONNECT_S) -> Connection:
         raise DatabaseAway(reason_of(error)) from None
     connection.adapters.register_dumper(str, _TextDumper)
     connection.deadline_s = time.monotonic() + 3 * connect_s
+
+    def change_begins() -> None:
+        connection.deadline_s = time.monotonic() + _CHANGE_S
+
     try:
-        connection.search_path = schema.prepare(connection)
+        connection.search_path = schema.prepare(connection, change_begins)
     except BaseException as error:
         connection.close()
         if isinstance(error, psycopg.Error):

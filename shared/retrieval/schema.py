@@ -10,6 +10,8 @@ because it is not leakproof. The function `penstock.word_matches` therefore look
 condition of its own. It returns what ranks need; the texts that are found are then read as the tenant.
 """
 
+from collections.abc import Callable
+
 import psycopg
 from psycopg import errors, sql
 
@@ -222,11 +224,13 @@ REVOKE CREATE ON SCHEMA penstock FROM penstock_keeper;
 STEPS = {1: _FIRST, 2: _VECTOR_STORES, 3: _BOUNDED_WORDS}
 
 
-def prepare(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
+def prepare(
+    connection: "psycopg.Connection[tuple[object, ...]]", change_begins: Callable[[], None] = lambda: None
+) -> str:
     """Create the tables, or bring them to this version's format, and return the search path with pgvector's schema.
 
-    The connection commits each statement. Raises DatabaseAway if the database cannot be used by this version, and
-    psycopg.Error.
+    `change_begins` is called before a change of the format, which may make an index of all chunks. The connection
+    commits each statement. Raises DatabaseAway if the database cannot be used by this version, and psycopg.Error.
     """
     with connection.transaction():
         _check_encoding(connection)
@@ -234,7 +238,11 @@ def prepare(connection: "psycopg.Connection[tuple[object, ...]]") -> str:
         if number != FORMAT:
             connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(f"{_LOCK_S}s"))
             connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", (LOCK_CLASS, FORMAT_LOCK))
-            _migrate(connection, _stored_format(connection))
+            stored = _stored_format(connection)
+            if stored < FORMAT:
+                connection.execute("SET LOCAL statement_timeout = 0")
+                change_begins()
+            _migrate(connection, stored)
         vector_schema = _vector_schema(connection)
         # Loads pgvector, whose settings the server otherwise takes for unknown names.
         connection.execute(sql.SQL("SELECT '[1]'::{}.vector").format(sql.Identifier(vector_schema)))

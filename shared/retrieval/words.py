@@ -20,8 +20,9 @@ from shared.retrieval.transactions import limit
 _MAX_WORDS = 48
 #: The most chunks of a collection without a sample: all its chunks that match are ranked.
 _SMALL = 2_000
-#: The chunks from which the shares of words are estimated.
-_SAMPLE = 256
+#: The most chunks of a sample, and the part of a collection that it is at most. A sample is as much smaller as a query
+#: has more words, down to a least size, so that this number of words is looked up in it.
+_SAMPLE, _LEAST_SAMPLE, _PART, _LOOKED_UP = 1_024, 256, 8, 12_000
 #: Up to how many chunks of a word are counted that the sample lacks.
 _COUNTED = 100
 #: How many chunks are to be ranked, and the most that are, if the words occur together more often than by chance.
@@ -142,7 +143,7 @@ def best_rows(
     """
     number, language, chunks = collection
     condition, values = ("true", []) if filter_ is None else to_sql(filter_)
-    size = _SAMPLE if chunks > _SMALL else 0
+    size = sample_size(chunks, len(text.split()))
     sql = _SAMPLED.format(number=number, filter=condition, words=_MAX_WORDS, sample=size, counted=_COUNTED)
     rows = connection.execute(sql.encode(), [language, with_short_runs(text), *values]).fetchall()
     if not rows:
@@ -154,9 +155,16 @@ def best_rows(
     return connection.execute(*_statement(number, sample, choice, condition, values, count)).fetchall()
 
 
+def sample_size(chunks: int, words: int) -> int:
+    """Return how many chunks of a collection are the sample for a query with this number of words, 0 if it is small."""
+    if chunks <= _SMALL:
+        return 0
+    return min(_SAMPLE, chunks // _PART, max(_LEAST_SAMPLE, _LOOKED_UP // max(1, words)))
+
+
 def choose(sample: Sample, *, is_filtered: bool) -> Choice:
     """Choose the chunks that are ranked: all that match, if these are few enough, otherwise those that match most."""
-    every, none = _any_of([word.query for word in sample.words]), (0.0,) * len(sample.words)
+    every, none = " | ".join(word.query for word in sample.words), (0.0,) * len(sample.words)
     if not sample.size:
         return Choice(every, _VISITED, none)
     few, most = float(_RANKED), _MOST_RANKED
@@ -167,41 +175,53 @@ def choose(sample: Sample, *, is_filtered: bool) -> Choice:
     if matching <= few and sample.chunks * sum(shares) <= _VISITED:
         return Choice(every, most, none)
     order = [n for n in sorted(range(len(shares)), key=lambda n: (shares[n], n)) if shares[n]][:_DECIDING]
-    sets = _matching_most([shares[n] for n in order], sample.chunks, few)
-    counted = {order[chosen.bit_length() - 1] for chosen in sets if chosen.bit_count() == 1}
-    counts = tuple(0.0 if n in counted else sample.having(word) for n, word in enumerate(sample.words))
-    if not sets:
+    taken = _weighing_most([shares[n] for n in order], sample.chunks, few)
+    counts = tuple(sample.having(word) for word in sample.words)
+    if not taken:
         return Choice(None, _MOST_RANKED, counts)
-    words = [sample.words[n].query for n in order]
-    terms = [" & ".join(word for bit, word in enumerate(words) if chosen >> bit & 1) for chosen in sets]
-    return Choice(_any_of(terms), most, counts)
+    counted = {order[bit] for bit in range(len(order)) if 1 << bit in taken}
+    condition = _condition([sample.words[n].query for n in order], taken)
+    return Choice(condition, most, tuple(0.0 if n in counted else count for n, count in enumerate(counts)))
 
 
-def _matching_most(shares: Sequence[float], chunks: int, few: float) -> list[int]:
-    """Return the least sets of words (as bits) that let a chunk be ranked; none if all words are too frequent.
+def _weighing_most(shares: Sequence[float], chunks: int, few: float) -> set[int]:
+    """Return the sets of words (as bits) that weigh most, as long as about `few` chunks have all words of one of them.
 
-    `shares` begins with the rarest word. The sets are those whose words weigh most, as long as about `few` chunks have
-    one of them. Each contains one of the rarest words, and a search visits the entries of these words in the index.
+    `shares` begins with the rarest word. Each set contains one of the rarest words, and a search visits the entries of
+    these words in the index. If already the first word has too many, there is no set.
     """
     rarest = sum(1 for n in range(len(shares)) if chunks * sum(shares[: n + 1]) <= _VISITED)
-    weights = [-math.log(p) for p in shares]
+    weights = [-math.log(share) for share in shares]
     sets = [
-        (sum(weights[bit] for bit in range(len(shares)) if chosen >> bit & 1), chosen)
-        for chosen in range(1, 1 << len(shares))
-        if chosen & ((1 << rarest) - 1)
+        (sum(weight for bit, weight in enumerate(weights) if words >> bit & 1), words)
+        for words in range(1, 1 << len(shares))
+        if words & ((1 << rarest) - 1)
     ]
     ranked, taken = 0.0, set[int]()
-    for _, chosen in sorted(sets, key=lambda each: (-each[0], each[1])):
-        ranked += chunks * math.prod(p if chosen >> bit & 1 else 1 - p for bit, p in enumerate(shares))
+    for _, words in sorted(sets, key=lambda each: (-each[0], each[1])):
+        ranked += chunks * math.prod(share if words >> bit & 1 else 1 - share for bit, share in enumerate(shares))
         if taken and ranked > few:
             break
-        taken.add(chosen)
-    bits = [1 << bit for bit in range(len(shares))]
-    return sorted(chosen for chosen in taken if not any(chosen & bit and chosen ^ bit in taken for bit in bits))
+        taken.add(words)
+    return taken
 
 
-def _any_of(queries: Sequence[str]) -> str:
-    return " | ".join(f"({query})" for query in queries)
+def _condition(queries: Sequence[str], taken: set[int], first: int = 0, words: int = 0) -> str:
+    """Return the tsquery that is true for chunks with a set in `taken`; "" if none has `words` but not those before.
+
+    The index evaluates it for each entry that a search visits: words that are absent end a branch early.
+    """
+    if words in taken or first == len(queries):
+        return ""
+    present, query = words | 1 << first, queries[first]
+    rest = _condition(queries, taken, first + 1, words)
+    if present in taken:
+        return f"{query} | {rest}" if rest else query
+    also = _condition(queries, taken, first + 1, present)
+    if not also:
+        return rest
+    both = f"{query} & ({also})" if "|" in also else f"{query} & {also}"
+    return f"{both} | {rest}" if rest else both
 
 
 def _statement(

@@ -7,6 +7,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from shared.retrieval import schema
+from shared.retrieval.connecting import open_connection
 from shared.retrieval.database import Database
 from shared.retrieval.errors import CollectionExists, CollectionMissing, DatabaseAway, InvalidInput, TooLarge
 from shared.retrieval.records import NewChunk, NewCollection
@@ -251,6 +253,16 @@ def test_a_change_of_the_tables_waits_for_a_load_that_has_begun(database_url):
 
 
 # --- rows of other tenants --------------------------------------------------------------------------
+
+
+def test_a_change_of_the_tables_may_take_longer_than_a_connection(database_url, monkeypatch):
+    monkeypatch.setattr(schema, "FORMAT", FORMAT + 1)
+    monkeypatch.setitem(schema.STEPS, FORMAT + 1, "SELECT pg_sleep(3.5)")
+    try:
+        open_connection(database_url, connect_s=1).close()
+        assert rows(database_url, "SELECT number FROM penstock.format") == [(FORMAT + 1,)]
+    finally:
+        execute(database_url, f"UPDATE penstock.format SET number = {FORMAT}")
 
 
 @pytest.mark.parametrize("table", ["collections", "documents", "chunks"])

@@ -27,31 +27,36 @@ def sample(*found: int, chunks: int = MILLION, counted: int = 0, passing: int = 
 
 
 def test_all_matching_chunks_are_ranked_if_they_are_few():
-    every = Choice("('a') | ('b')", 2_000, (0, 0))
+    every = Choice("'a' | 'b'", 2_000, (0, 0))
     assert choose(sample(0, 0, counted=20), is_filtered=False) == every
     assert choose(sample(50, 30, chunks=2_001), is_filtered=False) == every
     # Of a collection that needs no sample, all are.
     small = Sample(2_000, 0, 0, (Word("'a'"), Word("'b'")))
-    assert choose(small, is_filtered=False).condition == "('a') | ('b')"
+    assert choose(small, is_filtered=False).condition == "'a' | 'b'"
     assert choose(small, is_filtered=False).most >= 2_000
 
 
 def test_a_rare_word_is_enough_and_frequent_ones_only_together():
     chosen = choose(sample(0, 100, 110, 120, chunks=10_000, counted=30), is_filtered=False)
-    assert chosen.condition == "('a') | ('b' & 'c' & 'd')"
+    assert chosen.condition == "'a' | 'b' & 'c' & 'd'"
     # The chunks of the rare word are all ranked and counted; the others are estimated.
     assert chosen.counts == (0, 10_000 * 100 / 256, 10_000 * 110 / 256, 10_000 * 120 / 256)
 
 
 def test_frequent_words_are_looked_up_only_among_the_chunks_of_rare_ones():
     chosen = choose(sample(1, 100, 120), is_filtered=False)
-    assert chosen.condition == "('a' & 'b' & 'c')"
+    assert chosen.condition == "'a' & 'b' & 'c'"
+
+
+def test_a_sample_is_smaller_for_long_queries_and_in_small_collections():
+    assert [words.sample_size(MILLION, count) for count in (0, 12, 24, 1_000)] == [1_024, 1_000, 500, 256]
+    assert [words.sample_size(chunks, 6) for chunks in (0, 2_000, 2_400, 10_000)] == [0, 0, 300, 1_024]
 
 
 def test_words_that_no_chunk_has_do_not_decide():
     frequent = 30, 40, 50
     with_missing = choose(sample(0, 0, 0, 0, 0, 0, 0, *frequent, chunks=10_000), is_filtered=False)
-    assert with_missing.condition == "('h' & 'i') | ('h' & 'j') | ('i' & 'j')"
+    assert with_missing.condition == "'h' & ('i' | 'j') | 'i' & 'j'"
 
 
 def test_a_query_of_frequent_words_ranks_a_larger_sample():
@@ -64,7 +69,7 @@ def test_a_filter_that_few_chunks_pass_lets_more_chunks_be_compared():
     rare = sample(0, 20, chunks=100_000, counted=90, passing=25)
     assert choose(rare, is_filtered=False).most == 2_000
     assert choose(rare, is_filtered=True).most == 20_000
-    assert choose(rare, is_filtered=True).condition == "('a') | ('b')"
+    assert choose(rare, is_filtered=True).condition == "'a' | 'b'"
 
 
 @given(
@@ -79,10 +84,20 @@ def test_what_a_search_by_words_costs_is_bounded(found, chunks, counted, passing
     chosen = choose(given_, is_filtered=is_filtered)
     assert 0 < chosen.most <= 20_000
     assert len(chosen.counts) == len(found)
-    terms = (chosen.condition or "").split(" | ")
-    assert len(terms) <= max(20, len(found))
-    if len(terms) > 20:
+    mentioned = (chosen.condition or "").count("'") // 2
+    assert mentioned <= max(64, len(found))
+    if mentioned > 64:
         assert sum(given_.share(word) for word in given_.words) * chunks <= 20_000
+
+
+def test_a_condition_is_true_for_the_chosen_sets_and_those_that_contain_one():
+    taken = words._weighing_most([0.002, 0.02, 0.03, 0.04, 0.1, 0.3], MILLION, 1_000)
+    assert 0b1 not in taken
+    assert 0b111 in taken
+    condition = words._condition([f"has[{bit}]" for bit in range(6)], taken)
+    for there in range(1 << 6):
+        has = [bool(there >> bit & 1) for bit in range(6)]
+        assert eval(condition.replace("&", "and").replace("|", "or"), {"has": has}) == (there in taken)
 
 
 # --- in a database ----------------------------------------------------------------------------------
@@ -108,7 +123,7 @@ def database(database_url: str) -> Iterator[Database]:
 @pytest.fixture
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a collection of some chunks be a large one."""
-    for name, bound in {"_SMALL": 50, "_SAMPLE": 40, "_RANKED": 20, "_MOST_RANKED": 40, "_VISITED": 60}.items():
+    for name, bound in {"_SMALL": 50, "_PART": 3, "_RANKED": 20, "_MOST_RANKED": 40, "_VISITED": 60}.items():
         monkeypatch.setattr(words, name, bound)
 
 
