@@ -1,6 +1,6 @@
 # Creates a virtual environment in .venv and runs Penstock, its tests and its tools in it. `make help` lists the targets.
 #
-# Requires Python 3.11 or newer, make and a C++ compiler. Packages are installed from the lock files in requirements/,
+# Requires Python 3.11 or newer, make and, unless GPU=none, a C++ compiler. Packages are installed from the lock files in requirements/,
 # which pin their hashes. A stamp file in .venv records each installed lock file, so that nothing is installed twice.
 
 SHELL := bash
@@ -17,8 +17,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LOCKED := $(PIP) install --quiet --require-hashes
 
-# The kind of GPU that llama-cpp-python is built for. .venv records the choice: `make up` after `make install GPU=cuda`
-# keeps the build for CUDA.
+# The kind of GPU that llama-cpp-python is built for; none: it is not installed, and workers pass their jobs to another
+# server. .venv records the choice: `make up` after `make install GPU=cuda` keeps the build for CUDA.
 OS := $(shell uname -s)
 NATIVE_GPU := $(if $(filter Darwin,$(OS)),metal,cpu)
 GPU ?= $(or $(shell cat $(STAMPS)/gpu 2>/dev/null),$(NATIVE_GPU))
@@ -29,19 +29,31 @@ CMAKE_cuda = -DGGML_CUDA=on -DCMAKE_CUDA_COMPILER=$(NVCC)
 CMAKE_rocm := -DGGML_HIP=on
 CMAKE_vulkan := -DGGML_VULKAN=on
 CMAKE_metal := -DGGML_METAL=on
-ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal),)
-$(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu)
+ifeq ($(filter $(GPU),cpu cuda rocm vulkan metal none),)
+$(error GPU=$(GPU) is not one of cuda, rocm, vulkan, metal, cpu, none)
 endif
+# The tests and tools of contributors need the whole engine.
+ifeq ($(GPU),none)
+ifneq ($(filter-out announce clean help install otel retrieval up $(VENV)/%,$(MAKECMDGOALS)),)
+$(error make $(MAKECMDGOALS) needs llama.cpp, which GPU=none leaves out: name a build, such as GPU=$(NATIVE_GPU))
+endif
+endif
+# The lock file with a worker's packages other than llama-cpp-python.
+WORKER := $(if $(filter none,$(GPU)),upstream,worker)
 
-.PHONY: help up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
+.PHONY: help announce up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
 
-up: install ## run a store, a worker and the door on loopback until Ctrl-C; MODEL=PATH or org/repo, GPU=cuda|rocm|vulkan|metal|cpu
-	@exec $(BIN)/penstock up $(if $(MODEL),--model '$(MODEL)')
+up: install ## run a store, a worker and the door on loopback until Ctrl-C; MODEL=PATH or org/repo, PORT=8000, UPSTREAM=URL of a server that computes; GPU as for install
+	@exec $(BIN)/penstock up $(if $(MODEL),--model '$(MODEL)') $(if $(UPSTREAM),--upstream '$(UPSTREAM)') $(if $(PORT),--port '$(PORT)')
 
-install: $(STAMPS)/penstock ## install all that the door and the workers need into .venv; GPU=cuda|rocm|vulkan|metal|cpu
+install: announce $(STAMPS)/penstock ## install all that the door and the workers need into .venv; GPU=cuda|rocm|vulkan|metal|cpu, or none: without llama.cpp, for `make up UPSTREAM=…`
+
+# Says what will happen, before minutes pass.
+announce:
+	@test -e $(STAMPS)/penstock -a -e $(STAMPS)/engine-$(GPU) || tools/announce_install.sh $(GPU) '$(UPSTREAM)' >&2
 
 otel: $(STAMPS)/penstock $(STAMPS)/otel ## install what PENSTOCK_TRACES=on needs into .venv
 
@@ -158,7 +170,7 @@ clean: ## remove .venv
 # --- installation --------------------------------------------------------------------------------
 
 toolchain:
-	@test $(STAMPS)/engine-$(GPU) -nt requirements/engine.txt || tools/check_toolchain.sh $(GPU)
+	@test $(GPU) = none -o $(STAMPS)/engine-$(GPU) -nt requirements/engine.txt || tools/check_toolchain.sh $(GPU)
 
 $(STAMPS)/build: requirements/build.txt | toolchain
 	@$(or $(PYTHON),false) -c $(NEW_ENOUGH) || { \
@@ -174,6 +186,10 @@ $(STAMPS)/web: requirements/web.txt $(STAMPS)/build
 	@touch $@
 
 $(STAMPS)/worker: requirements/worker.txt $(STAMPS)/build
+	$(LOCKED) -r $<
+	@touch $@
+
+$(STAMPS)/upstream: requirements/upstream.txt $(STAMPS)/build
 	$(LOCKED) -r $<
 	@touch $@
 
@@ -237,16 +253,24 @@ build/templates/fetched: requirements/engine.txt $(STAMPS)/build
 	$(PIP) download --quiet --require-hashes --no-deps --no-binary llama-cpp-python --dest build/templates -r $<
 	@touch $@
 
-# pip's cache of built wheels ignores CMAKE_ARGS, so only the default build for this machine may use the cache.
-$(STAMPS)/engine-$(GPU): requirements/engine.txt $(STAMPS)/build
-	@echo 'installing llama-cpp-python for $(GPU): if it must be built, this takes about four minutes on two cores' >&2
-	CMAKE_ARGS='$(CMAKE_$(GPU))' $(PIP) install --require-hashes --no-deps --force-reinstall \
-	  $(if $(filter $(GPU),$(NATIVE_GPU)),,--no-cache-dir --no-binary llama-cpp-python) -r $<
+# pip's cache of built wheels ignores CMAKE_ARGS, so only the default build for this machine may use the cache. With -v,
+# pip shows the output of the build, and tools.build_progress prints only its percentage.
+$(STAMPS)/engine-%: requirements/engine.txt $(STAMPS)/build
+	@mkdir -p build
+	@echo 'installing llama-cpp-python for $*' >&2
+	@CMAKE_ARGS='$(CMAKE_$*)' PYTHONUNBUFFERED=1 $(PIP) install -v --require-hashes --no-deps --force-reinstall \
+	  $(if $(filter $*,$(NATIVE_GPU)),,--no-cache-dir --no-binary llama-cpp-python) -r $< 2>&1 \
+	  | $(BIN)/python -m tools.build_progress build/llama.cpp.log
 	@rm -f $(STAMPS)/engine-*
-	@echo '$(GPU)' > $(STAMPS)/gpu
+	@echo '$*' > $(STAMPS)/gpu
 	@touch $@
 
-$(STAMPS)/penstock: pyproject.toml workers/engine/choosing/largest.c $(STAMPS)/web $(STAMPS)/worker $(STAMPS)/engine-$(GPU)
+# An existing build stays the choice that .venv records.
+$(STAMPS)/engine-none: $(STAMPS)/upstream
+	@ls $(STAMPS)/engine-* >/dev/null 2>&1 || echo none > $(STAMPS)/gpu
+	@touch $@
+
+$(STAMPS)/penstock: pyproject.toml workers/engine/choosing/largest.c $(STAMPS)/web $(STAMPS)/$(WORKER) $(STAMPS)/engine-$(GPU)
 	@PYTHONWARNINGS=ignore $(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -262,6 +286,7 @@ lock: $(STAMPS)/build ## write requirements/*.txt again with the newest versions
 	@mkdir -p build
 	$(COMPILE) $(EXTRAS) $(GROUPS) --upgrade -o build/union.txt
 	$(COMPILE) pyproject.toml --extra web -c build/union.txt -o requirements/web.txt
+	$(COMPILE) pyproject.toml --extra upstream -c build/union.txt -o requirements/upstream.txt
 	$(COMPILE) pyproject.toml --extra otel -c build/union.txt -o requirements/otel.txt
 	$(COMPILE) pyproject.toml --extra retrieval -c build/union.txt -o requirements/retrieval.txt
 	$(COMPILE) pyproject.toml --extra worker -c build/union.txt --no-emit-package llama-cpp-python -o requirements/worker.txt

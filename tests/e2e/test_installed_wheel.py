@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.up import Installation, Up
+from tests.support.upstream_server import UpstreamServer
 from tests.support.wheel import Installed, build_wheel, install
 
 
@@ -23,6 +24,11 @@ def complete(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return install(wheel, tmp_path_factory.mktemp("bare") / "env")
+
+
+@pytest.fixture(scope="module")
+def without_llama(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install(wheel, tmp_path_factory.mktemp("without-llama") / "env", "web", "upstream")
 
 
 @pytest.fixture
@@ -63,6 +69,7 @@ def test_up_serves_a_job_from_a_folder_that_holds_packages_of_the_same_names(
         ("gate", "web"),
         ("worker", "worker"),
         ("worker --engine sim", "worker"),
+        ("worker --engine upstream", "upstream"),
         ("model demo story.gguf", "worker"),
         ("model minilm minilm.gguf", "worker"),
     ],
@@ -72,9 +79,10 @@ def test_a_command_whose_extra_is_missing_names_it_and_starts_nothing(
 ) -> None:
     state = tmp_path / "state"
     environ = bare.environ() | {"PENSTOCK_STATE_DIR": str(state)}
+    upstream = {"PENSTOCK_UPSTREAM_URL": "http://127.0.0.1:9/v1", "PENSTOCK_UPSTREAM_MODEL": "m"}
     done = subprocess.run(
         [bare.command, *command.split()],
-        env=environ,
+        env=environ | (upstream if extra == "upstream" else {}),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -85,6 +93,37 @@ def test_a_command_whose_extra_is_missing_names_it_and_starts_nothing(
     assert f"the extra {extra!r} is not installed" in done.stderr
     assert f"pip install 'penstock[{extra}]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_up_passes_jobs_to_an_upstream_without_llama_cpp(without_llama: Installed, tmp_path: Path) -> None:
+    place = Installation([without_llama.command], without_llama.environ(), tmp_path)
+    with UpstreamServer() as server:
+        options = ("--port", "0", "--upstream", server.url, "--upstream-model", "m")
+        with Up(tmp_path / "state", *options, place=place, PENSTOCK_ENGINE="llama") as up:
+            up.serving()
+            status, job = up.ask("POST", "/v1/jobs?wait_ms=60000", {"prompt": "Once upon a time", "max_tokens": 8})
+            assert (status, job["status"], job["model"]) == (200, "succeeded", "m"), job
+            assert job["text"].strip()
+            assert run(without_llama, tmp_path, "doctor", state=up.state).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["up", "worker", "worker --engine llama", "demo", "plan model.gguf"])
+def test_without_llama_cpp_a_command_for_a_local_model_names_the_extra(
+    without_llama: Installed, tmp_path: Path, command: str
+) -> None:
+    done = run(without_llama, tmp_path, *command.split())
+    assert done.returncode == 2, done
+    assert "pip install 'penstock[worker]'" in done.stderr
+    assert ("PENSTOCK_ENGINE=upstream" in done.stderr) == command.startswith(("up", "worker"))
+
+
+def run(
+    installed: Installed, folder: Path, *command: str, state: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environ = installed.environ() | {"PENSTOCK_STATE_DIR": str(state or folder / "state")}
+    return subprocess.run(
+        [installed.command, *command], env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_commands_that_need_no_extra_work_without_extras(bare: Installed, tmp_path: Path) -> None:

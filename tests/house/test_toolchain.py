@@ -1,4 +1,4 @@
-"""Tests that `make install` names what the build of llama.cpp lacks before it installs anything."""
+"""Tests that `make install`, before it installs anything, says what it will do and names what the build lacks."""
 
 import os
 import shutil
@@ -91,14 +91,47 @@ def test_builds_for_rocm_and_vulkan_need_their_own_compiler(machine, tmp_path, g
 @pytest.mark.parametrize("gpu", ["cpu", "cuda"])
 def test_make_install_stops_before_it_creates_an_environment(machine, tmp_path, gpu):
     environment = tmp_path / "venv"
-    done = subprocess.run(
-        ["make", "-C", ROOT, "install", f"VENV={environment}", f"GPU={gpu}"],
+    done = make(machine, "install", f"VENV={environment}", f"GPU={gpu}")
+    assert done.returncode != 0
+    announced, _, error = done.stderr.partition(f"cannot build llama-cpp-python for {gpu}: no C++ compiler")
+    assert f"builds llama.cpp for {gpu}" in announced, done
+    assert "GPU=none make up UPSTREAM=" in announced
+    assert error
+    assert not environment.exists()
+
+
+def test_without_llama_cpp_no_compiler_is_looked_for_and_only_the_upstreams_lock_file_is_installed(machine, tmp_path):
+    environment = tmp_path / "venv"
+    done = make(machine, "-n", "up", f"VENV={environment}", "GPU=none", "UPSTREAM=http://127.0.0.1:9/v1", "PORT=8001")
+    assert done.returncode == 0, done
+    assert "requirements/upstream.txt" in done.stdout
+    assert "requirements/worker.txt" not in done.stdout
+    assert "requirements/engine.txt" not in done.stdout.replace("-nt requirements/engine.txt", "")
+    assert f"exec {environment}/bin/penstock up --upstream 'http://127.0.0.1:9/v1' --port '8001'" in " ".join(
+        done.stdout.split()
+    )
+
+
+def test_what_needs_llama_cpp_is_refused_where_it_was_left_out(machine, tmp_path):
+    (tmp_path / "venv" / "stamps").mkdir(parents=True)
+    (tmp_path / "venv" / "stamps" / "gpu").write_text("none\n")
+    done = make(machine, "-n", "test", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode != 0
+    assert "make test needs llama.cpp, which GPU=none leaves out: name a build, such as GPU=" in done.stderr
+    assert make(machine, "-n", "install", f"VENV={tmp_path / 'venv'}").returncode == 0
+
+
+def test_an_unknown_kind_of_build_is_refused_with_the_known_ones(machine, tmp_path):
+    done = make(machine, "install", f"VENV={tmp_path / 'venv'}", "GPU=tpu")
+    assert "GPU=tpu is not one of cuda, rocm, vulkan, metal, cpu, none" in done.stderr
+
+
+def make(machine: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", "--no-print-directory", "-C", ROOT, *arguments],
         env={"PATH": str(machine), "HOME": os.environ.get("HOME", "/")},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode != 0
-    assert f"cannot build llama-cpp-python for {gpu}: no C++ compiler" in done.stderr, done
-    assert not environment.exists()

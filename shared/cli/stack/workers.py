@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from shared.cli.stack.extras import module_command, require_engine
+from shared.cli.stack.extras import module_command, require_extra
 from shared.cli.stack.gpus import visible_gpus
 from shared.errors import ConfigError, PenstockError
 from shared.jobs.model_name import CountedModel, counted_model, hub_name, listed_models, served_names
@@ -68,7 +68,7 @@ def embedding_worker(settings: Settings, model: str) -> WorkerChange:
     # Workers of text take the memory of their GPUs as if they were alone on them.
     change: WorkerChange = {"engine": "llama", "model": model, "model_name": "", "device": "cpu", "pooling": "auto"}
     own = replace(settings, **change)
-    require_engine(own.engine)
+    require_extra("worker")
     _check_model_file(own, "--embedding-model")
     return change
 

@@ -38,9 +38,18 @@ def test_an_installed_extra_is_not_reported_as_missing() -> None:
         require_engine(engine)
 
 
-def test_an_engine_requires_only_modules_that_the_workers_extra_installs() -> None:
+def test_an_engine_requires_only_modules_that_its_extra_and_the_workers_extra_install() -> None:
     for kind in ENGINES.values():
-        assert set(kind.modules or ()) <= set(MODULES["worker"])
+        assert set(kind.modules or ()) <= set(MODULES[kind.extra]) <= set(MODULES["worker"])
+
+
+def test_only_an_engine_that_loads_a_model_needs_llama_cpp() -> None:
+    for kind in ENGINES.values():
+        assert ("llama_cpp" in (kind.modules or MODULES[kind.extra])) == kind.loads_model
+
+
+def test_the_extra_of_the_upstream_is_a_part_of_the_workers_extra_with_the_same_versions() -> None:
+    assert set(EXTRAS["upstream"]) < set(EXTRAS["worker"])
 
 
 def test_a_missing_module_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
