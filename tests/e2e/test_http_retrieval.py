@@ -24,7 +24,7 @@ from tests.support.program import program
 from web.api.own_words import own_messages
 from web.gate.answers import final
 from web.openapi import compatible_models
-from web.retrieval import finding
+from web.retrieval.query_vectors import QueryVectors
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
 
@@ -143,7 +143,7 @@ def test_the_query_of_a_private_request_is_private_too(client, store, database, 
     Tenants(store.client).set("red", TenantPolicy(private=True))
     Pools(store.client).change(MODEL, {"local": True})
     seen = []
-    monkeypatch.setattr(finding, "embed_query", lambda *_, private: seen.append(private))
+    monkeypatch.setattr(QueryVectors, "vector", lambda *_, private: seen.append(private))
     retrieved(client, prompt="one")
     retrieved(client, prompt="two", private=True)
     admitted_job(submit(client, headers={"X-Tenant": "red"}, retrieval=HANDBOOK))

@@ -25,6 +25,7 @@ from tests.support.builders import MODEL, an_ending, stat
 from tests.support.door import a_door, fault, serve
 from tests.support.embedder import Embedder
 from tests.support.passages import FakeDatabase, a_collection
+from tests.support.processes import wait_for
 from web.openapi import compatible_models
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
@@ -276,6 +277,47 @@ def test_a_new_version_of_the_collection_another_filter_and_another_template_mak
     assert cached(post(client, AGAIN)) is None
     database.load()
     assert cached(post(client, AGAIN, retrieval=handbook)) is None
+
+
+def with_vectors(client: FlaskClient) -> FakeDatabase:
+    """Give the door a collection whose vectors the embedder makes."""
+    database = FakeDatabase(a_collection(model="vectors", dimensions=64))
+    context: DoorContext = client.application.extensions[EXTENSION_NAME]
+    context.database = database  # type: ignore[assignment]  # has the methods that the door calls
+    return database
+
+
+def test_a_miss_and_the_search_for_passages_embed_and_charge_a_text_once(client, store, embedder):
+    database = with_vectors(client)
+    handbook: dict[str, Any] = {"collection": "handbook", "k": 2, "budget_ms": 10_000}
+    body = post(client, f"  {ASKED}\n", retrieval=handbook).get_json()
+    assert "cached" not in body
+    assert "degraded" not in body
+    assert [query.mode for query in database.queries] == ["hybrid"]
+    assert [job.payload["input"] for job in embedder.claimed] == [[ASKED]]
+    # The vector's job and the chat.
+    assert stat(store, "admitted|blue") == 2
+    usage = client.get("/v1/usage?by=model", headers=BLUE).get_json()["data"]
+    assert [row["prompt_tokens"] for row in usage if row["model"] == "vectors"] == [len(ASKED.split())]
+    # Another text of the same request is another vector.
+    post(client, OTHER, retrieval=handbook | {"query": "bread"})
+    assert [job.payload["input"] for job in embedder.claimed[1:]] == [[OTHER], ["bread"]]
+
+
+def test_a_vector_that_is_late_for_the_cache_is_still_in_time_for_the_passages(store, settings, client, embedder):
+    del client
+    door = a_door(store, settings, embedding_model="vectors", retrieval_budget_ms=20)
+    database = with_vectors(door)
+    embedder.works.clear()
+
+    def work_when_looked() -> None:
+        wait_for(lambda: counted(door, "away"), "the look-up to end")
+        embedder.works.set()
+
+    threading.Thread(target=work_when_looked, daemon=True).start()
+    assert cached(post(door, ASKED, retrieval={"collection": "handbook", "budget_ms": 10_000})) is None
+    assert [query.mode for query in database.queries] == ["hybrid"]
+    assert [job.payload["input"] for job in embedder.claimed] == [[ASKED]]
 
 
 def test_an_answer_that_is_not_whole_is_not_kept(client, answers):

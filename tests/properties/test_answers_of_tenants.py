@@ -20,8 +20,8 @@ from tests.support.builders import MODEL, heartbeat
 from web.api.deadline import RequestDeadline
 from web.jobs.callers import Caller
 from web.jobs.generation import GenerationRequest
+from web.retrieval.query_vectors import QueryVectors
 from web.runtime.context import DoorContext
-from web.semantic_cache import look_up as looking
 from web.semantic_cache.guard import difference
 from web.semantic_cache.kept import Facts, KeptAnswer, view_of
 from web.semantic_cache.look_up import Wishes, look_up
@@ -68,10 +68,7 @@ STEPS = st.lists(STEP.map(lambda changed: BASE | changed), min_size=6, max_size=
 
 @pytest.fixture
 def context(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> DoorContext:
-    def same_vector(*_: object, **__: object) -> list[float]:
-        return [1.0, 0.5]
-
-    monkeypatch.setattr(looking, "embed_query", same_vector)
+    monkeypatch.setattr(QueryVectors, "vector", lambda *_, **__: [1.0, 0.5])
     for model in (MODEL, "other"):
         heartbeat(store, f"w-{model}", model=model, slots=1)
     for tenant in TENANTS:
@@ -101,7 +98,7 @@ def test_each_answer_is_one_of_an_equal_request_that_asks_the_same(context: Door
     answers: dict[str, dict[str, Any]] = {}
     for number, step in enumerate(steps):
         request, caller = a_request(step), Caller(step["tenant"], "", POLICY, key_id=step["key"])
-        found = look_up(context, caller, request, Wishes(reads=step["reads"]), None)
+        found = look_up(context, caller, request, Wishes(reads=step["reads"]), QueryVectors(context, caller), None)
         assert (found is None) == (step["temperature"] == 0.5 or (step["private"] and not step["key"]))
         if found is None:
             continue

@@ -17,6 +17,7 @@ from shared.store.store import Store
 from tests.support.passages import FakeDatabase, a_collection
 from web.jobs.callers import Caller
 from web.retrieval.finding import Source, Wanted, find_passages
+from web.retrieval.query_vectors import QueryVectors
 from web.runtime.context import DoorContext
 
 TENANTS = ("a", "b", "a-b", "A")
@@ -77,7 +78,8 @@ def test_each_passage_is_one_of_the_tenants_own_collection(context: DoorContext,
         wanted = Wanted(name, step["query"], step["k"], None, time.monotonic() + 10)
         if step["is_store"]:
             wanted = replace(wanted, collection=f"vs_id-of-{name}", store_at="tools[0].vector_store_ids[0]")
-        found = find_passages(context, Caller(tenant, "", None), wanted)
+        caller = Caller(tenant, "", None)
+        found = find_passages(context, caller, wanted, QueryVectors(context, caller))
         version = database.collections[tenant, name].version
         for passage in found.passages:
             words = [tenant, name, step["query"]]

@@ -18,7 +18,6 @@ from web.jobs.generation import GenerationRequest, vector_request
 from web.jobs.tenant_jobs import erase_job, wait_until_ended
 from web.openai.chat_answers import job_end_error
 from web.openai.embeddings_schema import numbers_of
-from web.retrieval.search_jobs import result_within
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import Model
 
@@ -29,14 +28,8 @@ PIECE_TEXTS, PIECE_TOKENS = 32, 8_192
 _BULK = -1
 #: The shortest deadline of a job in bulk, and the longest sleep between two looks whether to stop, in seconds.
 _SHORTEST_S, _LOOK_S = 1.0, 0.2
-#: A query that seems too long for the model's context is cut to this share of it, because estimates vary.
-_CUT_TO = 0.8
 #: The text with which an upstream's model is asked for its dimensions.
 _PROBE = "penstock"
-
-#: The part of the time left for a search after which the query's vector is no longer waited for: then words alone are
-#: searched.
-_FOR_VECTOR = 0.6
 
 Vector = Sequence[float]
 #: Returns the error with which to stop early, or None.
@@ -79,27 +72,6 @@ def dimensions_of(context: DoorContext, caller: Caller, model: Model, until: flo
     return len(BulkEmbedder(context, caller, model, until).embed([_PROBE])[0])
 
 
-def vector_until(now_s: float, until_s: float) -> float:
-    """Return until when a search that has to end at `until_s` waits for its query's vector, in seconds."""
-    return now_s + _FOR_VECTOR * (until_s - now_s)
-
-
-def embed_query(
-    context: DoorContext, caller: Caller, model: str, text: str, until: float, *, private: bool = False
-) -> Sequence[float] | None:
-    """Return the vector of a query, or None if it is not made by `until`, in seconds of time.monotonic().
-
-    It is a job of priority 0 whose deadline is `until`; one that has not ended by then is canceled. A refusal, an error
-    and a store that does not answer give None as well.
-    """
-
-    def payload() -> dict[str, object]:
-        found = context.pools.resolve_target(model, caller.policy)
-        return {"input": [_fitting(found, text) if isinstance(found, Model) else text]}
-
-    return result_within(context, caller, model, payload, lambda view: _vectors(view)[0], until, private=private)
-
-
 class BulkEmbedder:
     """Embeds the texts of one load by jobs of priority -1, one after the other."""
 
@@ -140,7 +112,7 @@ class BulkEmbedder:
         """
         view = self._ended(self._admitted(list(texts)))
         problem = job_end_error(view)
-        vectors = [] if problem is not None else _vectors(view)
+        vectors = [] if problem is not None else vectors_of(view)
         erase_job(self._context, view)
         if problem is None:
             return vectors
@@ -199,7 +171,8 @@ def _request(model: str, texts: list[str], deadline_ms: int) -> GenerationReques
     return request.replaced(priority=_BULK, poll_grace_ms=0)
 
 
-def _vectors(view: JobView) -> list[Vector]:
+def vectors_of(view: JobView) -> list[Vector]:
+    """Return the vectors that a job has made."""
     return [numbers_of(text) for text in view.extra.get("embeddings", [])]
 
 
@@ -218,13 +191,3 @@ def _mean(vectors: Sequence[Vector], weights: Sequence[int]) -> Vector:
     summed = [sum(map(operator.mul, scales, numbers)) for numbers in zip(*vectors, strict=True)]
     whole = math.hypot(*summed) or 1.0
     return [number / whole for number in summed]
-
-
-def _fitting(model: Model, text: str) -> str:
-    """Return the query or, if it seems too long for the model's context, its beginning."""
-    if model.n_ctx is None or len(text) <= model.n_ctx:
-        return text
-    tokens = model.estimate({"input": [text]})
-    if tokens <= model.n_ctx:
-        return text
-    return text[: max(1, int(len(text) * _CUT_TO * model.n_ctx / tokens))]

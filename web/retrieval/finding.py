@@ -17,7 +17,7 @@ from shared.retrieval.records import Passage, Query
 from web.http.api_errors import ApiError, quoted
 from web.jobs.callers import Caller
 from web.retrieval.cached import CachedPassages, load, query_digest
-from web.retrieval.embedding import embed_query, vector_until
+from web.retrieval.query_vectors import QueryVectors, vector_until
 from web.runtime.context import DoorContext
 
 _AWAY = LimitedEvent("retrieval.database_away")
@@ -67,10 +67,6 @@ class Wanted:
         return ApiError(code, f"{param}={quoted(self.collection)}: there is no such {kind}", param=param)
 
 
-#: The vectors of one query by the names of their models and their dimensions, and why they are missing.
-Vectors = dict[tuple[str, int | None], tuple[Sequence[float] | None, "Why | None"]]
-
-
 @dataclass(frozen=True)
 class FoundPassages:
     """The passages, the best first, where they come from, and why not from a whole search ("" if they do)."""
@@ -89,10 +85,8 @@ class FoundPassages:
         return () if self.why is None else (Change("retrieval", "search", self.source.value, self.why.value),)
 
 
-def find_passages(
-    context: DoorContext, caller: Caller, wanted: Wanted, vectors: Vectors | None = None
-) -> FoundPassages:
-    """Return the passages for a query, by the end of its time. `vectors` has those of the same query in other searches.
+def find_passages(context: DoorContext, caller: Caller, wanted: Wanted, vectors: QueryVectors) -> FoundPassages:
+    """Return the passages for a query, by the end of its time. `vectors` are those of the whole request.
 
     Raises ApiError if the tenant has no such collection, and StoreUnavailable.
     """
@@ -100,7 +94,7 @@ def find_passages(
     digest = query_digest(wanted.collection, wanted.query, wanted.filter, wanted.k, modes)
     looked = context.passage_cache.find(caller.tenant, digest)
     cached = None if looked.found is None else load(looked.found.content)
-    search = _Search(context, caller, wanted, cached, {} if vectors is None else vectors)
+    search = _Search(context, caller, wanted, cached, vectors)
     try:
         found = search.run()
     except CollectionMissing:
@@ -134,7 +128,7 @@ class _Search:
         caller: Caller,
         wanted: Wanted,
         cached: CachedPassages | None,
-        vectors: Vectors,
+        vectors: QueryVectors,
     ) -> None:
         self._context, self._caller, self._wanted, self._cached = context, caller, wanted, cached
         self._vectors = vectors
@@ -174,16 +168,12 @@ class _Search:
 
     def _vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         """Return the vector of the query, or why it is missing when words at least have to be searched."""
-        key = model, dimensions
-        if key not in self._vectors:
-            self._vectors[key] = self._make_vector(model, dimensions)
-        return self._vectors[key]
-
-    def _make_vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         wanted, clock = self._wanted, self._context.clock
         until_s = vector_until(clock.monotonic(), wanted.until_s)
-        vector = embed_query(self._context, self._caller, model, wanted.query, until_s, private=wanted.private)
+        vector = self._vectors.vector(model, wanted.query, until_s, private=wanted.private)
         # A model of this name that makes other vectors is another one than that of the collection.
         if vector is not None and len(vector) == dimensions:
             return vector, None
-        return None, Why.BUDGET if clock.monotonic() >= until_s else Why.EMBEDDING_AWAY
+        last_s = self._vectors.last_s(model, wanted.query, private=wanted.private)
+        ended_s = until_s if last_s is None else min(until_s, last_s)
+        return None, Why.BUDGET if clock.monotonic() >= ended_s else Why.EMBEDDING_AWAY

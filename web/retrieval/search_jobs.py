@@ -1,11 +1,11 @@
-"""Jobs that a search waits for: one of priority 0 of the tenant, and only until the search has to continue."""
+"""Jobs that a search waits for: of priority 0, charged to the tenant, and only until the search has to continue."""
 
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
@@ -30,27 +30,41 @@ T = TypeVar("T")
 _PRIORITY = 0
 
 
-def result_within(
+class PendingResult(Generic[T]):
+    """The result of a job that runs until `last_s`; each caller waits for it as long as it can."""
+
+    def __init__(self, last_s: float, answer: "Future[T | None]") -> None:
+        self.last_s, self._answer = last_s, answer
+
+    def wait(self, until: float) -> T | None:
+        """Return the result, or None if it is not there by `until` (seconds of time.monotonic())."""
+        try:
+            return self._answer.result(timeout=max(0.0, until - time.monotonic()))
+        except FutureTimeout:
+            return None
+
+
+def start_job(
     context: DoorContext,
     caller: Caller,
     model: str,
     make: Callable[[], dict[str, object]],
     read: Callable[[JobView], T],
-    until: float,
+    last_s: float,
     *,
     private: bool = False,
-) -> T | None:
-    """Return what `read` makes of a job that has succeeded by `until` (seconds of time.monotonic()), otherwise None.
+) -> PendingResult[T]:
+    """Start a job whose result is what `read` makes of it, or None if it has not succeeded by `last_s`.
 
     `make` returns the job's payload; it runs in a thread of its own, and may raise ApiError and StoreUnavailable. A job
-    that has not ended by `until`, which is also its deadline, is canceled. A refusal, an error and a store that does
-    not answer give None as well. Nothing is kept of the job.
+    that has not ended by `last_s` (seconds of time.monotonic()), which is also its deadline, is canceled. A refusal, an
+    error and a store that does not answer give None as well. Nothing is kept of the job.
     """
     answer: Future[T | None] = Future()
 
     def run() -> None:
         try:
-            view = _ended(context, caller, model, make(), until, private=private)
+            view = _ended(context, caller, model, make(), last_s, private=private)
             if view is not None:
                 if job_end_error(view) is None:
                     answer.set_result(read(view))
@@ -67,9 +81,23 @@ def result_within(
     work = threading.Thread(target=run, name="search-job", daemon=True)
     try:
         work.start()
-        return answer.result(timeout=max(0.0, until - time.monotonic()))
-    except (FutureTimeout, RuntimeError):  # the second one: the process can have no more threads
-        return None
+    except RuntimeError:  # the process can have no more threads
+        answer.set_result(None)
+    return PendingResult(last_s, answer)
+
+
+def result_within(
+    context: DoorContext,
+    caller: Caller,
+    model: str,
+    make: Callable[[], dict[str, object]],
+    read: Callable[[JobView], T],
+    until: float,
+    *,
+    private: bool = False,
+) -> T | None:
+    """Return the result of a job by `until` (seconds of time.monotonic()), otherwise None, as `start_job` says."""
+    return start_job(context, caller, model, make, read, until, private=private).wait(until)
 
 
 def _ended(

@@ -9,7 +9,7 @@ from web.http.api_errors import invalid_field
 from web.jobs.callers import Caller
 from web.retrieval.access import database_errors, database_of
 from web.retrieval.bodies import SearchBody
-from web.retrieval.embedding import embed_query, vector_until
+from web.retrieval.query_vectors import QueryVectors, vector_until
 from web.retrieval.reranking import CANDIDATES, check_reranker, reranked
 from web.runtime.context import DoorContext
 
@@ -21,18 +21,21 @@ _HALVES: dict[Mode, frozenset[Half]] = {
 }
 
 
-def search_collection(context: DoorContext, caller: Caller, name: str, body: SearchBody) -> Found:
+def search_collection(
+    context: DoorContext, caller: Caller, name: str, body: SearchBody, vectors: QueryVectors | None = None
+) -> Found:
     """Return the passages of a collection for a query, the best first, by the end of its budget.
 
     If there is no vector of the query in time, words alone are searched; if the search does not end in time, nothing is
     found. A reranker gets the time that is left; if it is not enough, the passages have the order of the search.
-    `omitted` says which. Raises ApiError.
+    `omitted` says which. `vectors` are those of a request with several searches. Raises ApiError.
     """
+    vectors = QueryVectors(context, caller) if vectors is None else vectors
     until = time.monotonic() + body.budget_ms / 1000
     if body.rerank is None:
-        return _searched(context, caller, name, body, body.k, until)
+        return _searched(context, caller, name, body, body.k, until, vectors)
     check_reranker(context, caller, body.rerank.model)
-    found = _searched(context, caller, name, body, max(body.k, CANDIDATES), until)
+    found = _searched(context, caller, name, body, max(body.k, CANDIDATES), until, vectors)
     model, private = body.rerank.model, body.private
     passages = reranked(context, caller, model, body.query, found.passages, until, private=private)
     omitted: frozenset[Part] = frozenset({"rerank"}) if passages is None else frozenset()
@@ -40,7 +43,9 @@ def search_collection(context: DoorContext, caller: Caller, name: str, body: Sea
     return Found(best[: body.k], found.version, found.omitted | omitted)
 
 
-def _searched(context: DoorContext, caller: Caller, name: str, body: SearchBody, k: int, until: float) -> Found:
+def _searched(
+    context: DoorContext, caller: Caller, name: str, body: SearchBody, k: int, until: float, vectors: QueryVectors
+) -> Found:
     """Return the `k` best passages without a reranker."""
     database, wanted = database_of(context), _filter(body)
     try:
@@ -56,7 +61,7 @@ def _searched(context: DoorContext, caller: Caller, name: str, body: SearchBody,
     searches_vectors = body.mode != "words" and collection.model is not None
     if searches_vectors and collection.model is not None:
         vector_by = vector_until(time.monotonic(), until)
-        vector = embed_query(context, caller, collection.model, body.query, vector_by, private=body.private)
+        vector = vectors.vector(collection.model, body.query, vector_by, private=body.private)
     mode: Mode = "words" if vector is None else body.mode
     query = Query(None if mode == "vector" else body.query, vector, k, wanted, mode)
     omitted = _HALVES["vector"] if searches_vectors and vector is None else frozenset[Half]()

@@ -22,6 +22,7 @@ from web.jobs.generation import GenerationRequest, WithFewerPassages
 from web.retrieval.cached import normalized
 from web.retrieval.finding import FoundPassages, Source, Wanted, Why, find_passages
 from web.retrieval.prompting import question_of, with_passages
+from web.retrieval.query_vectors import QueryVectors
 from web.retrieval.stores import find_in_stores
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
@@ -37,13 +38,18 @@ _RETRY_MS = 1_000
 
 
 def retrieve(
-    context: DoorContext, caller: Caller, generation: GenerationRequest, *, usual_ms: int | None = None
+    context: DoorContext,
+    caller: Caller,
+    generation: GenerationRequest,
+    *,
+    usual_ms: int | None = None,
+    vectors: QueryVectors | None = None,
 ) -> GenerationRequest:
     """Return the request with the passages that it asks for in its prompt; one that asks for none as it is.
 
-    A request that names no budget has `usual_ms`, by default PENSTOCK_RETRIEVAL_BUDGET_MS. Raises ApiError if it cannot
-    be done, or if passages are required and could not be found; and StoreUnavailable. A repetition of a request that
-    was admitted gets its job all the same.
+    A request that names no budget has `usual_ms`, by default PENSTOCK_RETRIEVAL_BUDGET_MS. `vectors` are those that the
+    request has asked for before. Raises ApiError if it cannot be done, or if passages are required and could not be
+    found; and StoreUnavailable. A repetition of a request that was admitted gets its job all the same.
     """
     wanted = generation.retrieval or generation.file_search
     if wanted is None:
@@ -53,7 +59,8 @@ def retrieve(
         raise ApiError("unsupported_parameter", message, param=wanted.field)
     try:
         usual_ms = context.settings.retrieval_budget_ms if usual_ms is None else usual_ms
-        return _retrieve(context, caller, generation, wanted, usual_ms)
+        vectors = QueryVectors(context, caller) if vectors is None else vectors
+        return _retrieve(context, caller, generation, wanted, usual_ms, vectors)
     except ApiError:
         earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
         if earlier.was_admitted(context.store.client, caller.tenant):
@@ -62,17 +69,22 @@ def retrieve(
 
 
 def _retrieve(
-    context: DoorContext, caller: Caller, generation: GenerationRequest, wanted: Retrieval | FileSearch, usual_ms: int
+    context: DoorContext,
+    caller: Caller,
+    generation: GenerationRequest,
+    wanted: Retrieval | FileSearch,
+    usual_ms: int,
+    vectors: QueryVectors,
 ) -> GenerationRequest:
     target, began_s = context.pools.resolve_target(generation.model, caller.policy), context.clock.monotonic()
     until_s = began_s + budget_ms(wanted, generation.deadline, usual_ms) / 1000
     is_private = generation.private or (caller.policy is not None and caller.policy.private)
-    query = _query(wanted, generation.payload)
+    query = query_of(wanted, generation.payload)
     if isinstance(wanted, FileSearch):
-        found = find_in_stores(context, caller, wanted, query, until_s, private=is_private)
+        found = find_in_stores(context, caller, wanted, query, until_s, vectors, private=is_private)
     else:
         asked = Wanted(wanted.collection, query, wanted.k, wanted.parsed_filter, until_s, private=is_private)
-        found = find_passages(context, caller, asked)
+        found = find_passages(context, caller, asked, vectors)
     took_s = context.clock.monotonic() - began_s
     context.metrics.count_retrieval(found.source.value, found.why and found.why.value, len(found.passages), took_s)
     if wanted.required and found.source is Source.NONE:
@@ -80,7 +92,7 @@ def _retrieve(
     return _Prompts(caller, generation, wanted, target, query, found, round(1000 * took_s)).request()
 
 
-def budget_ms(wanted: Retrieval | FileSearch, deadline: RequestDeadline, usual_ms: int) -> float:
+def budget_ms(wanted: Retrieval | FileSearch, deadline: RequestDeadline, usual_ms: float) -> float:
     """Return the time for the step in ms: its budget, but no more than a part of the time until the deadlines."""
     until_ms = deadline.deadline_ms
     if deadline.start_within_ms is not None:
@@ -88,7 +100,7 @@ def budget_ms(wanted: Retrieval | FileSearch, deadline: RequestDeadline, usual_m
     return min(usual_ms if wanted.budget_ms is None else wanted.budget_ms, DEADLINE_PART * until_ms)
 
 
-def _query(wanted: Retrieval | FileSearch, payload: Mapping[str, Any]) -> str:
+def query_of(wanted: Retrieval | FileSearch, payload: Mapping[str, Any]) -> str:
     """Return what to search for: of a long message the end, where a question usually is. Raises ApiError."""
     if wanted.query is not None:
         query = normalized(wanted.query)

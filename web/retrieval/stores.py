@@ -6,8 +6,8 @@ from shared.jobs.job_history import Change
 from shared.retrieval.records import Passage
 from web.api.file_search import FileSearch
 from web.jobs.callers import Caller
-from web.retrieval.embedding import vector_until
-from web.retrieval.finding import FoundPassages, Source, Vectors, Wanted, find_passages
+from web.retrieval.finding import FoundPassages, Source, Wanted, find_passages
+from web.retrieval.query_vectors import QueryVectors, vector_until
 from web.runtime.context import DoorContext
 
 #: The constant of reciprocal rank fusion, as in shared/retrieval/fusion.py.
@@ -15,7 +15,14 @@ _SMOOTHING = 60
 
 
 def find_in_stores(
-    context: DoorContext, caller: Caller, search: FileSearch, query: str, until_s: float, *, private: bool
+    context: DoorContext,
+    caller: Caller,
+    search: FileSearch,
+    query: str,
+    until_s: float,
+    vectors: QueryVectors,
+    *,
+    private: bool,
 ) -> FoundPassages:
     """Return the passages of all stores for a query, by `until_s` of the clock.
 
@@ -23,10 +30,9 @@ def find_in_stores(
     others use again. Raises ApiError if the tenant lacks one of the stores, and StoreUnavailable.
     """
     found: list[FoundPassages] = []
-    vectors: Vectors = {}
     for number, store_id in enumerate(search.stores):
         now_s = context.clock.monotonic()
-        from_s = now_s if vectors else vector_until(now_s, until_s)
+        from_s = now_s if vectors.has_any else vector_until(now_s, until_s)
         end_s = from_s + (until_s - from_s) / (len(search.stores) - number)
         place = f"{search.field}.vector_store_ids[{number}]"
         wanted = Wanted(store_id, query, search.k, search.parsed_filter, end_s, private, store_at=place)

@@ -9,12 +9,15 @@ from shared.jobs.job import JobView
 from shared.log import get_logger
 from shared.retrieval.errors import RetrievalError
 from shared.retrieval.filters import filter_json
+from shared.retrieval.records import Collection
 from shared.store.answer_cache import LISTED
+from web.api.retrieval_field import Retrieval
 from web.http.api_errors import ApiError
 from web.jobs.callers import Caller
 from web.jobs.generation import GenerationRequest
-from web.retrieval.embedding import embed_query
-from web.retrieval.step import DEADLINE_PART
+from web.retrieval.cached import normalized
+from web.retrieval.query_vectors import QueryVectors, vector_until
+from web.retrieval.step import DEADLINE_PART, budget_ms, query_of
 from web.runtime.answer_vectors import MAX_DIMENSIONS, packed
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute
@@ -66,8 +69,16 @@ def wishes_of(cache_control: str, semantic_cache: str) -> Wishes:
 class LookUp:
     """One look-up. `hit` is the view of a job that was never offered, with an earlier answer, or None."""
 
-    def __init__(self, context: DoorContext, caller: Caller, generation: GenerationRequest, asked: "_Asked") -> None:
+    def __init__(
+        self,
+        context: DoorContext,
+        caller: Caller,
+        generation: GenerationRequest,
+        asked: "_Asked",
+        vectors: QueryVectors,
+    ) -> None:
         self._context, self._caller, self._generation, self._asked = context, caller, generation, asked
+        self._vectors = vectors
         self._digest = entry_digest(asked.scope, asked.text, is_continued=asked.same_only)
         #: The vector of the prompt; empty if only the same prompt gets the answer. None before it was looked for.
         self._vector: bytes | None = None
@@ -83,8 +94,12 @@ class LookUp:
             return Result.MISS
         if reads:
             self._read_vectors(until_s)
-        made = embed_query(
-            self._context, self._caller, asked.embedding_model, asked.text, until_s, private=asked.private
+        made = self._vectors.vector(
+            asked.embedding_model,
+            normalized(asked.text),
+            until_s,
+            last_s=asked.vector_last_s,
+            private=asked.private,
         )
         if made is None or len(made) > MAX_DIMENSIONS:
             self._vector = b""
@@ -154,12 +169,17 @@ class LookUp:
 
 
 def look_up(
-    context: DoorContext, caller: Caller, generation: GenerationRequest, wishes: Wishes, seed: int | None
+    context: DoorContext,
+    caller: Caller,
+    generation: GenerationRequest,
+    wishes: Wishes,
+    vectors: QueryVectors,
+    seed: int | None,
 ) -> LookUp | None:
     """Look for an earlier answer to a request; return None if the cache is not for this request.
 
-    `seed` is what the client named. The whole look-up takes no longer than the budget of the retrieval step, and half
-    of it if the request has a retrieval step too.
+    `seed` is what the client named; `vectors` are those of the request, whose retrieval step may need the same one. The
+    whole look-up takes no longer than the budget of the retrieval step, and half of it if the request has such a step.
     """
     policy, began_s = caller.policy, context.clock.monotonic()
     if policy is None or not policy.semantic_cache or not (wishes.reads or wishes.writes):
@@ -167,13 +187,13 @@ def look_up(
     if not context.settings.embedding_model or not (is_greedy(generation.payload) or wishes.allows_random):
         return None
     share = 1.0 if generation.retrieval is None else _WITH_PASSAGES
-    budget_ms = share * min(context.settings.retrieval_budget_ms, DEADLINE_PART * generation.deadline.deadline_ms)
-    until_s = time.monotonic() + budget_ms / 1000
+    time_ms = share * min(context.settings.retrieval_budget_ms, DEADLINE_PART * generation.deadline.deadline_ms)
+    until_s = time.monotonic() + time_ms / 1000
     try:
         asked = _asked(context, caller, generation, seed, until_s)
         if asked is None:
             return None
-        found = LookUp(context, caller, generation, asked)
+        found = LookUp(context, caller, generation, asked, vectors)
         result = found.run(until_s, reads=wishes.reads)
     except (ApiError, StoreUnavailable, RetrievalError) as error:
         # The request goes its usual way, which has its own words for what is wrong.
@@ -194,6 +214,8 @@ class _Asked:
     private: bool
     #: Whether only the same prompt gets the answer.
     same_only: bool
+    #: Until when the retrieval step waits for the same vector, in seconds of time.monotonic(); None if it needs none.
+    vector_last_s: float | None
 
 
 def _asked(
@@ -212,19 +234,43 @@ def _asked(
     route = target.text if isinstance(target, FoundRoute) else ""
     owner = caller.key_id if private else ""
     lengths = [generation.max_tokens, generation.default_max_tokens]
-    passages = _passages(context, caller, generation, until_s)
+    collection = _collection_of(context, caller, generation, until_s)
+    passages = _passages(caller, generation.retrieval, collection)
     scope = scope_of(prompt.rest, target.name, route, lengths, owner, model, passages, seed)
-    return _Asked(prompt.text, scope, model, private, prompt.is_continued)
+    last_s = _last_s(context, generation, collection, normalized(prompt.text), until_s)
+    return _Asked(prompt.text, scope, model, private, prompt.is_continued, last_s)
 
 
-def _passages(
+def _collection_of(
     context: DoorContext, caller: Caller, generation: GenerationRequest, until_s: float
-) -> tuple[object, ...]:
-    """Return all that the passages of a request depend on, with the version of their collection."""
+) -> Collection | None:
+    """Return the collection of the request's retrieval step; None without one."""
     wanted, database = generation.retrieval, context.database
     if wanted is None or database is None:
-        return ()
+        return None
     database.check_searches(caller.tenant)
-    collection = database.collection(caller.tenant, wanted.collection, until=until_s)
+    return database.collection(caller.tenant, wanted.collection, until=until_s)
+
+
+def _passages(caller: Caller, wanted: Retrieval | None, collection: Collection | None) -> tuple[object, ...]:
+    """Return all that the passages of a request depend on, with the version of their collection."""
+    if wanted is None or collection is None:
+        return ()
     template = caller.policy.retrieval_template if caller.policy else None
     return (collection.id, collection.version, wanted.k, wanted.query, filter_json(wanted.parsed_filter), template)
+
+
+def _last_s(
+    context: DoorContext, generation: GenerationRequest, collection: Collection | None, text: str, until_s: float
+) -> float | None:
+    """Return until when the retrieval step waits for the vector of `text`; None if it needs another one, or none.
+
+    The step begins at `until_s`, in seconds of time.monotonic(), if the look-up takes all of its time.
+    """
+    wanted, settings = generation.retrieval, context.settings
+    if wanted is None or collection is None or collection.model != settings.embedding_model:
+        return None
+    if query_of(wanted, generation.payload) != text:
+        return None
+    left_ms = budget_ms(wanted, generation.deadline, (1 - _WITH_PASSAGES) * settings.retrieval_budget_ms)
+    return vector_until(until_s, until_s + left_ms / 1000)

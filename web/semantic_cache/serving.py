@@ -11,6 +11,7 @@ from web.http.api_errors import ApiError
 from web.jobs.generation import GenerationRequest
 from web.request.caller import current_caller
 from web.request.owned_calls import ended_stream, serve_owned
+from web.retrieval.query_vectors import QueryVectors
 from web.retrieval.step import retrieve
 from web.runtime.context import DoorContext
 from web.semantic_cache.look_up import LookUp, look_up, wishes_of
@@ -32,14 +33,15 @@ def serve_cached(
     headers, caller = request.headers, current_caller()
     wishes = wishes_of(headers.get("Cache-Control", ""), headers.get("X-Semantic-Cache", ""))
     began_s = context.clock.monotonic()
-    found = look_up(context, caller, generation, wishes, seed)
+    vectors = QueryVectors(context, caller)
+    found = look_up(context, caller, generation, wishes, vectors, seed)
     if found is not None and found.hit is not None:
         response = to_response(found.hit) if to_format is None else ended_stream(found.hit, to_format(found.hit))
         response.headers["x-deadline-ms"] = str(deadline.deadline_ms)
         return response
     took_ms = int(1000 * (context.clock.monotonic() - began_s))
     left_ms = max(1, context.settings.retrieval_budget_ms - took_ms)
-    generation = retrieve(context, caller, generation, usual_ms=left_ms)
+    generation = retrieve(context, caller, generation, usual_ms=left_ms, vectors=vectors)
     if found is None or not wishes.writes:
         return serve_owned(context, generation, deadline, to_response, to_format)
     return serve_owned(

@@ -11,6 +11,7 @@ from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller
 from web.retrieval.access import vector_store_of
 from web.retrieval.bodies import SearchBody
+from web.retrieval.query_vectors import QueryVectors
 from web.retrieval.searching import search_collection
 from web.runtime.context import DoorContext
 from web.vector_stores.bodies import SearchStoreBody
@@ -35,12 +36,12 @@ def search_store(context: DoorContext, caller: Caller, store_id: str, body: Sear
     _check(body)
     collection = vector_store_of(context, caller.tenant, store_id)
     halves = {"words"} if collection.model is None else {"words", "vector"}
-    until = time.monotonic() + _BUDGET_MS / 1000
+    until, vectors = time.monotonic() + _BUDGET_MS / 1000, QueryVectors(context, caller)
     lists, omitted, searched = list[tuple[Passage, ...]](), set[Part](), False
     for left, query in zip(range(len(body.queries), 0, -1), body.queries, strict=True):
         budget_ms = max(1, int(1000 * (until - time.monotonic()) / left))
         wanted = SearchBody(query=query, k=body.max_num_results, filter=body.filters, budget_ms=budget_ms)
-        found = search_collection(context, caller, collection.name, wanted)
+        found = search_collection(context, caller, collection.name, wanted, vectors)
         lists.append(found.passages)
         omitted |= found.omitted
         searched = searched or not halves <= found.omitted

@@ -15,8 +15,9 @@ from tests.support.passages import FakeDatabase, a_collection, a_passage
 from web.http.api_errors import ApiError
 from web.http.process_metrics import ProcessMetrics
 from web.jobs.callers import Caller
-from web.retrieval import finding
+from web.retrieval import query_vectors
 from web.retrieval.finding import FoundPassages, Wanted, find_passages
+from web.retrieval.query_vectors import QueryVectors
 
 LATE, AWAY, STOPPED = OutOfTime(started=True), DatabaseAway("refused"), SearchesStopped("again and again")
 
@@ -55,10 +56,13 @@ class Scene:
         #: Whether the vector is waited for in vain.
         self.is_late = False
         self.embedded: list[tuple[str, bool]] = []
-        monkeypatch.setattr(finding, "embed_query", self._embed)
+        monkeypatch.setattr(query_vectors, "start_query", self._start)
 
-    def _embed(self, _context: Any, _caller: Any, _model: str, text: str, until: float, *, private: bool) -> Any:
+    def _start(self, _context: Any, _caller: Any, _model: str, text: str, last_s: float, *, private: bool) -> Any:
         self.embedded.append((text, private))
+        return SimpleNamespace(last_s=last_s, wait=self._wait)
+
+    def _wait(self, until: float) -> list[float] | None:
         while self.is_late and time.monotonic() < until:
             threading.Event().wait(0.001)
         return None if self.is_late else self.vector
@@ -68,7 +72,8 @@ class Scene:
 
     def find(self, k: int = 3, *, tenant: str = "blue", budget_s: float = 10, **values: Any) -> FoundPassages:
         wanted = Wanted("handbook", "leave", k, None, time.monotonic() + budget_s, **values)
-        return find_passages(self.context, Caller(tenant, "", None), wanted)
+        caller = Caller(tenant, "", None)
+        return find_passages(self.context, caller, wanted, QueryVectors(self.context, caller))
 
     def said(self, **values: Any) -> tuple[str, str | None, int]:
         found = self.find(**values)

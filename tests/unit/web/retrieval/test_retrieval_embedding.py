@@ -4,7 +4,7 @@ import math
 import operator
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -28,9 +28,9 @@ from web.retrieval.embedding import (
     InputTooLong,
     Stop,
     dimensions_of,
-    embed_query,
     embedding_model,
 )
+from web.retrieval.query_vectors import QueryVectors
 from web.runtime.context import DoorContext
 
 BLUE = Caller("blue", "", None)
@@ -54,6 +54,12 @@ def soon(seconds: float = 60) -> float:
 
 def bulk(context: DoorContext, until: float, caller: Caller = BLUE, stop: Stop = lambda: None) -> BulkEmbedder:
     return BulkEmbedder(context, caller, embedding_model(context, caller, "vectors"), until, stop)
+
+
+def queried(
+    context: DoorContext, caller: Caller, model: str, text: str, until: float, *, private: bool = False
+) -> Sequence[float] | None:
+    return QueryVectors(context, caller).vector(model, text, until, private=private)
 
 
 def left_jobs(store: Store) -> list[bytes]:
@@ -142,7 +148,7 @@ def test_a_failed_job_ends_the_load_with_its_error(store, context, embedder):
 
 
 def test_a_query_is_embedded_by_a_job_of_priority_zero_that_is_then_erased(store, context, embedder):
-    vector = embed_query(context, BLUE, "vectors", "a short query", soon())
+    vector = queried(context, BLUE, "vectors", "a short query", soon())
     assert vector is not None
     assert list(vector) == pytest.approx(word_vector("a short query", 16))
     (job,) = embedder.claimed
@@ -150,12 +156,22 @@ def test_a_query_is_embedded_by_a_job_of_priority_zero_that_is_then_erased(store
     wait_for(lambda: left_jobs(store) == [], "the result to be erased")
 
 
+def test_a_text_that_a_request_asks_for_again_is_waited_for_and_not_embedded_again(context, embedder):
+    vectors = QueryVectors(context, BLUE)
+    embedder.works.clear()
+    assert vectors.vector("vectors", "twice", soon(0.01), last_s=soon()) is None
+    embedder.works.set()
+    assert vectors.vector("vectors", "twice", soon()) == vectors.vector("vectors", "twice", soon())
+    assert vectors.vector("vectors", "another", soon()) is not None
+    assert [job.payload["input"] for job in embedder.claimed] == [["twice"], ["another"]]
+
+
 def test_a_query_that_no_worker_embeds_in_time_has_no_vector_and_its_job_is_canceled(store, context, embedder):
     embedder.works.clear()
 
     def attempt() -> list[tuple[float, float]]:
         began_s = time.monotonic()
-        assert embed_query(context, BLUE, "vectors", "late", began_s + 0.05) is None
+        assert queried(context, BLUE, "vectors", "late", began_s + 0.05) is None
         return [(time.monotonic() - began_s, 0.25)]
 
     in_time(attempt)
@@ -166,7 +182,7 @@ def test_a_query_that_no_worker_embeds_in_time_has_no_vector_and_its_job_is_canc
 
 @pytest.mark.parametrize("model", ["vectors", "nobody"])
 def test_a_query_without_a_live_model_has_no_vector(context, model):
-    assert embed_query(context, BLUE, model, "a", soon(5)) is None
+    assert queried(context, BLUE, model, "a", soon(5)) is None
 
 
 def test_a_store_that_hangs_does_not_hold_a_query_beyond_its_time(context, embedder, monkeypatch):
@@ -180,7 +196,7 @@ def test_a_store_that_hangs_does_not_hold_a_query_beyond_its_time(context, embed
 
     def attempt() -> list[tuple[float, float]]:
         began_s = time.monotonic()
-        assert embed_query(context, BLUE, "vectors", "a", began_s + 0.03) is None
+        assert queried(context, BLUE, "vectors", "a", began_s + 0.03) is None
         return [(time.monotonic() - began_s, 0.25)]
 
     in_time(attempt)
@@ -211,11 +227,11 @@ def test_a_model_that_the_tenant_may_not_use_embeds_nothing(store, context, embe
     limited = Caller("blue", "", TenantPolicy(models=("other",)))
     with pytest.raises(ApiError, match="not served"):
         bulk(context, soon(), limited)
-    assert embed_query(context, limited, "vectors", "a", soon(5)) is None
+    assert queried(context, limited, "vectors", "a", soon(5)) is None
 
 
 def test_a_private_query_is_embedded_only_by_a_pool_that_is_local(store, context, embedder):
-    assert embed_query(context, BLUE, "vectors", "secret", soon(), private=True) is None
+    assert queried(context, BLUE, "vectors", "secret", soon(), private=True) is None
     assert embedder.claimed == []
     Pools(store.client).change("vectors", {"local": True})
-    assert embed_query(context, BLUE, "vectors", "secret", soon(), private=True) is not None
+    assert queried(context, BLUE, "vectors", "secret", soon(), private=True) is not None

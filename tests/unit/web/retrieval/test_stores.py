@@ -11,8 +11,9 @@ from shared.store.decode import job_view
 from tests.support.passages import a_passage
 from web.api.file_search import CitedFile, FileSearch, SearchedFiles, SearchTexts
 from web.jobs.callers import Caller
-from web.retrieval import stores
+from web.retrieval import query_vectors, stores
 from web.retrieval.finding import FoundPassages, Source, Wanted, Why
+from web.retrieval.query_vectors import QueryVectors
 from web.retrieval.stores import find_in_stores, joined
 
 SEARCH = FileSearch(("vs_1", "vs_2", "vs_3"), "tools[0]", 2, None, 0.0, shows_results=False)
@@ -31,7 +32,7 @@ class Searches:
         source = self._sources[len(self.wanted)]
         self.wanted.append(wanted)
         if self._makes_vectors:
-            vectors["m", 2] = ((1.0, 0.0), None)
+            vectors.vector("m", "q", wanted.until_s)
         self.now_s = wanted.until_s
         why = None if source in {Source.SEARCH, Source.CACHE} else Why.BUDGET
         return FoundPassages(() if source is Source.NONE else (a_passage(len(self.wanted)),), source, why)
@@ -39,8 +40,11 @@ class Searches:
 
 def searched(monkeypatch: pytest.MonkeyPatch, searches: Searches) -> FoundPassages:
     monkeypatch.setattr(stores, "find_passages", searches.find)
+    monkeypatch.setattr(query_vectors, "start_query", lambda *_, private: SimpleNamespace(wait=lambda _: None))
     context: Any = searches
-    return find_in_stores(context, Caller("blue", "", None), SEARCH, "q", 110.0, private=False)
+    caller = Caller("blue", "", None)
+    vectors = QueryVectors(context, caller)
+    return find_in_stores(context, caller, SEARCH, "q", 110.0, vectors, private=False)
 
 
 @pytest.mark.parametrize(("makes_vectors", "ends"), [(False, [107.333, 109.467, 110]), (True, [107.333, 108.667, 110])])
