@@ -71,6 +71,11 @@ class JobClient(DoorClient):
         """Cancel the job and return it. A job that was running is still `running` in the returned answer."""
         return self._require_job(self._job_or_yield(self.send("DELETE", _path(job_id))))
 
+    def run_again(self, job_id: str) -> Json | YieldAnswer:
+        """Submit the request of an ended job once more. Return the new job, or a `yield` if it was not admitted."""
+        headers = {"Idempotency-Key": str(uuid.uuid4())}
+        return self._job_or_yield(self.send("POST", f"{_path(job_id)}/again", {}, headers))
+
     def list_jobs(self, *, status: str | None = None, limit: int = 20, cursor: str | None = None) -> Json:
         """Return one page of the tenant's jobs, newest first: `data` holds the jobs, `cursor` selects the next page."""
         parameters = {"status": status, "limit": str(limit), "cursor": cursor}

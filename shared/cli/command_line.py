@@ -65,6 +65,7 @@ app.add_typer(jobs.app, name="jobs", rich_help_panel=_JOBS)
 _ACCEPTS_JOB_ID = {"ignore_unknown_options": True, "help_option_names": ["--help"]}
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.job)
 app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.cancel)
+app.command(rich_help_panel=_JOBS, context_settings=_ACCEPTS_JOB_ID)(jobs.again)
 app.add_typer(batch.app, name="batch", rich_help_panel=_JOBS)
 app.add_typer(collections.app, name="collections", rich_help_panel=_JOBS)
 app.add_typer(tenants.app, name="tenants", rich_help_panel=_OPERATORS)

@@ -98,6 +98,7 @@ _OPTIONS = {
     "semantic_cache": _flag(
         "--semantic-cache/--no-semantic-cache", "Answer a prompt that asks the same as an earlier one from the cache."
     ),
+    "run_again": _flag("--run-again/--no-run-again", "Keep the requests of ended jobs, so that they can be run again."),
     "retrieval_template": _option(
         "File with the text that puts {passages} and the {question} into prompts, or `default`.",
         _text_of_file,

@@ -47,6 +47,8 @@ class JobRequest:
     traceparent: str = kept("")
     #: Whether the payload is kept as long as the result if the job succeeds, for requests that continue it.
     keeps_request: bool = kept(default=False)
+    #: Whether the payload is kept as long as the job's record, however the job ends, so that it can be run again.
+    keeps_always: bool = kept(default=False)
     #: 1 if a client follows the text from the beginning, 0 if the door tells the store when one begins to. Without it,
     #: as in jobs of doors of earlier versions, the text counts as followed.
     followed: int | None = kept(None)

@@ -65,6 +65,8 @@ class TenantPolicy(Policy):
     #: Whether a request may be answered with the answer to an earlier prompt that asks the same in other words
     #: (web/semantic_cache).
     semantic_cache: bool = False
+    #: Whether the tenant's requests are kept as long as the records of their jobs, so that these can be run again.
+    run_again: bool = False
     #: How passages are put into the tenant's prompts: a text with `{passages}` and perhaps `{question}` (default: that
     #: of web/retrieval/prompting.py).
     retrieval_template: str | None = None
@@ -178,5 +180,6 @@ FIELDS: dict[str, Field] = {
     "degrade": _flag_field("policy_degrade"),
     "private": _flag_field("policy_private"),
     "semantic_cache": _flag_field("policy_semantic_cache"),
+    "run_again": _flag_field("policy_run_again"),
     "retrieval_template": Field("policy_retrieval_template", _check_template, str, str),
 }

@@ -103,7 +103,7 @@ kept = Key("penstock:kept:<tenant>", "hash", "bytes that a tenant's jobs take, b
 payload = Key(
     "penstock:payload:<id>",
     "string",
-    "request as JSON; deleted when the job ends, or kept as long as the result of a response",
+    "request as JSON; deleted when the job ends, or kept as long as its record to be continued or run again",
     "with the job",
 )
 partial = Key(

@@ -260,3 +260,17 @@ def test_doctor_finds_that_all_invariants_hold_in_a_running_system(penstock: Pro
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["verdict"] for row in json.loads(done.stdout)["invariants"]} == {"holds"}
     assert penstock("cancel", job_id, "--tenant", "doctor").returncode == 0
+
+
+def test_a_job_runs_again_if_the_requests_of_its_tenant_are_kept(penstock: Program) -> None:
+    assert penstock("tenants", "set", "keeper", "--run-again").returncode == 0
+    done = penstock("submit", "a prompt", "--max-tokens", "3", "--tenant", "keeper", "--json")
+    first = json.loads(done.stdout)["id"]
+    new = penstock("again", first, "--tenant", "keeper")
+    assert new.returncode == 0, new.stderr
+    assert new.stdout.strip() != first
+    wait_for_status(penstock, new.stdout.strip(), "keeper", "succeeded")
+    other = submit_detached(penstock, "--max-tokens", "1", "--tenant", "other")
+    wait_for_status(penstock, other, "other", "succeeded")
+    refused = penstock("again", other, "--tenant", "other")
+    assert (refused.returncode, "are not kept" in refused.stderr) == (1, True)

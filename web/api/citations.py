@@ -1,6 +1,6 @@
 """The passages of a job and what was left out, in its form and in the answers of the API; pure functions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -64,6 +64,14 @@ class Retrieved:
             changes.append(Change("passages", len(cited), used, "context"))
             cited = cited[: max(0, used)]
         return cls(cited, tuple(changes), found, max(0, took_ms))
+
+
+def without_time(form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a form for another job with the same passages: without the time that it took to find them."""
+    kept = form.get(FIELD)
+    if not isinstance(kept, dict):
+        return dict(form)
+    return {**form, FIELD: {name: value for name, value in kept.items() if name != "ms"}}
 
 
 def changes_of(view: JobView) -> Sequence[Change]:

@@ -1,6 +1,7 @@
 """The actions of operators on the console, all recorded: drain workers, cancel and submit jobs, disable tenants."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 
 from flask import current_app, render_template, request
@@ -22,6 +23,7 @@ from web.http.api_errors import ApiError, invalid_field
 from web.jobs.admission import offer
 from web.jobs.callers import Caller, enabled_policy
 from web.jobs.generation import native_request
+from web.jobs.run_again import again_request
 from web.request.body import read_deadline
 from web.request.caller import acting_admin
 from web.runtime.current import current_context
@@ -138,6 +140,21 @@ def submit() -> str:
     view = verdict.view
     facts = render_job(current_app.jinja_env, view)
     return render_template("console/watched.html", view=view, facts=facts)
+
+
+@bp.post("/again")
+def run_again() -> str:
+    """Run a job again on behalf of its tenant, and link to the new job."""
+    context = current_context()
+    view = read_quietly(context, named("job"))
+    caller = Caller(view.tenant, KEY_LABEL, enabled_policy(context, view.tenant))
+    with ExitStack() as held:
+        generation = again_request(context, caller, view, held)
+        announce(context.store.client, acting_admin(), "job.again", f"job {view.id} as {generation.job_id}")
+        verdict = offer(context, caller, generation)
+    if isinstance(verdict, Yield):
+        return render_template("console/refused.html", refused=verdict.body)
+    return render_template("console/again.html", view=verdict.view)
 
 
 def _body() -> SubmitBody:

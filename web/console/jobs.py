@@ -16,7 +16,9 @@ from web.console.guard import bp, not_found, page
 from web.console.panels import render_fault, render_job
 from web.console.streams import html_frame, stream, when_to_stop
 from web.http.api_errors import ApiError
+from web.jobs.callers import Caller
 from web.jobs.event_stream import JobEnded, JobStarted, TextDelta, follow_job
+from web.jobs.run_again import may_run_again
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -30,8 +32,9 @@ _READ_S = 1.0
 @page("/jobs/<job_id>")
 def job_page(job_id: str) -> str | tuple[str, int]:
     """Return the page of a job."""
+    context = current_context()
     try:
-        view = read_quietly(current_context(), job_id)
+        view = read_quietly(context, job_id)
     except ApiError as error:
         return not_found(error.message, _NO_JOB)
     return render_template(
@@ -39,6 +42,7 @@ def job_page(job_id: str) -> str | tuple[str, int]:
         view=view,
         facts=render_job(current_app.jinja_env, view),
         has_answer=CONSOLE_FORM in view.form,
+        may_run_again=may_run_again(context, Caller(view.tenant, "", context.credentials.policy(view.tenant)), view),
     )
 
 

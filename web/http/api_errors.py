@@ -46,6 +46,7 @@ CODES: dict[str, tuple[int, str]] = {
     "route_not_found": (404, "not_found_error"),
     "method_not_allowed": (405, "invalid_request_error"),
     "request_timeout": (408, "invalid_request_error"),
+    "cannot_run_again": (409, "invalid_request_error"),
     "collection_exists": (409, "invalid_request_error"),
     "embedding_mismatch": (409, "invalid_request_error"),
     "file_in_use": (409, "invalid_request_error"),

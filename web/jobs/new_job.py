@@ -19,6 +19,7 @@ from web.api.job_json import LONGEST_POLL_MS
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller
 from web.jobs.generation import GenerationRequest
+from web.jobs.run_again import with_kept_request
 from web.openai.chat_schema import STRUCTURED
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
@@ -134,7 +135,7 @@ def _job(
         fewer=fewer,
         prefix=prefix,
         offer=secrets.token_hex(8),
-        request=generation,
+        request=with_kept_request(caller, generation),
     )
 
 

@@ -147,6 +147,7 @@ class Model(ResponseModel):
     type: Literal["model"]
     display_name: str
     created_at: str
+    loaded: bool | None = Field(default=None, description="whether a worker has the model loaded now")
     max_model_len: int | None = Field(
         default=None, description="how many tokens prompt and answer may have together; absent if it is unknown"
     )

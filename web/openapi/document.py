@@ -102,6 +102,9 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         *_DEADLINE_AND_ATTEMPT,
         _idempotency_key("a later request with the same key and body returns the same job while it can be read"),
     ],
+    ("post", "/v1/jobs/{job_id}/again"): [
+        _idempotency_key("a later request with the same key returns the same new job while it can be read")
+    ],
     ("post", "/v1/quote"): [_DEADLINE_AND_ATTEMPT[0]],
     ("get", "/v1/jobs"): [
         _query("status", "string", "return only jobs with this status", enum=[*JobState]),
@@ -151,6 +154,7 @@ _SUCCESS_MODELS: dict[tuple[str, str], type[response_models.ResponseModel]] = {
     ("get", "/v1/jobs"): response_models.JobPage,
     ("get", "/v1/jobs/{job_id}"): response_models.Job,
     ("delete", "/v1/jobs/{job_id}"): response_models.Job,
+    ("post", "/v1/jobs/{job_id}/again"): response_models.Job,
     ("post", "/v1/quote"): response_models.Quote,
     ("get", "/v1/queue"): response_models.OwnQueue,
     ("get", "/v1/usage"): response_models.UsageReport,

@@ -1,5 +1,7 @@
 """`/v1/jobs` and `/v1/quote`: submit, quote, read, cancel and list jobs; calls can wait for the end of a job."""
 
+from contextlib import ExitStack
+
 from apiflask import APIBlueprint
 from flask import Response, request
 
@@ -12,6 +14,7 @@ from web.http import shutdown
 from web.http.api_errors import invalid_field
 from web.jobs.admission import offer, quote
 from web.jobs.generation import native_request
+from web.jobs.run_again import again_request
 from web.jobs.tenant_jobs import (
     LONGEST_WAIT_MS,
     erase_job,
@@ -121,6 +124,33 @@ def page() -> Response:
             "has_more": found.cursor is not None,
         }
     )
+
+
+@bp.post("/v1/jobs/<job_id>/again")
+@bp.doc(
+    responses={
+        202: "The new job was admitted",
+        200: "The new job was admitted earlier, by a call with the same Idempotency-Key, and has ended",
+        404: "This tenant has no such job",
+        409: "The job has not ended, or its request is not kept",
+        503: "A yield: the new job was refused; retry after `retry_hint_ms`",
+    }
+)
+def run_again(job_id: str) -> Response:
+    """Run a job again.
+
+    Offers a new job with the request of one that has ended, to the same pool and with as much time. The tenant's policy
+    must allow it, because requests are otherwise deleted when their jobs end. The request may have the header
+    Idempotency-Key.
+    """
+    context, caller = current_context(), current_caller()
+    view = read_job(context, job_id, caller.tenant)
+    with ExitStack() as held:
+        generation = with_job_identity(again_request(context, caller, view, held), caller.tenant)
+        verdict = offer(context, caller, generation)
+    if isinstance(verdict, Yield):
+        return yield_response(verdict)
+    return job_response(verdict.view, submitted=True)
 
 
 def _wait(context: DoorContext, view: JobView, wait_s: float) -> JobView:

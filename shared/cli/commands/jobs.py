@@ -13,7 +13,7 @@ import typer
 from shared.cli import output
 from shared.cli.commands import all_jobs
 from shared.cli.durations import format_duration, format_timestamp
-from shared.cli.reach import ActingTenant, Json, door_client, end_with
+from shared.cli.reach import YIELD, ActingTenant, Json, door_client, end_with
 from shared.jobs.states import JobState
 from shared.views.timeline import TimelineStep, timeline
 
@@ -81,6 +81,17 @@ def cancel(job_id: JobId, *, tenant: ActingTenant = None, json: Json = False) ->
         output.write_data(f"{job_id} canceled")
     else:
         end_with(f"job {job_id} had already ended: {found['status']}")
+
+
+def again(job_id: JobId, *, tenant: ActingTenant = None, json: Json = False) -> None:
+    """Run an ended job again, if its tenant's requests are kept. Prints the new job's id."""
+    from shared.cli.client import YieldAnswer
+
+    found = door_client(tenant).run_again(job_id)
+    if isinstance(found, YieldAnswer):
+        hint = "" if found.retry_hint_ms is None else f"; retry in {format_duration(found.retry_hint_ms)}"
+        end_with(f"yield: {found.message}{hint}", YIELD)
+    output.write_json(found) if json else output.write_data(found["id"])
 
 
 def describe_degradation(job: dict[str, Any]) -> str:

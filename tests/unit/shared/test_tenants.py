@@ -28,6 +28,7 @@ EVERYTHING = TenantPolicy(
     degrade=True,
     private=True,
     semantic_cache=True,
+    run_again=True,
 )
 
 
@@ -69,6 +70,7 @@ def test_the_store_holds_plain_text_under_the_names_that_scripts_read(
         b"policy_degrade": b"1",
         b"policy_private": b"1",
         b"policy_semantic_cache": b"1",
+        b"policy_run_again": b"1",
     }
 
 

@@ -11,7 +11,8 @@ local RQ_REGISTRY = { succeeded = k_rq_finished, failed = k_rq_failed, expired =
 -- A job's event stream is kept this long after the job ends, for clients that follow it. Later reads use the result.
 local EVENTS_TTL_S = 60
 
--- Keeps the request of an ended job as long as its result, for requests that continue it. Returns its length.
+-- Keeps the request of an ended job as long as its record, for requests that continue it, or to run it again. Returns
+-- its length.
 local function keep_request(id, ttl_s)
   redis.call('EXPIRE', k_payload .. id, ttl_s)
   local length = redis.pcall('STRLEN', k_payload .. id)
@@ -34,7 +35,7 @@ local function end_job(job, ending, now_ms)
   redis.call('ZREM', k_polls, id)
   redis.call('DEL', k_partial .. id)
   local request_bytes = 0
-  if asked.penstock_keeps_request == '1' and ending.outcome == 'succeeded' then
+  if asked.penstock_keeps_always == '1' or asked.penstock_keeps_request == '1' and ending.outcome == 'succeeded' then
     request_bytes = keep_request(id, ttl_s)
   else
     redis.call('DEL', k_payload .. id)

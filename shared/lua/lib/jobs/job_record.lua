@@ -90,7 +90,7 @@ local function facts_of(job)
   if not job.facts then
     job.facts = read_fields(k_rq_job .. job.id, { 'penstock_started_ms', 'penstock_paused_ms',
       'penstock_paused_before_ms', 'penstock_eta_ms', 'penstock_callback_url', 'penstock_keeps_request',
-      'penstock_bytes', 'penstock_fixed_bytes' })
+      'penstock_keeps_always',      'penstock_bytes', 'penstock_fixed_bytes' })
   end
   return job.facts
 end
