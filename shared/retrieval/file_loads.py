@@ -23,23 +23,28 @@ _MAX_ERROR = 1_000
 #: Claims the next file of the tenant with the fewest claims. Among several such tenants, the oldest file decides.
 #: A file that another transaction writes or changes now, which may take minutes, is passed over.
 #: A repeated claim, whose answer was lost with its connection, gets the same file.
+#: `tenants` and `models` are the pairs whose files rest.
 _CLAIM = """
 WITH loads AS (
-  SELECT tenant, count(*) FILTER (WHERE claimed_until > clock_timestamp()) AS running
+  SELECT tenant, count(*) FILTER (WHERE claim IS NOT NULL AND claimed_until > clock_timestamp()) AS running
   FROM penstock.documents WHERE state = 'in_progress' GROUP BY tenant
 ), next AS (
   SELECT d.number FROM penstock.documents d JOIN penstock.collections c ON c.number = d.collection
   JOIN loads ON loads.tenant = d.tenant
   WHERE d.state = 'in_progress' AND NOT c.gone AND (d.claim = %(token)s OR d.tenant <> ALL (%(without)s)
-    AND (d.claimed_until IS NULL OR d.claimed_until <= clock_timestamp()))
+    AND (d.claimed_until IS NULL OR d.claimed_until <= clock_timestamp())
+    AND NOT EXISTS (SELECT FROM unnest(%(tenants)s::text[], %(models)s::text[]) AS resting (tenant, model)
+      WHERE resting.tenant = d.tenant AND resting.model = c.model))
   ORDER BY d.claim IS DISTINCT FROM %(token)s, loads.running, d.number LIMIT 1 FOR NO KEY UPDATE OF d SKIP LOCKED
 )
 UPDATE penstock.documents d
-SET claim = %(token)s, claimed_until = clock_timestamp() + make_interval(secs => %(lease_s)s), attempts = attempts + 1
+SET claim = %(token)s, claimed_until = clock_timestamp() + make_interval(secs => %(lease_s)s), attempts = attempts + 1,
+  error = NULL
 FROM next, penstock.collections c
 WHERE d.number = next.number AND c.number = d.collection
 RETURNING d.tenant, c.name, d.id, coalesce(d.filename, d.id), d.metadata, d.chunk_tokens, d.overlap_tokens,
-  coalesce(d.key_label, ''), coalesce(d.key_digest, ''), d.attempts
+  coalesce(d.key_label, ''), coalesce(d.key_digest, ''), d.attempts, c.model,
+  extract(epoch FROM clock_timestamp() - d.added_at)::float
 """
 #: A file that is being written is locked. Nobody else can claim it meanwhile, so it needs no renewal, and the other
 #: claims of its process do not wait for it.
@@ -56,20 +61,27 @@ SELECT claim FROM penstock.documents WHERE state = 'in_progress' AND claim = ANY
 
 
 def claim(
-    connection: Connection, token: str, lease_s: float, without: Collection[str], until_s: float
+    connection: Connection,
+    token: str,
+    lease_s: float,
+    without: Collection[str],
+    resting: Collection[tuple[str, str]],
+    until_s: float,
 ) -> FileLoad | None:
-    """Claim a file for `lease_s` seconds, but of no tenant in `without`. `token` must be unique.
+    """Claim a file for `lease_s` seconds. `token` must be unique.
 
+    Files of the tenants in `without` are passed over, and those of the tenants and embedding models in `resting`.
     Returns None if no file waits.
     """
     with keeper_transaction(connection, until_s):
         values = {"without": list(without), "token": token, "lease_s": lease_s}
+        values |= {"tenants": [tenant for tenant, _ in resting], "models": [model for _, model in resting]}
         row = connection.execute(_CLAIM.encode(), values).fetchone()
     if row is None:
         return None
-    tenant, name, id_, filename, metadata, chunk_tokens, overlap_tokens, label, digest, attempts = row
+    tenant, name, id_, filename, metadata, chunk_tokens, overlap_tokens, label, digest, attempts, model, waited_s = row
     file = NewFile(id_, filename, as_metadata(metadata), chunk_tokens, overlap_tokens)
-    return FileLoad(tenant, name, file, label, digest, attempts, token)
+    return FileLoad(tenant, name, file, label, digest, attempts, token, model, waited_s)
 
 
 def renew(connection: Connection, tokens: Sequence[str], lease_s: float, until_s: float) -> frozenset[str]:
@@ -79,14 +91,17 @@ def renew(connection: Connection, tokens: Sequence[str], lease_s: float, until_s
         return frozenset(str(row[0]) for row in rows)
 
 
-def release(connection: Connection, load: FileLoad, rest_s: float, until_s: float) -> None:
-    """Give a file back, which is claimed again after `rest_s` seconds at the earliest. The claim does not count."""
+def release(connection: Connection, load: FileLoad, rest_s: float, why: str, until_s: float) -> None:
+    """Give a file back, which is claimed again after `rest_s` seconds at the earliest. The claim does not count.
+
+    `why` is what operators read as the reason meanwhile.
+    """
     with tenant_transaction(connection, load.tenant, until_s):
         connection.execute(
-            "UPDATE penstock.documents SET claim = NULL, attempts = attempts - 1, "
+            "UPDATE penstock.documents SET claim = NULL, attempts = attempts - 1, error = %s, "
             "claimed_until = clock_timestamp() + make_interval(secs => %s) "
             "WHERE tenant = %s AND state = 'in_progress' AND claim = %s",
-            (rest_s, load.tenant, load.claim),
+            (storable(why)[:_MAX_ERROR], rest_s, load.tenant, load.claim),
         )
 
 

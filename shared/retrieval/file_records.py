@@ -70,7 +70,10 @@ class FileBatch:
 
 @dataclass(frozen=True, slots=True)
 class FileLoad:
-    """A file that this process loads until its claim ends. `attempts` counts the claims, with this one."""
+    """A file that this process loads until its claim ends. `attempts` counts the claims, with this one.
+
+    `model` is the embedding model of its collection, None if that has none. `waited_s` is how long ago it was added.
+    """
 
     tenant: str
     collection: str
@@ -80,3 +83,5 @@ class FileLoad:
     key_digest: str
     attempts: int
     claim: str
+    model: str | None
+    waited_s: float

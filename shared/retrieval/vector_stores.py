@@ -118,17 +118,31 @@ class FileLoads:
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    def claim(self, token: str, lease_s: float, *, without: Collection[str] = ()) -> FileLoad | None:
-        """Claim a file for `lease_s` seconds, but of no tenant in `without`; None if that is impossible now."""
-        return self._run(_NOBODY, lambda at, call: file_loads.claim(at, token, lease_s, without, call.until_s), None)
+    def claim(
+        self,
+        token: str,
+        lease_s: float,
+        *,
+        without: Collection[str] = (),
+        resting: Collection[tuple[str, str]] = (),
+    ) -> FileLoad | None:
+        """Claim a file for `lease_s` seconds; None if that is impossible now.
+
+        It is of no tenant in `without`, and of no tenant and embedding model in `resting`.
+        """
+
+        def work(at: Connection, call: Call[FileLoad | None]) -> FileLoad | None:
+            return file_loads.claim(at, token, lease_s, without, resting, call.until_s)
+
+        return self._run(_NOBODY, work, None)
 
     def renew(self, tokens: Sequence[str], lease_s: float) -> frozenset[str]:
         """Prolong claims, and return those that have not ended."""
         return self._run(_NOBODY, lambda at, call: file_loads.renew(at, tokens, lease_s, call.until_s), None)
 
-    def release(self, load: FileLoad, rest_s: float) -> None:
+    def release(self, load: FileLoad, rest_s: float, why: str) -> None:
         """Give a file back, which is claimed again after `rest_s` seconds at the earliest."""
-        self._run(_NOBODY, lambda at, call: file_loads.release(at, load, rest_s, call.until_s), None)
+        self._run(_NOBODY, lambda at, call: file_loads.release(at, load, rest_s, why, call.until_s), None)
 
     def finish(self, load: FileLoad, chunks: int) -> None:
         """Note that the chunks of a file, of about this number, are already those of its content.

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -19,8 +19,10 @@ from tests.support.embedder import Embedder
 from tests.support.postgres import execute
 from tests.support.processes import wait_for
 from web.openapi import response_models, vector_store_models
+from web.retrieval import loading
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
+from web.vector_stores import loader as loads
 from web.vector_stores.loader import Loader
 
 pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
@@ -51,26 +53,28 @@ def context_of(door: FlaskClient) -> DoorContext:
     return context
 
 
-def upload(door: FlaskClient, content: bytes = LEAVE, name: str = "leave.md", **fields: str) -> str:
+def upload(
+    door: FlaskClient, content: bytes = LEAVE, name: str = "leave.md", headers: dict[str, str] = BLUE, **fields: str
+) -> str:
     form = {"purpose": "assistants", "file": (io.BytesIO(content), name)} | fields
-    response = door.post("/v1/files", data=form, headers=BLUE)
+    response = door.post("/v1/files", data=form, headers=headers)
     assert response.status_code == 200, response.text
     return str(response.json["id"])
 
 
-def a_store(door: FlaskClient, **fields: Any) -> str:
-    response = door.post("/v1/vector_stores", json=fields, headers=BLUE)
+def a_store(door: FlaskClient, headers: dict[str, str] = BLUE, **fields: Any) -> str:
+    response = door.post("/v1/vector_stores", json=fields, headers=headers)
     assert response.status_code == 200, response.text
     vector_store_models.VectorStore.model_validate(response.json)
     return str(response.json["id"])
 
 
-def add(door: FlaskClient, store_id: str, file_id: str, **fields: Any) -> TestResponse:
-    return door.post(f"/v1/vector_stores/{store_id}/files", json={"file_id": file_id} | fields, headers=BLUE)
+def add(door: FlaskClient, store_id: str, file_id: str, headers: dict[str, str] = BLUE, **fields: Any) -> TestResponse:
+    return door.post(f"/v1/vector_stores/{store_id}/files", json={"file_id": file_id} | fields, headers=headers)
 
 
-def file_of(door: FlaskClient, store_id: str, file_id: str) -> dict[str, Any]:
-    response = door.get(f"/v1/vector_stores/{store_id}/files/{file_id}", headers=BLUE)
+def file_of(door: FlaskClient, store_id: str, file_id: str, headers: dict[str, str] = BLUE) -> dict[str, Any]:
+    response = door.get(f"/v1/vector_stores/{store_id}/files/{file_id}", headers=headers)
     assert response.status_code == 200, response.text
     vector_store_models.VectorStoreFile.model_validate(response.json)
     return dict(response.json)
@@ -183,22 +187,95 @@ def test_a_canceled_load_stops_and_leaves_nothing(door: FlaskClient, embedder: E
     assert door.get(f"/v1/collections/{store_id}", headers=BLUE).json["documents"] == 0
 
 
-def test_a_load_waits_for_a_place(door: FlaskClient) -> None:
+def run_until(loader: Loader, condition: Callable[[], object], what: str) -> None:
+    """Let a process load files until a condition holds."""
+
+    def passed() -> object:
+        loader.one_pass()
+        return condition()
+
+    wait_for(passed, what, timeout_s=60)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads wait for workers for a fraction of a second, and their files rest for as long."""
+    monkeypatch.setattr(loading, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(loads, "_REST_WITHOUT_WORKER_S", 0.2)
+
+
+def test_a_tenants_own_documents_have_places_while_its_files_are_loaded(door: FlaskClient, embedder: Embedder) -> None:
     store_id, context = a_store(door), context_of(door)
-    file_id = add(door, store_id, upload(door)).json["id"]
-    ends = [context.request_bounds.open_load("blue") for _ in range(2)]
+    embedder.works.clear()
+    files = [add(door, store_id, upload(door, name=f"{number}.md")).json["id"] for number in range(2)]
     loader = Loader(context)
     loader.one_pass()
+    assert len(loader._running) == 2
+    door.post("/v1/collections", json={"name": "notes", "model": None}, headers=BLUE)
+    answer = door.put("/v1/collections/notes/documents/a", json={"text": "Thirty days."}, headers=BLUE)
+    assert answer.status_code == 200, answer.text
+    embedder.works.set()
+    for file_id in files:
+        assert ended(door, store_id, file_id)["status"] == "completed"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_files_that_wait_for_a_busy_model_hold_no_place(door: FlaskClient, embedder: Embedder) -> None:
+    store_id, loader = a_store(door), Loader(context_of(door))
+    embedder.works.clear()
+    waiting = [(BLUE, store_id, add(door, store_id, upload(door, name=f"{n}.md")).json["id"]) for n in range(3)]
+    red = {"X-Tenant": "red"}
+    of_red = a_store(door, headers=red)
+    for number in range(2):
+        file_id = upload(door, name=f"{number}.md", headers=red)
+        waiting.append((red, of_red, add(door, of_red, file_id, headers=red).json["id"]))
+    green = {"X-Tenant": "green"}
+    notes = door.post("/v1/collections", json={"name": "notes", "model": None}, headers=green).json["vector_store_id"]
+    file_id = add(door, notes, upload(door, headers=green), headers=green).json["id"]
+    run_until(
+        loader,
+        lambda: file_of(door, notes, file_id, headers=green)["status"] == "completed",
+        "a file that needs no model",
+    )
+    embedder.works.set()
+    for headers, waiting_in, waits in waiting:
+        run_until(
+            loader,
+            lambda at=waiting_in, file=waits, of=headers: file_of(door, at, file, headers=of)["status"] == "completed",
+            "the files that waited",
+        )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_file_whose_model_has_no_worker_comes_back_and_fails_after_a_day(
+    door: FlaskClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Embedder(store, model="other"):
+        made = door.post("/v1/collections", json={"name": "notes", "model": "other"}, headers=BLUE).json
+    store.farewell("worker-other", "other")
+    context = context_of(door)
+    context.pools.refresh()
+    loader, database = Loader(context), context.database
+    file_id = add(door, made["vector_store_id"], upload(door)).json["id"]
+    loader.one_pass()
     wait_for(lambda: not loader._running, "the load to give its file back")
-    assert file_of(door, store_id, file_id)["status"] == "in_progress"
-    for end in ends:
-        end()
-
-    def loaded() -> bool:
-        loader.one_pass()
-        return file_of(door, store_id, file_id)["status"] == "completed"
-
-    wait_for(loaded, "the rest of the file to end")
+    file = file_of(door, made["vector_store_id"], file_id)
+    assert (file["status"], file["last_error"]) == ("in_progress", None)
+    loader.one_pass()
+    assert not loader._running
+    answer = door.put("/v1/collections/notes/documents/a", json={"text": "Thirty days."}, headers=BLUE)
+    assert (answer.status_code, answer.json["reason"]) == (503, "no_worker")
+    with Embedder(store, model="other"):
+        context.pools.refresh()
+        run_until(loader, lambda: file_of(door, made["vector_store_id"], file_id)["status"] == "completed", "the load")
+    store.farewell("worker-other", "other")
+    context.pools.refresh()
+    monkeypatch.setattr(loads, "_WAITS_S", 0.0)
+    again = add(door, made["vector_store_id"], upload(door, b"Another text.")).json["id"]
+    run_until(loader, lambda: file_of(door, made["vector_store_id"], again)["status"] == "failed", "the end of the day")
+    error = file_of(door, made["vector_store_id"], again)["last_error"]
+    assert error == {"code": "server_error", "message": "no live worker serves model 'other'"}
+    assert database is not None
 
 
 def test_a_file_of_a_tenant_that_was_disabled_meanwhile_fails(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
+from shared.jobs.outcomes import Refusal
+from shared.jobs.states import JobState
 from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.job_json import has_ended
 from web.api.refusals import Yield, store_unavailable_yield
@@ -72,15 +74,28 @@ def dimensions_of(context: DoorContext, caller: Caller, model: Model, until: flo
     return len(BulkEmbedder(context, caller, model, until).embed([_PROBE])[0])
 
 
+class EmbeddingLate(Exception):
+    """No worker has computed the job for a while."""
+
+
 class BulkEmbedder:
     """Embeds the texts of one load by jobs of priority -1, one after the other."""
 
     def __init__(
-        self, context: DoorContext, caller: Caller, model: Model, until: float, stop: Stop = lambda: None
+        self,
+        context: DoorContext,
+        caller: Caller,
+        model: Model,
+        until: float,
+        stop: Stop = lambda: None,
+        patience_s: float = math.inf,
     ) -> None:
-        """`until` (seconds of time.monotonic()) is when to give up. `stop` returns the error with which to stop."""
+        """`until` (seconds of time.monotonic()) is when to give up. `stop` returns the error with which to stop.
+
+        `patience_s` is how long a job may be refused, or wait for a worker.
+        """
         self._context, self._caller, self._model = context, caller, model
-        self._until, self._stop = until, stop
+        self._until, self._stop, self._patience_s = until, stop, patience_s
 
     def embed_all(self, texts: Sequence[str], most: int) -> list[Vector]:
         """Return the vectors of any number of texts; one job embeds `most` of them.
@@ -107,8 +122,9 @@ class BulkEmbedder:
         """Return the vectors of texts, which one job embeds.
 
         After a refusal, the job is offered again when the refusal's hint ends. Raises InputTooLong if one of the texts
-        is longer than the model's context; EmbeddingRefused if the hint ends after `until`, or if a retry is of no use;
-        ApiError if the job did not succeed by `until`, or if `stop` returns one. A job that has not ended is canceled.
+        is longer than the model's context; EmbeddingRefused if the hint ends after `until`, if a retry is of no use, or
+        if the model has no worker; EmbeddingLate if the patience has ended; ApiError if the job did not succeed by
+        `until`, or if `stop` returns one. A job that has not ended is canceled.
         """
         view = self._ended(self._admitted(list(texts)))
         problem = job_end_error(view)
@@ -121,6 +137,7 @@ class BulkEmbedder:
         raise problem
 
     def _admitted(self, texts: list[str]) -> JobView:
+        until_s = min(self._until, time.monotonic() + self._patience_s)
         while True:
             self._check_stop()
             left_s = max(_SHORTEST_S, self._until - time.monotonic())
@@ -137,20 +154,28 @@ class BulkEmbedder:
                 return verdict.view
             hint_ms, is_final = verdict.body["retry_hint_ms"], verdict.headers.get("x-should-retry") == "false"
             next_s = time.monotonic() + (hint_ms or 0) / 1000
-            if hint_ms is None or is_final or next_s > self._until:
+            has_no_worker = verdict.body["reason"] == Refusal.NO_WORKER
+            if hint_ms is None or is_final or has_no_worker or next_s > until_s:
                 raise EmbeddingRefused(verdict)
             while (rest_s := next_s - time.monotonic()) > 0:
                 self._check_stop()
                 time.sleep(min(_LOOK_S, rest_s))
 
     def _ended(self, view: JobView) -> JobView:
-        """Wait until the job has ended. Raises ApiError if it is too late or to stop; then the job is canceled."""
+        """Wait until the job has ended. Raises ApiError if it is too late or to stop, and EmbeddingLate.
+
+        Then the job is canceled.
+        """
+        patient_until_s = time.monotonic() + self._patience_s
         try:
             while not has_ended(view):
                 self._check_stop()
                 self._check_time()
+                if view.state is JobState.RUNNING:
+                    patient_until_s = time.monotonic() + self._patience_s
+                self._check_patience(patient_until_s)
                 view = wait_until_ended(self._context, view, _LOOK_S)
-        except ApiError:
+        except (ApiError, EmbeddingLate):
             cancel_when_possible(self._context, view)
             raise
         return view
@@ -158,6 +183,10 @@ class BulkEmbedder:
     def _check_time(self) -> None:
         if time.monotonic() > self._until:
             raise ApiError("deadline_exceeded", f"model {self._model.name!r} did not embed the document in time")
+
+    def _check_patience(self, until_s: float) -> None:
+        if time.monotonic() > until_s:
+            raise EmbeddingLate(f"the workers of model {self._model.name!r} are busy")
 
     def _check_stop(self) -> None:
         problem = self._stop()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,15 @@ from web.http.connection_bounds import DoorBound, turned_away
 from web.jobs.callers import Caller
 from web.retrieval.access import collection_of, database_errors, database_of
 from web.retrieval.chunking import divide, fitting_tokens
-from web.retrieval.embedding import PIECE_TEXTS, PIECE_TOKENS, BulkEmbedder, Stop, Vector, embedding_model
+from web.retrieval.embedding import (
+    PIECE_TEXTS,
+    PIECE_TOKENS,
+    BulkEmbedder,
+    EmbeddingLate,
+    Stop,
+    Vector,
+    embedding_model,
+)
 from web.retrieval.formats.documents import UnreadableDocument, format_of
 from web.retrieval.parser_places import ParsersBusy
 from web.retrieval.parsing import ParseLimits, parse_file
@@ -30,6 +39,9 @@ log = get_logger()
 _FORM = 1
 #: After how many chunks other greenlets run: each takes the event loop some tenths of a millisecond.
 _CHUNKS_A_TURN = 4
+#: How long the load of a file waits for a worker before it gives its place to others, in seconds; the second one, for a
+#: worker that has to load the model first.
+PATIENCE_S, LOADING_PATIENCE_S = 60.0, 300.0
 #: A wait until a deadline may end this much earlier, in seconds.
 _EARLY_S = 0.05
 
@@ -77,8 +89,8 @@ def load_document(
     """Load a document into a collection of the caller's tenant; one with the same id is replaced.
 
     A document that is the same as before, with the collection's settings, is not embedded again; if its metadata
-    differ, these alone are written. With `claim`, it is a file of a vector store, and ClaimGone is raised if the claim
-    has ended.
+    differ, these alone are written. With `claim`, it is a file of a vector store, which has a place already; ClaimGone
+    is raised if the claim has ended, and EmbeddingLate if it has to wait for a worker of the embedding model.
 
     Raises ApiError for a document that cannot be loaded, for bounds that it would exceed, and what `stop` returns;
     EmbeddingRefused if the embedding pool admits no job until `until` (seconds of time.monotonic()); StoreUnavailable.
@@ -97,9 +109,11 @@ def load_document(
             # None: somebody else has replaced it meanwhile.
             if now is not None:
                 return Loaded(now, unchanged=is_same)
+    if claim is not None:
+        return _load(context, caller, collection, new, digest, before, until, stop, claim)
     end = context.request_bounds.open_load(tenant)
     try:
-        return _load(context, caller, collection, new, digest, before, until, stop, claim)
+        return _load(context, caller, collection, new, digest, before, until, stop, None)
     finally:
         end()
 
@@ -124,12 +138,14 @@ def _load(
 ) -> Loaded:
     database, tenant, began_s = database_of(context), caller.tenant, time.monotonic()
     model = None if collection.model is None else embedding_model(context, caller, collection.model)
+    if model is not None and not model.live and claim is not None:
+        raise EmbeddingLate(f"no live worker serves model {model.name!r}")
     text = _text(context, tenant, new.source, until)
     _check_room(context, tenant, new.id, len(text.encode()), before)
     chunks = _chunks(context, collection, model, text)
     vectors: Sequence[Vector | None] = [None] * len(chunks)
     if model is not None:
-        embedder = BulkEmbedder(context, caller, model, until, stop)
+        embedder = BulkEmbedder(context, caller, model, until, stop, _patience_s(model, claim))
         most = max(1, min(PIECE_TEXTS, PIECE_TOKENS // collection.chunk_tokens))
         vectors = embedder.embed_all([text for text, _ in chunks], most)
         _check_dimensions(collection, vectors)
@@ -152,6 +168,13 @@ def _load(
         ms=round(1000 * (time.monotonic() - began_s)),
     )
     return Loaded(document, unchanged=False)
+
+
+def _patience_s(model: Model, claim: FileLoad | None) -> float:
+    if claim is None:
+        # The client's request holds its place until its deadline.
+        return math.inf
+    return PATIENCE_S if model.loaded else LOADING_PATIENCE_S
 
 
 def _text(context: DoorContext, tenant: str, source: str | File, until: float) -> str:

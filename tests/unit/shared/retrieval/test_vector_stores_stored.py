@@ -143,7 +143,7 @@ def test_a_file_whose_door_has_died_is_claimed_again_and_the_dead_one_writes_not
         with pytest.raises(ClaimGone):
             late()
     database.loads.fail(dead, "server_error", "late")
-    database.loads.release(dead, 0)
+    database.loads.release(dead, 0, "")
     assert database.loads.renew(["dead", "alive"], LONG_S) == {"alive"}
     write(database, again)
     assert (state(database, name, "file-1"), database.loads.claim("more", LONG_S)) == ("completed", None)
@@ -244,11 +244,36 @@ def test_tenants_have_turns_and_a_released_file_rests(database):
     assert [each.tenant for each in turns] == ["blue", "red", "blue"]
     assert database.loads.claim("without", LONG_S, without={"blue"}) is None
     assert claim(database, "last").tenant == "blue"
-    database.loads.release(turns[1], LONG_S)
+    database.loads.release(turns[1], LONG_S, "the model is away")
     assert database.loads.claim("rests", LONG_S) is None
-    database.loads.release(turns[0], 0)
+    database.loads.release(turns[0], 0, "")
     again = claim(database, "again")
     assert (again.file.id, again.attempts) == (turns[0].file.id, 1)
+
+
+def test_files_of_a_tenant_whose_model_has_no_worker_are_passed_over(database):
+    names = {}
+    for tenant, model in (("blue", "away"), ("red", "away"), ("blue", None)):
+        new = NewCollection(None, model, None if model is None else 2)
+        names[tenant, model] = database.create_collection(tenant, new).name
+        add(database, names[tenant, model], "a", tenant=tenant)
+    resting = {("blue", "away"), ("red", "other")}
+    claims = [database.loads.claim(token, LONG_S, resting=resting) for token in ("one", "two", "three")]
+    assert sorted((each.tenant, each.model) for each in claims if each) == [("blue", None), ("red", "away")]
+    found = claim(database, "at last")
+    assert (found.tenant, found.model) == ("blue", "away")
+    assert 0 <= found.waited_s < LONG_S
+
+
+def test_a_file_that_was_given_back_does_not_count_as_a_load_of_its_tenant(database):
+    blue, red = make(database), make(database, "red")
+    add(database, blue, "a", "b", "c")
+    add(database, red, "a", "b", tenant="red")
+    for token in ("one", "two"):
+        given_back = claim(database, token, without=("red",))
+        database.loads.release(given_back, LONG_S, "no worker")
+    assert claim(database, "three", without=("blue",)).tenant == "red"
+    assert claim(database, "four").tenant == "blue"
 
 
 def test_a_repeated_claim_gets_the_same_file(database):
