@@ -41,7 +41,7 @@ endif
 # The lock file with a worker's packages other than llama-cpp-python.
 WORKER := $(if $(filter none,$(GPU)),upstream,worker)
 
-.PHONY: help announce up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release clean
+.PHONY: help announce up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -163,6 +163,18 @@ sbom: $(STAMPS)/penstock $(STAMPS)/dev ## write a CycloneDX bill of the installe
 
 release: $(STAMPS)/penstock $(STAMPS)/dev ## build the checked-out commit twice, check that the builds are equal and run, and write wheel, sdist, SBOM and checksums to build/release
 	$(BIN)/python -m tools.release
+
+# For processors with AVX2, not only for this machine's: GGML_NATIVE=off. A machine that installs the wheels needs the same
+# version of Python, and a C library that is not older.
+wheels: $(STAMPS)/build ## build llama.cpp for CPUs, and write the wheels of the commit and of all that it needs to build/wheels, for machines without a compiler
+	@tools/check_toolchain.sh cpu
+	@rm -rf build/wheels && mkdir -p build/wheels
+	for lock in build web worker; do $(PIP) wheel --quiet --require-hashes --no-deps --wheel-dir build/wheels -r requirements/$$lock.txt; done
+	@echo 'building llama-cpp-python for cpu' >&2
+	@CMAKE_ARGS='-DGGML_NATIVE=off $(CMAKE_cpu)' PYTHONUNBUFFERED=1 $(PIP) wheel -v --no-cache-dir --require-hashes --no-deps \
+	  --no-binary llama-cpp-python --wheel-dir build/wheels -r requirements/engine.txt 2>&1 \
+	  | $(BIN)/python -m tools.build_progress build/llama.cpp.log
+	$(BIN)/python -m tools.wheels build/wheels
 
 clean: ## remove .venv
 	rm -rf $(VENV)

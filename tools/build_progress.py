@@ -15,7 +15,7 @@ from typing import TextIO
 _STEP = re.compile(r"\[\s*(?:(\d+)/(\d+)|(\d+)%)\]")
 
 #: Lines of pip that say what it has begun or done.
-_NEWS = ("Collecting ", "Building wheel", "Successfully installed")
+_NEWS = ("Collecting ", "Building wheel", "Successfully installed", "Successfully built")
 
 #: Seconds between two lines about the same build.
 _EVERY_S = 5.0
@@ -33,9 +33,9 @@ def percent(line: str) -> int | None:
 
 
 def watch(output: Iterable[str], log: TextIO, show: Callable[[str], None], now: Callable[[], float]) -> bool:
-    """Copy the output to the log and show its progress. Returns whether pip has installed something."""
+    """Copy the output to the log and show its progress. Returns whether pip has ended with success."""
     tail: deque[str] = deque(maxlen=_TAIL)
-    start, shown_at, shown, installed = now(), 0.0, -1, False
+    start, shown_at, shown, succeeded = now(), 0.0, -1, False
     for line in output:
         log.write(line)
         log.flush()
@@ -47,20 +47,20 @@ def watch(output: Iterable[str], log: TextIO, show: Callable[[str], None], now: 
             show(f"llama.cpp is built to {done} % after {shown_at - start:.0f} s")
         elif text.startswith(_NEWS):
             show(text)
-        installed = installed or text.startswith("Successfully installed")
-    if not installed:
+        succeeded = text.startswith("Successfully ") or (succeeded and not text.startswith("ERROR: "))
+    if not succeeded:
         show("\n".join(tail))
-    return installed
+    return succeeded
 
 
 def main(log: Path) -> int:
     """Watch the standard input. Returns the exit code."""
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     with log.open("w") as file:
-        installed = watch(sys.stdin, file, lambda text: print(text, flush=True), time.monotonic)
-    if not installed:
-        print(f"pip has installed nothing; its whole output is in {log}", file=sys.stderr)
-    return 0 if installed else 1
+        succeeded = watch(sys.stdin, file, lambda text: print(text, flush=True), time.monotonic)
+    if not succeeded:
+        print(f"pip has failed; its whole output is in {log}", file=sys.stderr)
+    return 0 if succeeded else 1
 
 
 if __name__ == "__main__":

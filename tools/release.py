@@ -27,15 +27,15 @@ def build(commit: str, epoch: int, folder: Path) -> list[Path]:
     exported, unpacked, built = (folder / name for name in ("exported", "unpacked", "built"))
     for path in (exported, unpacked, built):
         path.mkdir(parents=True)
-    _unpack(io.BytesIO(_run(["git", "archive", "--format=tar", commit], ROOT)), exported)
+    _unpack(io.BytesIO(run(["git", "archive", "--format=tar", commit], ROOT)), exported)
     # The debug information of the compiled module would hold the path of this folder.
     environ = {"SOURCE_DATE_EPOCH": str(epoch), "CFLAGS": "-g0"}
-    _run([sys.executable, "-c", _BUILD, "build_sdist", str(built)], exported, environ)
+    run([sys.executable, "-c", _BUILD, "build_sdist", str(built)], exported, environ)
     (sdist,) = built.iterdir()
     repack(sdist, epoch)
     _unpack(sdist, unpacked)
     (source,) = unpacked.iterdir()
-    _run([sys.executable, "-c", _BUILD, "build_wheel", str(built)], source, environ)
+    run([sys.executable, "-c", _BUILD, "build_wheel", str(built)], source, environ)
     return sorted(built.iterdir())
 
 
@@ -60,17 +60,17 @@ def repack(sdist: Path, epoch: int) -> None:
 
 def check_installed(wheel: Path, commit: str, folder: Path) -> None:
     """Install the wheel with the pinned packages of the door into a new environment, and run its `penstock`."""
-    _run([sys.executable, "-m", "venv", str(folder)], ROOT)
+    run([sys.executable, "-m", "venv", str(folder)], ROOT)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     for locked in ("build.txt", "web.txt"):
-        _run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements" / locked)], folder)
-    _run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], folder)
+        run([*pip, "install", "--quiet", "--require-hashes", "-r", str(ROOT / "requirements" / locked)], folder)
+    run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], folder)
     penstock = str(folder / "bin" / "penstock")
-    shown = _run([penstock, "--version"], folder).decode().strip()
+    shown = run([penstock, "--version"], folder).decode().strip()
     expected = f"penstock {metadata.version('penstock')} (commit {commit})"
     if shown != expected:
         raise SystemExit(f"the installed wheel says {shown!r} instead of {expected!r}")
-    if not _run([penstock, "--help"], folder):
+    if not run([penstock, "--help"], folder):
         raise SystemExit("the installed wheel's `penstock --help` prints nothing")
 
 
@@ -81,9 +81,9 @@ def checksums(paths: Sequence[Path]) -> str:
 
 def main() -> None:
     """Build the release, check it, and write it with its bill of materials and the checksums to build/release."""
-    if changed := _run(["git", "status", "--porcelain", "--untracked-files=no"], ROOT).decode():
+    if changed := run(["git", "status", "--porcelain", "--untracked-files=no"], ROOT).decode():
         raise SystemExit(f"a release is built from a commit; these files differ from it:\n{changed.rstrip()}")
-    commit, epoch = _run(["git", "log", "-1", "--format=%H %ct"], ROOT).decode().split()
+    commit, epoch = run(["git", "log", "-1", "--format=%H %ct"], ROOT).decode().split()
     os.umask(0o022)
     with tempfile.TemporaryDirectory() as folder:
         built, again = (build(commit, int(epoch), Path(folder) / name) for name in ("built", "again"))
@@ -96,12 +96,12 @@ def main() -> None:
         for path in built:
             shutil.copy(path, RELEASE)
     bom = RELEASE / f"penstock-{metadata.version('penstock')}.cdx.json"
-    _run([sys.executable, "-m", "tools.sbom", str(bom)], ROOT)
+    run([sys.executable, "-m", "tools.sbom", str(bom)], ROOT)
     (RELEASE / "SHA256SUMS").write_text(checksums(sorted(RELEASE.iterdir())))
     sys.stdout.write("".join(f"{path.relative_to(ROOT)}\n" for path in sorted(RELEASE.iterdir())))
 
 
-def _run(command: Sequence[str], folder: Path, environ: dict[str, str] | None = None) -> bytes:
+def run(command: Sequence[str], folder: Path, environ: dict[str, str] | None = None) -> bytes:
     """Run a command in a folder and return its output; if it fails, end with its error."""
     done = subprocess.run(command, cwd=folder, env=os.environ | (environ or {}), capture_output=True, check=False)
     if done.returncode != 0:
