@@ -112,6 +112,8 @@ check: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev ## check format, lin
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.generated_pages --check
 	$(BIN)/python -m tools.check_lua
+	@if [ -x $(BIN)/hadolint ]; then $(BIN)/hadolint --failure-threshold info web/Dockerfile workers/Dockerfile; \
+	  else echo 'hadolint is packaged for Linux on x86-64 only: the Dockerfiles are not checked' >&2; fi
 	$(BIN)/pytest -q tests/house
 
 helm: build/helm/bin/helm ## install Helm and the schemas of Kubernetes into build/helm for the tests of the chart; Linux on x86-64 only
