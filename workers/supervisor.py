@@ -17,6 +17,7 @@ from types import FrameType
 from shared.audit.sweeper import Sweeper
 from shared.clock import Clock
 from shared.errors import SchemaConflict, SettingsConflict, StoreUnavailable
+from shared.history.historian import Historian
 from shared.log import get_logger
 from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
@@ -93,6 +94,7 @@ class Supervisor:
         self._duties = [
             self._leases,
             *(Duty(work(store), on_failure=None) for work in (Reaper, Reconciler, Sweeper)),
+            Duty(Historian(store, settings.history_bytes), on_failure=None),
             # The job loop starts before the doorbell, which wakes the job loop or runs its passes.
             Duty(job_loop, self._duty_failed, job_loop.wake),
             Duty(self._make_doorbell(), self._duty_failed),

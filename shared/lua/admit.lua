@@ -66,7 +66,7 @@
 --   stale: another process has claimed the batch, the batch is to end, or its line has an answer
 -- KEEPS 1 2 3 6 7 8 9
 -- USES clock mark settings job_record waiting rq stats reservation facts checks hint doorbell drop index tenant_bytes
--- USES offers generated_weight assess routes spending budget webhook eta fewer_passages
+-- USES offers generated_weight assess routes spending budget webhook eta fewer_passages history
 -- LATER book_taken check_backlog check_bytes check_deadline check_lists check_room check_share credit_mwt_of
 -- LATER end_reservation enlist find_reservation fits_after_queued group_in hold_amount index_job is_contested iso
 -- LATER keep_offered keep_weight look_at_slots main_rows_of needs_ring paused_ms_of predict prompt_ms_of
@@ -200,6 +200,7 @@ if refusal then
   end
   stats.count('yielded')
   stats.count('refused|' .. label .. '|' .. refusal.reason)
+  history.count_in_history(tenant, asked.slug, 'refused.' .. refusal.reason, 1)
   stats.observe('retry_hint', hint_ms)
   local from_ms, to_ms = 0, 0
   -- A client that has no reservation because of its own deadline is no model for others.
@@ -307,6 +308,7 @@ doorbell.ring(slug, tenant, prefix)
 hint.book_taken(asked, seen, verdict, attempt)
 stats.count('admitted')
 stats.count('admitted|' .. label)
+history.count_in_history(tenant, slug, 'admitted', 1)
 if fewer then
   stats.count('degraded|' .. label .. '|passages')
 end

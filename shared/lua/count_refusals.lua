@@ -8,13 +8,14 @@
 --   hints rest · the retry hint of each request, in ms
 -- ANSWERS counted
 -- KEEPS 6 9
--- USES clock oom_write mark stats
+-- USES clock oom_write mark stats history
 
 local refused = #ARGV - hints + 1
 stats.count('offered_tokens', tokens)
 stats.count('load_refusals|' .. slug, refused)
 stats.count('yielded', refused)
 stats.count('refused|' .. stats.label_of(tenant) .. '|' .. reason, refused)
+history.count_in_history(tenant, slug, 'refused.' .. reason, refused)
 for i = hints, #ARGV do
   stats.observe('retry_hint', tonumber(ARGV[i]))
 end

@@ -21,7 +21,7 @@
 --   settled: the outcome that this call wrote · already: the outcome that an earlier call wrote
 -- KEEPS 1 2 4 8
 -- USES clock settings oom_write mark job_record stats running pool_record learning predictions finish
--- USES generated_weight spending counted_claims service
+-- USES generated_weight spending counted_claims service history
 -- RARELY amount_of count_claim_once delist end_pause keep_request restore_service rq_exc spend tell_end
 -- RARELY unrecorded_service
 
@@ -87,8 +87,9 @@ local first_token_ms, own_tokens = job.kept_tokens == 0 and ttft_ms or -1, compl
 if first_token_ms >= 0 then
   local size = prompt_tokens < 256 and 's' or prompt_tokens < 2048 and 'm' or 'l'
   local claimed_ms = number(job_record.facts_of(job).penstock_started_ms, nil, job.admitted_ms, now_ms)
-  stats.observe('time_to_first_token|' .. label_and_model .. '|' .. size,
-    first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0), id)
+  local since_admission_ms = first_token_ms + (claimed_ms and claimed_ms - job.admitted_ms or 0)
+  stats.observe('time_to_first_token|' .. label_and_model .. '|' .. size, since_admission_ms, id)
+  history.count_first_token(job.tenant, job.slug, since_admission_ms)
 end
 -- Candidates that are generated side by side share the time.
 if decode_ms >= 0 and own_tokens > 1 and job.candidates == 1 then

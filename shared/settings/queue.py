@@ -94,6 +94,12 @@ class QueueSettings:
     default_max_tokens: int = number(
         256, "tokens", (1, 10_000_000), "max_tokens of requests that set none; cut to the context"
     )
+    history_bytes: int = number(
+        16 * 2**20,
+        "bytes",
+        (2**20, 2**34),
+        "the most memory of the store for the history: what happened in the last hour, day and 30 days",
+    )
     generated_weight: int = number(
         AUTO,
         "prompt tokens",

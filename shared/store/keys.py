@@ -194,6 +194,11 @@ queues = Key("penstock:queues", "zset", "queues, ordered by when their last resu
 patrol = Key("penstock:patrol", "hash", "which process reconciles, and how far; which process sweeps", "ttl")
 stats = Key("penstock:stats", "hash", "counters and histogram buckets", "permanent")
 exemplars = Key("penstock:exemplars", "hash", "the newest job in each bucket of times of jobs", "permanent")
+history = Key("penstock:history", "hash", "the points of the history: an hour, a day, 30 days; bounded", "ttl")
+history_now = Key("penstock:history_now", "hash", "what happened since the last point of the history; bounded", "ttl")
+history_busy = Key(
+    "penstock:history_busy", "zset", "the busiest tenants of the last hours, by activity; bounded", "ttl"
+)
 mended = Key("penstock:mended:<name>", "string", "a key or field that a script mended in the last hour", "ttl")
 notices = Key("penstock:notices", "list", "mends that no process has logged yet; capped", "ttl")
 spoiled = Key("penstock:spoiled:<name>", "any", "what a key held that another program had replaced", "ttl")

@@ -127,7 +127,7 @@ def contents(store: Store) -> dict[str, bytes | None]:
     The first refusal by a door creates the secret with which tickets are signed.
     """
     hints = (keys.asked(), keys.appointments(""), keys.reservations(""), keys.room(""), keys.secret())
-    ignored = (keys.stats(), keys.exemplars(), keys.labels(), keys.mark(), *hints)
+    ignored = (keys.stats(), keys.exemplars(), keys.labels(), keys.mark(), keys.history_now(), *hints)
     found = sorted(text(key) for key in store.client.keys("*"))
     return {key: store.client.dump(key) for key in found if not key.startswith(ignored)}
 

@@ -16,6 +16,7 @@ from gevent import monkey
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX
 from shared.audit.sweeper import PERIOD_S, Sweeper
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable, StoreUnfit
+from shared.history.historian import Historian
 from shared.log import get_logger
 from shared.retrieval.configured import find_database_url
 from shared.settings.door import DoorSettings
@@ -127,21 +128,21 @@ _LOG_INTERVAL_S = 10.0
 def start_duties(
     settings: Settings, store: Store, *, on_fatal_error: Callable[[], None], serves_files: bool = False
 ) -> None:
-    """Start a thread that configures the store as soon as the store answers, and then reaps and sweeps without end.
+    """Start a thread that configures the store as soon as the store answers, and then runs the duties of all processes.
 
     The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
     """
 
     def run() -> NoReturn:
         _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files)
-        _reap_and_sweep(store)
+        _run_duties(settings, store)
 
     threading.Thread(target=run, name="duties", daemon=True).start()
 
 
-def _reap_and_sweep(store: Store) -> NoReturn:
-    reaper, sweeper = Reaper(store), Sweeper(store)
-    next_sweep_s = time.monotonic() + PERIOD_S
+def _run_duties(settings: Settings, store: Store) -> NoReturn:
+    reaper, sweeper, historian = Reaper(store), Sweeper(store), Historian(store, settings.history_bytes)
+    next_sweep_s, next_point_s = time.monotonic() + PERIOD_S, time.monotonic()
     never_set = threading.Event()
     while True:
         try:
@@ -149,6 +150,8 @@ def _reap_and_sweep(store: Store) -> NoReturn:
             if time.monotonic() >= next_sweep_s:
                 next_sweep_s = time.monotonic() + PERIOD_S
                 sweeper.one_pass()
+            if time.monotonic() >= next_point_s:
+                next_point_s = time.monotonic() + historian.one_pass()
         except StoreUnavailable:
             rest_s = AWAY_S
         except Exception:

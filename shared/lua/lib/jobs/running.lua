@@ -1,7 +1,7 @@
 -- running: counts a job as running, as paused, as computing again, and as no longer running; no other code does.
 -- KEYS tenant rq_job
 -- KEEPS 1 3 7
--- USES clock pool_record slots_in_use turns job_record
+-- USES clock pool_record slots_in_use turns job_record history
 -- A tenant with a paused job wants a slot as much as one with a queued job, so it is in its active set.
 
 -- Adds to the slots in use of a job's tenant and of the group in which it was claimed, and to the KV cells of the
@@ -40,6 +40,7 @@ local function pause(job)
   redis.call('HSET', k_rq_job .. job.id, 'penstock_paused_since_ms', now_ms)
   count_rows(job, -1)
   count_paused(job, 1)
+  history.count_in_history(job.tenant, job.slug, 'pauses', 1)
   local is_batch = job.priority < 0
   if not turns.activate(job.tenant, job.slug, is_batch, true) and not is_batch then
     turns.change_set(job.tenant, job.slug, false, true)

@@ -1,6 +1,6 @@
 -- usage: counts the jobs that have ended, their tokens and the cost of these, by day, tenant, API key and model.
 -- KEYS usage
--- USES clock rq
+-- USES clock rq history
 -- Each day (UTC by the store's clock) has a hash. A field of it is a series, `<tenant>|<label of the key>|<model>`,
 -- whose value has the numbers AMOUNTS, separated by spaces. The field `total` has their sums over all series of the
 -- day, which `penstock doctor` compares. shared/accounts/usage.py reads both.
@@ -38,7 +38,7 @@ local function with_added(stored, added)
   return table.concat(numbers, ' ')
 end
 
--- Adds amounts, by their names, to the series of a job and to the day's total.
+-- Adds amounts, by their names, to the series of a job, to the day's total and to the history.
 local function add_usage(job, added)
   local key = k_usage .. today()
   local label = string.gsub(job.key_label, '[%%|]', { ['%'] = '%25', ['|'] = '%7C' })
@@ -51,5 +51,8 @@ local function add_usage(job, added)
   redis.call('HSET', key, series, with_added(held[series], added), TOTAL, with_added(held[TOTAL], added))
   if not held[TOTAL] then
     redis.call('EXPIRE', key, USAGE_TTL_S)
+  end
+  for name, by in pairs(added) do
+    history.count_in_history(job.tenant, job.slug, name, by)
   end
 end
