@@ -6,10 +6,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
-from shared.jobs.cost import TOKENS_PER_BYTE
 from shared.log import get_logger
 from shared.retrieval.file_records import FileLoad
 from shared.retrieval.records import Collection, Document, NewChunk
@@ -17,7 +15,9 @@ from web.http.api_errors import ApiError
 from web.http.connection_bounds import DoorBound, turned_away
 from web.jobs.callers import Caller
 from web.retrieval.access import collection_of, database_errors, database_of
-from web.retrieval.chunking import divide, fitting_tokens
+from web.retrieval.chunking import fitting_tokens
+from web.retrieval.dividing import divided
+from web.retrieval.division import Division, TooManyChunks
 from web.retrieval.embedding import (
     PIECE_TEXTS,
     PIECE_TOKENS,
@@ -37,8 +37,6 @@ log = get_logger()
 
 #: Changes whenever the same document would be divided into other chunks, so that it is then loaded anew.
 _FORM = 1
-#: After how many chunks other greenlets run: each takes the event loop some tenths of a millisecond.
-_CHUNKS_A_TURN = 4
 #: How long the load of a file waits for a worker before it gives its place to others, in seconds; the second one, for a
 #: worker that has to load the model first.
 PATIENCE_S, LOADING_PATIENCE_S = 60.0, 300.0
@@ -142,7 +140,7 @@ def _load(
         raise EmbeddingLate(f"no live worker serves model {model.name!r}")
     text = _text(context, tenant, new.source, until)
     _check_room(context, tenant, new.id, len(text.encode()), before)
-    chunks = _chunks(context, collection, model, text)
+    chunks = _chunks(context, tenant, collection, model, text, until)
     vectors: Sequence[Vector | None] = [None] * len(chunks)
     if model is not None:
         embedder = BulkEmbedder(context, caller, model, until, stop, _patience_s(model, claim))
@@ -194,37 +192,38 @@ def _text(context: DoorContext, tenant: str, source: str | File, until: float) -
         raise turned_away(DoorBound.LOADS, str(error)) from None
 
 
-def _chunks(context: DoorContext, collection: Collection, model: Model | None, text: str) -> list[tuple[str, int]]:
-    """Return the chunks of a text, each with its tokens. Raises ApiError for an empty text, and for too many chunks.
-
-    A chunk begins with the titles of the sections that it is in, which its own text often does not repeat.
-    """
-    count = partial(_estimate, model)
-    limit = collection.chunk_tokens
-    if model is not None and not model.forwards:
-        limit = fitting_tokens(limit, model.n_ctx)
-    most, chunks = context.settings.max_document_chunks, list[tuple[str, int]]()
-    for chunk in divide(text, count, limit, collection.overlap_tokens):
-        titled = f"{chunk.section}\n{chunk.text}" if chunk.section else chunk.text
-        chunks.append((titled, max(1, round(count(titled)))))
-        if len(chunks) > most:
-            message = (
-                f"the document has more than {most} chunks of {limit} tokens (PENSTOCK_MAX_DOCUMENT_CHUNKS); "
-                "divide it into several documents"
-            )
-            raise ApiError("request_too_large", message)
-        if len(chunks) % _CHUNKS_A_TURN == 0:
-            time.sleep(0)
+def _chunks(
+    context: DoorContext, tenant: str, collection: Collection, model: Model | None, text: str, until: float
+) -> list[tuple[str, int]]:
+    """Return the chunks of a text, each with its tokens. Raises ApiError for an empty text, and for too many chunks."""
+    limit, most = collection.chunk_tokens, context.settings.max_document_chunks
+    division = Division(limit, collection.overlap_tokens, most)
+    if model is not None:
+        limit = limit if model.forwards else fitting_tokens(limit, model.n_ctx)
+        weights = "" if model.prompt_weights is None else str(model.prompt_weights)
+        division = replace(
+            division,
+            chunk_tokens=limit,
+            words=model.counts_words,
+            weights=weights,
+            tokens_per_byte=model.tokens_per_byte,
+            whole=True,
+        )
+    try:
+        chunks = divided(text, division, until, tenant=tenant)
+    except TooManyChunks:
+        message = (
+            f"the document has more than {most} chunks of {limit} tokens (PENSTOCK_MAX_DOCUMENT_CHUNKS); "
+            "divide it into several documents"
+        )
+        raise ApiError("request_too_large", message) from None
+    except UnreadableDocument as error:
+        raise ApiError("document_unreadable", str(error)) from None
+    except ParsersBusy as error:
+        raise turned_away(DoorBound.LOADS, str(error)) from None
     if not chunks:
         raise ApiError("document_unreadable", "the document has no text")
     return chunks
-
-
-def _estimate(model: Model | None, text: str) -> float:
-    """Return about how many tokens of the model a text has."""
-    if model is None:
-        return TOKENS_PER_BYTE * len(text.encode())
-    return model.estimate({"input": [text]})
 
 
 def _check_dimensions(collection: Collection, vectors: Sequence[Vector | None]) -> None:

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from web.retrieval.formats.decoding import find_encoding
 from web.retrieval.formats.documents import Format, UnreadableDocument, format_of
@@ -73,10 +74,22 @@ def parse_file(
     with _places.place(tenant, until):
         wall_s = max(0.0, min(limits.wall_s, until - time.monotonic()))
         limits = replace(limits, cpu_s=limits.pdf_cpu_s if kind is Format.PDF else limits.cpu_s, wall_s=wall_s)
-        return _read_apart(content, {"content_type": content_type, "name": name}, limits, command)
+        asked = {"content_type": content_type, "name": name}
+        return read_apart(content, asked, limits, command)[1].decode()
 
 
-def _read_apart(content: bytes, described: dict[str, str], limits: ParseLimits, command: Sequence[str]) -> str:
+def parser_place(tenant: str, until: float) -> AbstractContextManager[None]:
+    """Hold one of the places of processes for a tenant. Raises ParsersBusy, as `ParserPlaces.place`."""
+    return _places.place(tenant, until)
+
+
+def read_apart(
+    content: bytes, described: dict[str, Any], limits: ParseLimits, command: Sequence[str]
+) -> tuple[dict[str, Any], bytes]:
+    """Return the line of JSON and the bytes that a process makes of a document. Raises UnreadableDocument.
+
+    The caller holds a place.
+    """
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -101,7 +114,7 @@ def _read_apart(content: bytes, described: dict[str, str], limits: ParseLimits, 
         raise UnreadableDocument(answer["error"])
     if answer.get("bytes") != len(text):
         raise UnreadableDocument(_reason(code, limits))
-    return text.decode()
+    return answer, text
 
 
 def _reason(code: int | None, limits: ParseLimits) -> str:
