@@ -13,7 +13,7 @@
 --   `<slug>@<group>`; the mends that no process has logged yet. A process that does not have the turn gets the answer
 --   for an empty store
 -- KEEPS 1 2 7 13
--- USES clock settings oom_write mark schema repair mend_place stats slug webhook
+-- USES clock settings oom_write mark schema repair mend_place stats slug webhook index
 
 -- Every other script finds a job through the set of its state: by its deadline, its lease, its place in the queue or
 -- its turn. A job that stands in none of these sets never ends. This script starts from the set of all inflight jobs
@@ -136,6 +136,7 @@ if start == 0 and source == 'inflight' then
   check_times()
   check_webhooks()
   restore_settings()
+  index.trim_recent()
 end
 
 local key = source == 'deadlines' and k_deadlines or source == 'leases' and k_leases or k_inflight

@@ -136,7 +136,16 @@ def test_the_list_of_all_tenants_jobs_is_bounded_and_ends_with_its_jobs(store):
     ids = admit_each_ms(store, 8, max_tokens=1)
     assert store.client.zcard(keys.recent_jobs()) <= 20_000
     assert ids_of(store, JobFilter()) == ids
-    assert 3_600 < store.client.ttl(keys.recent_jobs()) < 3_800
+    assert 3_660 < store.client.ttl(keys.recent_jobs()) < 3_900
+
+
+def test_the_sweeper_removes_jobs_whose_records_have_expired(store):
+    ids = plant_jobs(store.client, 150)
+    store.client.delete(*map(keys.rq_job, ids[10:]))
+    for _ in range(3):
+        store.sweep("inflight", 0)
+    assert store.client.zcard(keys.recent_jobs()) == 10
+    assert ids_of(store, JobFilter()) == ids[:10]
 
 
 def test_expired_spoiled_and_foreign_records_are_left_out(store):

@@ -39,18 +39,31 @@ end
 -- Of all tenants together, about this many jobs are listed, the newest. An entry takes 120 bytes.
 local MAX_RECENT_JOBS = 20000
 
+-- Removes ids without a record from the beginning of the list of all tenants' jobs. An admission only keeps the list
+-- within its bound.
+local function trim_recent()
+  local MAX_EXAMINED_IDS = 64
+  for _, id in ipairs(redis.call('ZRANGE', k_recent_jobs, 0, MAX_EXAMINED_IDS - 1)) do
+    if redis.call('EXISTS', k_rq_job .. id) == 0 then
+      redis.call('ZREM', k_recent_jobs, id)
+    end
+  end
+end
+
 local function index_job(tenant, id, ms)
   local key = k_jobs .. tenant
   redis.call('ZADD', key, now_ms, id)
   redis.call('ZADD', k_recent_jobs, now_ms, id)
   if now_us % TRIM_INDEX_ONE_IN == 0 then
     trim_index(key, k_rq_job)
-    trim_index(k_recent_jobs, k_rq_job)
     local excess = redis.call('ZCARD', k_recent_jobs) - MAX_RECENT_JOBS
     if excess > 0 then
       redis.call('ZREMRANGEBYRANK', k_recent_jobs, 0, math.min(excess, 8 * TRIM_INDEX_ONE_IN) - 1)
     end
   end
   keep_index(tenant, ms)
-  keep_key(k_recent_jobs, ms)
+  -- A minute longer than needed, so that only one admission a minute has to set it.
+  if redis.call('PTTL', k_recent_jobs) < ms then
+    redis.call('PEXPIRE', k_recent_jobs, math.ceil(ms) + 60000)
+  end
 end
