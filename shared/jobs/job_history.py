@@ -21,7 +21,7 @@ class WaitTimes:
 class Change:
     """A change to a job, so that its answer is ready by the deadline or within the bounds: something was left out."""
 
-    #: The changed field: `max_tokens`, `passages` (their number) or `retrieval`.
+    #: The changed field: `max_tokens`, `passages` (their number), `retrieval` or `rerank`.
     what: str
     before: int | str
     after: int | str

@@ -11,8 +11,8 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.builders import MODEL, stat
 from tests.support.collected import a_database, make, put
-from tests.support.door import a_door, admitted_job, serve, submit
-from tests.support.embedder import Embedder, word_vector
+from tests.support.door import a_door, admitted_job, fault, serve, submit
+from tests.support.embedder import Embedder, Ranker, word_vector
 
 BLUE = {"X-Tenant": "blue"}
 #: The embedder's vectors have this many numbers; a text of equal words in another order has the same one.
@@ -81,3 +81,26 @@ def test_while_the_embedding_pool_is_busy_words_are_searched_within_the_budget(c
 
 def test_without_an_embedding_pool_words_are_searched_at_once(client):
     assert asked(client, "canteen") == (["food.md"], [("retrieval", "search", "words", "embedding_away")])
+
+
+def test_a_reranker_orders_the_passages_and_what_it_could_not_order_is_told(client, store, embedder):
+    rerank = {"rerank": {"model": "ranker"}}
+    retrieval = {"collection": "handbook", "k": 1, "query": "thirty days of leave", "budget_ms": 10_000} | rerank
+    body = {"model": MODEL, "retrieval": retrieval, "deadline_ms": 600_000}
+    with Ranker(store) as ranker:
+        first, again = (admitted_job(submit(client, headers=BLUE, **body)) for _ in range(2))
+        assert [(each["document"], each["score"]) for each in first["citations"]] == [("leave.md", 1)]
+        assert first["citations"] == again["citations"]
+        # It reads more passages than are wanted, and the second request finds the order in the cache.
+        assert [(job.tenant, len(job.payload["input"])) for job in ranker.claimed] == [("blue", 2)]
+        ranker.fails_with = "engine_error"
+        left_out = [("rerank", "ranker", "none", "reranker_away")]
+        assert asked(client, "days of leave", **rerank) == (["leave.md"], left_out)
+        ranker.fails_with = ""
+        assert asked(client, "days of leave", **rerank) == (["leave.md"], [])
+        ranker.works.clear()
+        late = asked(client, "leave", **rerank, budget_ms=5_000)
+        assert late == (["leave.md"], [("rerank", "ranker", "none", "budget")])
+    body["retrieval"] |= {"rerank": {"model": "vectors"}}
+    message = fault(submit(client, headers=BLUE, **body), 422, "invalid_value", "retrieval.rerank.model")
+    assert "'vectors' does not rank documents" in message

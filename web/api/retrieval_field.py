@@ -30,6 +30,12 @@ def _check_filter(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+class Rerank(Body):
+    """The object `rerank` of a search."""
+
+    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] = Field(description="a model that ranks")
+
+
 class Retrieval(Body):
     """The object `retrieval`."""
 
@@ -46,6 +52,9 @@ class Retrieval(Body):
     budget_ms: int | None = Field(
         None, ge=1, le=MAX_BUDGET_MS, description="the longest time for the search; null: PENSTOCK_RETRIEVAL_BUDGET_MS"
     )
+    rerank: Rerank | None = Field(
+        default=None, description="a model that orders what was found, in what is left of `budget_ms`"
+    )
     required: bool = Field(
         default=False, description="true: an error instead of an answer without passages if the search is not possible"
     )
@@ -54,6 +63,11 @@ class Retrieval(Body):
     def field(self) -> str:
         """The name of the field in errors."""
         return "retrieval"
+
+    @property
+    def reranker(self) -> str | None:
+        """The name of the model that orders what was found."""
+        return None if self.rerank is None else self.rerank.model
 
     @property
     def parsed_filter(self) -> Filter | None:

@@ -20,6 +20,7 @@ from shared.retrieval.records import (
     parse_metadata,
 )
 from web.api.body import Body, NulFreeText
+from web.api.retrieval_field import Rerank
 from web.http.api_errors import quoted
 
 #: The longest time for a search, and the usual one, in ms.
@@ -91,12 +92,6 @@ class DocumentBody(DocumentFields):
     text: NulFreeText
 
 
-class RerankField(Body):
-    """The object `rerank` of a search."""
-
-    model: Annotated[NulFreeText, Field(min_length=1, max_length=200)] = Field(description="a model that ranks")
-
-
 class SearchBody(Body):
     """The body of `POST /v1/collections/{name}/search`."""
 
@@ -112,7 +107,7 @@ class SearchBody(Body):
         le=MAX_BUDGET_MS,
         description="what is not found by then is left out, and `omitted` says so",
     )
-    rerank: RerankField | None = Field(
+    rerank: Rerank | None = Field(
         default=None,
         description="a model that orders what was found, in what is left of `budget_ms`",
     )

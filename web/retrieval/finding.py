@@ -5,7 +5,7 @@ Each call of the database and of the embedding pool ends by the end of the budge
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from shared.errors import StoreUnavailable
@@ -18,6 +18,7 @@ from web.http.api_errors import ApiError, quoted
 from web.jobs.callers import Caller
 from web.retrieval.cached import CachedPassages, load, query_digest
 from web.retrieval.query_vectors import QueryVectors, vector_until
+from web.retrieval.reranking import CANDIDATES, reranked
 from web.runtime.context import DoorContext
 
 _AWAY = LimitedEvent("retrieval.database_away")
@@ -30,6 +31,7 @@ class Why(StrEnum):
     DATABASE_AWAY = "database_away"
     SEARCHES_STOPPED = "searches_stopped"
     EMBEDDING_AWAY = "embedding_away"
+    RERANKER_AWAY = "reranker_away"
 
 
 class Source(StrEnum):
@@ -56,6 +58,8 @@ class Wanted:
     private: bool = False
     #: Where the request names a vector store, whose id `collection` is then; "" if it is the name of a collection.
     store_at: str = ""
+    #: The name of the model that orders what was found.
+    reranker: str | None = None
 
     @property
     def missing(self) -> ApiError:
@@ -76,13 +80,16 @@ class FoundPassages:
     why: Why | None = None
     #: The changes of a search in several vector stores.
     of_stores: tuple[Change, ...] | None = None
+    #: The reranker that did not order the passages in time, and why.
+    unranked: Change | None = None
 
     @property
     def changes(self) -> tuple[Change, ...]:
         """The changes that clients are told."""
         if self.of_stores is not None:
             return self.of_stores
-        return () if self.why is None else (Change("retrieval", "search", self.source.value, self.why.value),)
+        changes = () if self.why is None else (Change("retrieval", "search", self.source.value, self.why.value),)
+        return changes if self.unranked is None else (*changes, self.unranked)
 
 
 def find_passages(context: DoorContext, caller: Caller, wanted: Wanted, vectors: QueryVectors) -> FoundPassages:
@@ -90,7 +97,9 @@ def find_passages(context: DoorContext, caller: Caller, wanted: Wanted, vectors:
 
     Raises ApiError if the tenant has no such collection, and StoreUnavailable.
     """
-    modes = ("hybrid", "store") if wanted.store_at else ("hybrid",)
+    modes = ["hybrid", "store"] if wanted.store_at else ["hybrid"]
+    if wanted.reranker is not None:
+        modes.append(f"rerank {wanted.reranker}")
     digest = query_digest(wanted.collection, wanted.query, wanted.filter, wanted.k, modes)
     looked = context.passage_cache.find(caller.tenant, digest)
     cached = None if looked.found is None else load(looked.found.content)
@@ -106,7 +115,7 @@ def find_passages(context: DoorContext, caller: Caller, wanted: Wanted, vectors:
     except DatabaseAway as error:
         _AWAY.log("warning", tenant=caller.tenant, error=error.reason)
         found = FoundPassages((), Source.NONE, Why.DATABASE_AWAY)
-    if found.source is Source.SEARCH:
+    if found.source is Source.SEARCH and found.unranked is None:
         _keep(context, caller.tenant, digest, search.content_of(found), looked.now_ms)
     has_less = found.source is Source.NONE or found.why is Why.BUDGET
     return FoundPassages(cached.passages, Source.CACHED, found.why) if cached and has_less else found
@@ -156,7 +165,8 @@ class _Search:
         vector, why = None, None
         if collection.model is not None:
             vector, why = self._vector(collection.model, collection.dimensions)
-        query = Query(wanted.query, vector, wanted.k, wanted.filter, "words" if vector is None else "hybrid")
+        k = wanted.k if wanted.reranker is None else max(wanted.k, CANDIDATES)
+        query = Query(wanted.query, vector, k, wanted.filter, "words" if vector is None else "hybrid")
         found = database.search(tenant, collection.name, query, wanted.until_s)
         self._searched = collection.id, found.version
         omitted = found.omitted | ({"vector"} if why else set())
@@ -164,7 +174,21 @@ class _Search:
         if omitted >= {"vector", "words"}:
             return FoundPassages((), Source.NONE, why)
         source = Source.SEARCH if not omitted else Source.VECTOR if "words" in omitted else Source.WORDS
-        return FoundPassages(found.passages, source, why)
+        return self._ranked(FoundPassages(found.passages, source, why))
+
+    def _ranked(self, found: FoundPassages) -> FoundPassages:
+        """Return the best passages, in the order of the reranker if it is done in time."""
+        wanted, clock, model = self._wanted, self._context.clock, self._wanted.reranker
+        if model is None:
+            return found
+        passages = reranked(
+            *(self._context, self._caller, model, wanted.query, found.passages, wanted.until_s),
+            private=wanted.private,
+        )
+        if passages is not None:
+            return replace(found, passages=passages[: wanted.k])
+        why = Why.BUDGET if clock.monotonic() >= wanted.until_s else Why.RERANKER_AWAY
+        return replace(found, passages=found.passages[: wanted.k], unranked=Change("rerank", model, "none", why.value))
 
     def _vector(self, model: str, dimensions: int | None) -> tuple[Sequence[float] | None, Why | None]:
         """Return the vector of the query, or why it is missing when words at least have to be searched."""

@@ -16,14 +16,17 @@ from web.runtime.model_pools import Model
 CANDIDATES = 30
 
 
-def check_reranker(context: DoorContext, caller: Caller, name: str) -> None:
-    """Raise ApiError if the tenant may not use the model, or if it is known to make no scores, as before upstreams."""
+def check_reranker(context: DoorContext, caller: Caller, name: str, param: str = "rerank.model") -> None:
+    """Raise ApiError if the tenant may not use the model, or if it is known to make no scores, as before upstreams.
+
+    `param` is the field that names the model.
+    """
     try:
         target = context.pools.resolve_target(name, caller.policy)
     except StoreUnavailable:
         return
     if isinstance(target, Model) and target.live and (target.forwards or target.purpose != "rank"):
-        raise invalid_field("rerank.model", f"rerank.model={target.name!r} does not rank documents")
+        raise invalid_field(param, f"{param}={target.name!r} does not rank documents")
 
 
 def reranked(

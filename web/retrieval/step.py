@@ -23,6 +23,7 @@ from web.retrieval.cached import normalized
 from web.retrieval.finding import FoundPassages, Source, Wanted, Why, find_passages
 from web.retrieval.prompting import question_of, with_passages
 from web.retrieval.query_vectors import QueryVectors
+from web.retrieval.reranking import check_reranker
 from web.retrieval.stores import find_in_stores
 from web.runtime.context import DoorContext
 from web.runtime.model_pools import FoundRoute, Model
@@ -83,7 +84,17 @@ def _retrieve(
     if isinstance(wanted, FileSearch):
         found = find_in_stores(context, caller, wanted, query, until_s, vectors, private=is_private)
     else:
-        asked = Wanted(wanted.collection, query, wanted.k, wanted.parsed_filter, until_s, private=is_private)
+        if wanted.reranker is not None:
+            check_reranker(context, caller, wanted.reranker, "retrieval.rerank.model")
+        asked = Wanted(
+            wanted.collection,
+            query,
+            wanted.k,
+            wanted.parsed_filter,
+            until_s,
+            private=is_private,
+            reranker=wanted.reranker,
+        )
         found = find_passages(context, caller, asked, vectors)
     took_s = context.clock.monotonic() - began_s
     context.metrics.count_retrieval(found.source.value, found.why and found.why.value, len(found.passages), took_s)

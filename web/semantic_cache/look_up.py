@@ -257,7 +257,8 @@ def _passages(caller: Caller, wanted: Retrieval | None, collection: Collection |
     if wanted is None or collection is None:
         return ()
     template = caller.policy.retrieval_template if caller.policy else None
-    return (collection.id, collection.version, wanted.k, wanted.query, filter_json(wanted.parsed_filter), template)
+    found_by = [wanted.k, wanted.query, filter_json(wanted.parsed_filter), wanted.reranker]
+    return (collection.id, collection.version, *found_by, template)
 
 
 def _last_s(
