@@ -1,7 +1,8 @@
 """Generates the docs tables of settings, keys and metrics and Grafana's boards, or checks them with --check.
 
-.env.example, docs/settings.md and deploy/grafana/boards/ are generated as a whole. In docs/keys.md, docs/metrics.md
-and shared/lua/README.md only the parts between `<!-- made by make docs: NAME -->` and `<!-- end -->` are.
+.env.example, docs/settings.md, the boards in deploy/grafana/ and deploy/helm/penstock/files/ are generated as a whole.
+In docs/keys.md, docs/metrics.md and shared/lua/README.md only the parts between `<!-- made by make docs: NAME -->` and
+`<!-- end -->` are.
 """
 
 import sys
@@ -14,12 +15,18 @@ from shared.metrics.spec import MetricSpec
 from shared.settings.setting import Setting
 from shared.settings.settings import SETTINGS
 from shared.store import keys, scripts
-from tools.boards.grafana import board_json
+from tools.boards.grafana import board_json, import_json
 from tools.boards.overview import OVERVIEW
 from tools.boards.tenant import TENANT
 from tools.boards.worker import WORKER
 
 ROOT = Path(__file__).parent.parent
+CHART_FILES = ROOT / "deploy" / "helm" / "penstock" / "files"
+COPIED_TO_CHART = [
+    *(ROOT / "deploy" / "prometheus" / f"{name}.yml" for name in ("recording", "alerts", "disk")),
+    *(ROOT / "deploy" / f"{name}.sh" for name in ("backup_store", "keep_backups")),
+]
+
 #: The boards, by the names of their files.
 BOARDS = {"overview": OVERVIEW, "tenant": TENANT, "worker": WORKER}
 
@@ -120,7 +127,10 @@ def pages() -> dict[Path, str]:
         ROOT / "shared" / "lua" / "README.md": _replace_parts(
             ROOT / "shared" / "lua" / "README.md", {"script sizes": sizes_table()}
         ),
+        # A chart can read only its own files.
+        **{CHART_FILES / path.name: path.read_text("utf-8") for path in COPIED_TO_CHART},
         **{ROOT / "deploy/grafana/boards" / f"{name}.json": board_json(board) for name, board in BOARDS.items()},
+        **{ROOT / "deploy/grafana/import" / f"{name}.json": import_json(board) for name, board in BOARDS.items()},
     }
 
 
@@ -132,6 +142,7 @@ def main(arguments: list[str]) -> int:
             sys.stderr.write(f"{path.relative_to(ROOT)} differs from the tables in the code; run `make docs`\n")
         return 1 if stale else 0
     for path, text in stale.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, "utf-8")
     return 0
 

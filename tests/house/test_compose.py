@@ -45,6 +45,13 @@ def test_the_file_matches_the_schema_of_the_compose_specification():
     assert done.returncode == 0, done.stdout
 
 
+def test_the_logs_of_every_container_that_stays_are_bounded():
+    for name, service in COMPOSE["services"].items():
+        if service["restart"] != "no":
+            assert service["logging"]["driver"] == "local", name
+            assert set(service["logging"]["options"]) == {"max-size", "max-file"}
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_the_settings_of_every_service_are_valid(name):
     settings(name)

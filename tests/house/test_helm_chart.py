@@ -30,6 +30,16 @@ MUCH: Manifest = {
         "podAnnotations": {"a": "b"},
     },
     "gate": {"enabled": True},
+    "secretFiles": {"PENSTOCK_DATABASE_URL_FILE": {"secret": "database", "entry": "url"}},
+    "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
+    "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "certificate"},
+    "networkPolicy": {
+        "enabled": True,
+        "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}],
+        "prometheus": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}, {"to": [{"podSelector": {}}]}],
+    },
+    "backup": {"enabled": True, "storeClaim": "store", "copiesClaim": "copies", "keep": 24},
     "pools": {
         "demo": {"autoscaling": {"enabled": True, "maxReplicas": 8, "backlogSeconds": 1.5}},
         "big": {
@@ -39,6 +49,10 @@ MUCH: Manifest = {
             "replicas": 3,
             "settings": {"PENSTOCK_MAX_BATCH_SIZE": 32},
             "resources": {"limits": {"nvidia.com/gpu": 1}},
+            "runtimeClassName": "nvidia",
+            "cache": {"persistentVolumeClaim": {"claimName": "cache"}},
+            "secretFiles": {"HF_TOKEN_PATH": {"secret": "hugging-face", "entry": "token"}},
+            "env": [{"name": "HF_HUB_DISABLE_TELEMETRY", "value": "1"}],
             "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
             "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
         },
@@ -49,6 +63,8 @@ MUCH: Manifest = {
     r"```yaml\n# values.yaml\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text("utf-8"), re.DOTALL
 )
 EXAMPLE: Manifest = yaml.safe_load(PRINTED)
+#: The kinds of objects that the chart makes only if its values ask for them.
+FURTHER = ("ServiceMonitor", "PodMonitor", "PrometheusRule", "Ingress", "NetworkPolicy", "CronJob")
 VALUES = {"the defaults": {}, "much": MUCH, "the example": EXAMPLE}
 
 
@@ -78,6 +94,9 @@ def settings_of(deployment: Manifest, tmp_path) -> Settings:
         environ[variable["name"]] = variable.get("value", "10.1.2.3").replace("$(POD_IP)", "10.1.2.3")
     assert len(environ) == len(container(deployment)["env"]), "a variable is set twice"
     (tmp_path / "redis-url").write_text("redis://penstock:secret@store:6379/0")
+    if "PENSTOCK_DATABASE_URL_FILE" in environ:
+        (tmp_path / "database-url").write_text("postgresql://penstock@db/penstock")
+        environ["PENSTOCK_DATABASE_URL_FILE"] = str(tmp_path / "database-url")
     assert environ.pop("REDIS_URL_FILE") == "/run/secrets/penstock/redis-url"
     environ.pop("POD_IP", None)
     return load(environ | {"REDIS_URL_FILE": str(tmp_path / "redis-url")}, dotenv=None)
@@ -96,7 +115,7 @@ def test_every_object_follows_the_schema_of_its_kind(values, kubernetes):
     assert found == {name: [] for name in found}
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget", "ScaledObject"])
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget", "ScaledObject", *FURTHER])
 def test_the_schemas_would_find_an_unknown_field(kind):
     manifest = next(iter(of_kind(render(MUCH), kind).values()))
     manifest["spec"]["unknown"] = True
@@ -241,3 +260,115 @@ def test_a_pool_that_could_scale_to_no_worker_is_refused():
 @pytest.mark.parametrize("name", ["REDIS_URL", "PENSTOCK_DRAIN_GRACE_MS"])
 def test_a_setting_that_the_chart_makes_itself_is_refused_among_the_settings(name):
     assert f"the setting {name} is made from other values" in refusal({"settings": {name: "1"}})
+
+
+def test_objects_that_need_other_programs_are_made_only_if_they_are_asked_for():
+    assert {manifest["kind"] for manifest in render({})} == {"Deployment", "Service", "PodDisruptionBudget"}
+    assert {manifest["kind"] for manifest in render(MUCH)} >= set(FURTHER)
+
+
+def test_every_monitor_selects_pods_or_a_service_of_the_chart_by_a_port_that_these_have():
+    manifests = render(MUCH)
+    (monitor,) = of_kind(manifests, "ServiceMonitor").values()
+    service = of_kind(manifests, "Service")["penstock-door"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert {end["port"] for end in monitor["spec"]["endpoints"]} == {port["name"] for port in service["spec"]["ports"]}
+    fleet = monitor["spec"]["endpoints"][1]
+    assert (fleet["path"], fleet["authorization"]["credentials"]["name"]) == ("/metrics/fleet", "penstock-admin")
+    jobs = {end["relabelings"][0]["replacement"] for end in monitor["spec"]["endpoints"]}
+    for pods in of_kind(manifests, "PodMonitor").values():
+        (end,) = pods["spec"]["podMetricsEndpoints"]
+        jobs.add(end["relabelings"][0]["replacement"])
+        selected = [name for name, of in of_kind(manifests, "Deployment").items() if selects(pods, of)]
+        assert selected
+        for name in selected:
+            assert end["port"] in {port["name"] for port in container(of_kind(manifests, "Deployment")[name])["ports"]}
+    configured = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert jobs == {job["job_name"] for job in configured}
+
+
+def selects(monitor: Manifest, deployment: Manifest) -> bool:
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    selector = monitor["spec"]["selector"]
+    among = all(labels[each["key"]] in each["values"] for each in selector.get("matchExpressions", []))
+    return among and bool(selector["matchLabels"].items() <= labels.items())
+
+
+def test_the_rules_are_those_of_the_folder_for_prometheus():
+    (rules,) = of_kind(render(MUCH), "PrometheusRule").values()
+    files = [ROOT / "deploy" / "prometheus" / f"{name}.yml" for name in ("recording", "alerts", "disk")]
+    assert rules["spec"]["groups"] == [
+        group for file in files for group in yaml.safe_load(file.read_text("utf-8"))["groups"]
+    ]
+
+
+def test_every_part_has_a_policy_and_only_its_own_ports_can_be_reached():
+    manifests = render(MUCH)
+    policies, deployments = of_kind(manifests, "NetworkPolicy"), of_kind(manifests, "Deployment")
+    assert set(policies) == set(deployments)
+    for name, policy in policies.items():
+        labels = deployments[name]["spec"]["template"]["metadata"]["labels"]
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+        ports = {port["name"] for port in container(deployments[name])["ports"]}
+        reached = {port["port"] for entry in policy["spec"]["ingress"] for port in entry["ports"]}
+        assert reached == ports
+        assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    closed = of_kind(render({"networkPolicy": {"enabled": True}}), "NetworkPolicy")["penstock-worker-demo"]["spec"]
+    assert (closed["policyTypes"], "ingress" in closed, "egress" in closed) == (["Ingress"], False, False)
+
+
+def test_the_ingress_leads_the_hosts_of_the_door_to_its_service():
+    (ingress,) = of_kind(render(MUCH), "Ingress").values()
+    (rule,) = ingress["spec"]["rules"]
+    assert rule["host"] == "api.example.org"
+    assert rule["http"]["paths"][0]["backend"]["service"] == {"name": "penstock-door", "port": {"name": "http"}}
+
+
+def test_a_secret_is_mounted_as_the_file_that_its_setting_names(tmp_path):
+    big = of_kind(render(MUCH), "Deployment")["penstock-worker-big"]
+    environ = {variable["name"]: variable.get("value") for variable in container(big)["env"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container(big)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod(big)["volumes"]}
+    for name, secret in (("PENSTOCK_DATABASE_URL_FILE", "database"), ("HF_TOKEN_PATH", "hugging-face")):
+        folder, _, file = environ[name].rpartition("/")
+        mounted = volumes[mounts[folder]]["secret"]
+        assert (mounted["secretName"], mounted["items"][0]["path"]) == (secret, file)
+    assert environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
+
+
+def test_downloads_and_compiled_kernels_are_kept_in_the_cache_of_a_pool():
+    deployments = of_kind(render(MUCH), "Deployment")
+    big, demo = deployments["penstock-worker-big"], deployments["penstock-worker-demo"]
+    environ = {variable["name"]: variable.get("value") for variable in container(big)["env"]}
+    (mounted,) = (mount["mountPath"] for mount in container(big)["volumeMounts"] if mount["name"] == "cache")
+    assert environ["HF_HOME"].startswith(mounted)
+    assert environ["CUDA_CACHE_PATH"].startswith(mounted)
+    assert pod(big)["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in pod(demo)
+
+
+def test_backups_run_the_programs_of_deploy_and_cannot_change_the_store():
+    manifests = render(MUCH)
+    (job,) = of_kind(manifests, "CronJob").values()
+    spec = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (only,) = spec["containers"]
+    assert only["command"] == ["sh", "/programs/keep_backups.sh", "/data", "/copies", "24"]
+    read_only = {mount["name"]: mount.get("readOnly", False) for mount in only["volumeMounts"]}
+    assert read_only == {"programs": True, "data": True, "copies": False}
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert only["securityContext"]["readOnlyRootFilesystem"] is True
+    programs = of_kind(manifests, "ConfigMap")["penstock-backup"]["data"]
+    for name, text in programs.items():
+        assert text.strip() == (ROOT / "deploy" / name).read_text("utf-8").strip()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"monitoring": {"enabled": True}}, "monitoring.enabled needs monitoring.key.secret or adminKey.secret"),
+        ({"ingress": {"enabled": True}}, "ingress.enabled needs door.hosts"),
+        ({"backup": {"enabled": True, "storeClaim": "store"}}, "backup.copiesClaim"),
+    ],
+)
+def test_a_part_that_lacks_a_value_is_refused_with_its_name(values, message):
+    assert message in refusal(values)

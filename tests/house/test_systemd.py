@@ -9,6 +9,8 @@ from workers.exit_codes import ExitCode
 
 WEB, GATE, WORKER = "penstock-web.service", "penstock-gate.service", "penstock-worker@.service"
 UNITS = (WEB, GATE, WORKER)
+#: Units that end after their work.
+BACKUP, NVIDIA = "penstock-backup.service", "penstock-nvidia@.service"
 #: The time that open requests of a door or a gate have to end (web/gunicorn_conf.py).
 DOOR_GRACE_S = 30
 #: On systemd's scale from 0 to 100, where less is better, what its own table still calls OK.
@@ -28,11 +30,11 @@ def settings(unit: Unit, tmp_path) -> Settings:
 
 
 def test_the_folder_has_these_units_only():
-    assert sorted(path.name for path in FOLDER.glob("*.service")) == sorted(UNITS)
+    assert sorted(path.name for path in FOLDER.glob("*.service")) == sorted((*UNITS, BACKUP, NVIDIA))
 
 
 @needs_systemd
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("name", [*UNITS, BACKUP, NVIDIA])
 def test_systemd_accepts_every_line_of_a_unit(name, tmp_path):
     path = installed(name, tmp_path)
     done = analyze("verify", "--man=no", path)
@@ -49,7 +51,7 @@ def test_systemd_would_report_a_mistake(tmp_path):
 
 
 @needs_systemd
-@pytest.mark.parametrize("name", UNITS)
+@pytest.mark.parametrize("name", [*UNITS, BACKUP])
 def test_a_unit_may_do_little_by_the_measure_of_systemd(name, tmp_path):
     done = analyze("security", "--offline=true", f"--threshold={EXPOSURE}", installed(name, tmp_path))
     assert done.returncode == 0, done.stdout
@@ -95,3 +97,30 @@ def test_the_instance_of_a_worker_is_its_gpu_and_its_port(index, tmp_path):
 def test_only_the_worker_sees_devices(tmp_path):
     assert [Unit(name, tmp_path).all("PrivateDevices") for name in UNITS] == [["yes"], ["yes"], []]
     assert Unit(WORKER, tmp_path).one("DevicePolicy") == "closed"
+
+
+@needs_systemd
+def test_systemd_accepts_the_timer_of_backups_which_starts_their_unit_every_hour(tmp_path):
+    installed(BACKUP, tmp_path)
+    timer = tmp_path / BACKUP.replace(".service", ".timer")
+    timer.write_text((FOLDER / timer.name).read_text())
+    done = analyze("verify", "--man=no", timer)
+    assert (done.returncode, complaints(done, timer)) == (0, []), done.stderr
+    assert analyze("calendar", Unit(timer.name, tmp_path).one("OnCalendar")).returncode == 0
+
+
+def test_a_backup_runs_the_program_of_deploy_and_can_write_only_the_copies(tmp_path):
+    unit = Unit(BACKUP, tmp_path)
+    shell, path, *arguments = unit.one("ExecStart").split()
+    assert (shell, path) == ("/bin/sh", "/usr/local/lib/penstock/keep_backups.sh")
+    values = [unit.environ()[argument.strip("${}")] for argument in arguments]
+    assert values[1] == unit.one("ReadWritePaths")
+    assert int(values[2]) > 1
+
+
+def test_a_worker_waits_for_the_device_files_of_its_gpu(tmp_path):
+    worker = Unit(WORKER, tmp_path, index=3)
+    assert "penstock-nvidia@3.service" in worker.one("After").split()
+    # Not Requires: a machine may have another kind of GPU, or none.
+    assert "penstock-nvidia@3.service" in worker.one("Wants").split()
+    assert Unit(NVIDIA, tmp_path, index=3).one("ExecStart").endswith(" -c 3")

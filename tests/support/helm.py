@@ -55,6 +55,8 @@ def violations(manifest: Manifest, kubernetes: str) -> list[str]:
 
     if manifest["apiVersion"].startswith("keda.sh/"):
         validator = jsonschema.Draft202012Validator(_keda_schema(), registry=referencing.Registry())
+    elif manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+        validator = jsonschema.Draft202012Validator(_MONITORING[manifest["kind"]], registry=referencing.Registry())
     else:
         folder = _SCHEMAS / f"v{kubernetes}-local-strict"
         group = manifest["apiVersion"].replace(".k8s.io", "").replace("/", "-")
@@ -62,6 +64,58 @@ def violations(manifest: Manifest, kubernetes: str) -> list[str]:
         registry = _definitions(folder) @ referencing.Registry()
         validator = jsonschema.Draft202012Validator(schema, registry=registry)
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(manifest)]
+
+
+def _fields(required: tuple[str, ...] = (), **properties: Any) -> Manifest:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+_TEXT: Manifest = {"type": "string"}
+_TEXTS: Manifest = {"type": "object", "additionalProperties": _TEXT}
+_SELECTOR = _fields(
+    matchLabels=_TEXTS,
+    matchExpressions={
+        "type": "array",
+        "items": _fields(
+            ("key", "operator"), key=_TEXT, operator={"enum": ["In"]}, values={"type": "array", "items": _TEXT}
+        ),
+    },
+)
+_ENDPOINT = _fields(
+    ("port",),
+    port=_TEXT,
+    path=_TEXT,
+    interval={"type": "string", "pattern": "^[0-9]+s$"},
+    authorization=_fields(type=_TEXT, credentials=_fields(("name", "key"), name=_TEXT, key=_TEXT)),
+    relabelings={"type": "array", "items": _fields(targetLabel=_TEXT, replacement=_TEXT)},
+)
+_RULE = _fields(
+    ("expr",), alert=_TEXT, record=_TEXT, expr=_TEXT, labels=_TEXTS, annotations=_TEXTS, **{"for": {"type": "string"}}
+)
+_GROUP = _fields(("name", "rules"), name=_TEXT, interval=_TEXT, rules={"type": "array", "items": _RULE})
+
+
+def _object(spec: Manifest) -> Manifest:
+    metadata = _fields(("name",), name=_TEXT, labels=_TEXTS)
+    return _fields(
+        ("spec",), apiVersion={"const": "monitoring.coreos.com/v1"}, kind=_TEXT, metadata=metadata, spec=spec
+    )
+
+
+#: The fields of the Prometheus Operator's API that the chart may use, as its reference lists them.
+_MONITORING = {
+    "ServiceMonitor": _object(
+        _fields(("selector", "endpoints"), selector=_SELECTOR, endpoints={"type": "array", "items": _ENDPOINT})
+    ),
+    "PodMonitor": _object(
+        _fields(
+            ("selector", "podMetricsEndpoints"),
+            selector=_SELECTOR,
+            podMetricsEndpoints={"type": "array", "items": _ENDPOINT},
+        )
+    ),
+    "PrometheusRule": _object(_fields(groups={"type": "array", "items": _GROUP})),
+}
 
 
 @cache

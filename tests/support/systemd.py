@@ -55,9 +55,15 @@ class Unit:
 def installed(name: str, folder: Path) -> Path:
     """Write the unit into a folder, with a program that exists here, as `verify` requires; return its path."""
     text = (FOLDER / name).read_text(encoding="utf-8")
-    assert text.count("/opt/penstock/bin/penstock ") == 1
+    assert len(re.findall(r"^ExecStart=", text, re.MULTILINE)) == 1
     path = folder / name.replace("@", "@0")
-    path.write_text(text.replace("/opt/penstock/bin/penstock", sys.executable), encoding="utf-8")
+    text = re.sub(
+        r"^ExecStart=/(opt/penstock/bin/penstock|usr/bin/nvidia-modprobe)\b",
+        f"ExecStart={sys.executable}",
+        text,
+        flags=re.MULTILINE,
+    )
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-_SOURCE = {"type": "prometheus", "uid": "penstock-prometheus"}
+#: The uid of the source of data that deploy/grafana/provisioning makes.
+_PROVISIONED = "penstock-prometheus"
+#: Each board has a choice of this name at its top, so that it also works with another Prometheus.
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+#: The import form of Grafana asks for a Prometheus, and writes its uid wherever this stands.
+_INPUT = "DS_PROMETHEUS"
 #: A board is 24 units wide.
 _WIDTH = 24
 _SIZES = {"stat": (4, 4), "timeseries": (12, 8)}
@@ -45,7 +50,38 @@ class Board:
 
 
 def board_json(board: Board) -> str:
-    """Return the board as Grafana reads it from a file."""
+    """Return the board as Grafana reads it from a file of a provisioned folder."""
+    return _json(_content(board, _PROVISIONED, editable=False))
+
+
+def import_json(board: Board) -> str:
+    """Return the board for the import form of a Grafana that has a Prometheus already."""
+    asked = {
+        "name": _INPUT,
+        "label": "Prometheus",
+        "description": "The Prometheus that scrapes Penstock",
+        "type": "datasource",
+        "pluginId": "prometheus",
+        "pluginName": "Prometheus",
+    }
+    needed = [
+        {"type": "grafana", "id": "grafana", "name": "Grafana", "version": "10.0.0"},
+        {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
+        *(
+            {"type": "panel", "id": kind, "name": kind.capitalize(), "version": ""}
+            for kind in sorted({panel.kind for panel in board.panels})
+        ),
+    ]
+    content = _content(board, f"${{{_INPUT}}}", editable=True)
+    return _json({"__inputs": [asked], "__requires": needed, "id": None, **content})
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _content(board: Board, source: str, *, editable: bool) -> dict[str, Any]:
+    """Return the board; `source` is the uid of the Prometheus that it shows at first."""
     panels, x, y, row_height = [], 0, 0, 0
     for number, panel in enumerate(board.panels, 1):
         width, height = _SIZES[panel.kind]
@@ -53,22 +89,32 @@ def board_json(board: Board) -> str:
             x, y, row_height = 0, y + row_height, 0
         panels.append(_panel(number, panel, {"x": x, "y": y, "w": width, "h": height}))
         x, row_height = x + width, height
-    content = {
+    return {
         "uid": board.uid,
         "title": board.title,
         "description": board.help,
         "tags": ["penstock"],
         "schemaVersion": 39,
         "version": 1,
-        "editable": False,
+        "editable": editable,
         "graphTooltip": 1,
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_variable(variable) for variable in board.variables]},
+        "templating": {"list": [_source_choice(source), *map(_variable, board.variables)]},
         "links": [{"type": "dashboards", "tags": ["penstock"], "title": "Penstock", "keepTime": True}],
         "panels": panels,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _source_choice(uid: str) -> dict[str, Any]:
+    return {
+        "name": "datasource",
+        "label": "Prometheus",
+        "type": "datasource",
+        "query": "prometheus",
+        "current": {"selected": True, "text": "Prometheus", "value": uid},
+        "refresh": 1,
+    }
 
 
 def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:

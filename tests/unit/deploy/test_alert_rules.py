@@ -17,7 +17,7 @@ from web.gate.connection_table import GateBound
 from web.http.connection_bounds import DoorBound
 
 FOLDER = ROOT / "deploy" / "prometheus"
-TESTS = Path(__file__).parent / "alerts.yml"
+TESTS = [Path(__file__).parent / name for name in ("alerts.yml", "disk.yml")]
 
 
 def load(path: Path) -> Any:
@@ -28,7 +28,7 @@ def rules_of(name: str) -> list[dict[str, Any]]:
     return [rule for group in load(FOLDER / name)["groups"] for rule in group["rules"]]
 
 
-ALERTS = rules_of("alerts.yml")
+ALERTS = rules_of("alerts.yml") + rules_of("disk.yml")
 
 
 def promtool(*arguments: str) -> None:
@@ -46,14 +46,15 @@ def test_the_configuration_and_the_rules_are_valid(tmp_path: Path) -> None:
 
 @needs_prometheus
 def test_each_alert_fires_in_its_situation_and_in_no_other() -> None:
-    promtool("test", "rules", str(TESTS))
+    promtool("test", "rules", *map(str, TESTS))
 
 
 @pytest.mark.parametrize("alert", [alert["alert"] for alert in ALERTS])
 def test_each_alert_has_a_situation_in_which_it_fires(alert: str) -> None:
     expected = [
         sample["labels"]
-        for test in load(TESTS)["tests"]
+        for file in TESTS
+        for test in load(file)["tests"]
         for query in test.get("promql_expr_test", [])
         for sample in query["exp_samples"]
     ]
@@ -70,6 +71,20 @@ def test_each_alert_says_how_urgent_it_is_and_links_to_its_heading_in_the_runboo
     assert base == "{{ $externalLabels.penstock_docs"
     assert anchor == alert["alert"].lower()
     assert alert["alert"] in headings
+
+
+def test_the_example_of_alertmanager_routes_every_alert_and_names_only_alerts_that_exist() -> None:
+    example = load(FOLDER / "alertmanager.yml")
+    receivers = {receiver["name"] for receiver in example["receivers"]}
+    used = [example["route"], *example["route"]["routes"]]
+    assert {route["receiver"] for route in used} == receivers
+    assert {matcher for route in used for matcher in route.get("matchers", [])} == {'severity="page"'}
+    known = {alert["alert"] for alert in ALERTS}
+    for rule in example["inhibit_rules"]:
+        for matcher in rule["source_matchers"] + rule["target_matchers"]:
+            name, names = re.split(r"=~?", matcher, maxsplit=1)
+            assert name == "alertname"
+            assert set(names.strip('"').split("|")) <= known
 
 
 def test_the_configuration_names_where_the_docs_are() -> None:
@@ -132,6 +147,6 @@ def test_the_runbook_has_no_alert_that_does_not_exist() -> None:
 )
 def test_each_rule_uses_metrics_that_exist(rule: dict[str, Any]) -> None:
     named = names_in(rule["expr"])
-    # One alert is about the scrapes themselves, as Prometheus sees them.
-    assert named or "up{" in rule["expr"]
+    # Others are about the scrapes themselves, or about disks.
+    assert named or re.search(r"\bup\{|\bnode_filesystem_|\bkubelet_volume_", rule["expr"])
     assert named - exported_by_doors() - RECORDINGS == set()

@@ -11,11 +11,12 @@ import yaml
 from tests.support.exported import RECORDINGS, ROOT, exported_by_doors, exported_by_workers, names_in
 
 FOLDER = ROOT / "deploy" / "grafana"
+IMPORTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (FOLDER / "import").glob("*.json")}
 BOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (FOLDER / "boards").glob("*.json")}
 
 
 def test_there_are_boards_for_the_system_a_tenant_and_a_worker() -> None:
-    assert set(BOARDS) == {"overview", "tenant", "worker"}
+    assert set(IMPORTS) == set(BOARDS) == {"overview", "tenant", "worker"}
     assert len({board["uid"] for board in BOARDS.values()}) == len({board["title"] for board in BOARDS.values()}) == 3
 
 
@@ -55,4 +56,40 @@ def test_each_panel_has_a_help_text_and_a_place_of_its_own(board: dict[str, Any]
 def test_the_boards_use_the_provisioned_source() -> None:
     (source,) = yaml.safe_load((FOLDER / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
     for board in BOARDS.values():
-        assert {panel["datasource"]["uid"] for panel in board["panels"]} == {source["uid"]}
+        (choice,) = (each for each in board["templating"]["list"] if each["type"] == "datasource")
+        assert choice["current"]["value"] == source["uid"]
+        assert sources_of(board) == {f"${{{choice['name']}}}"}
+        assert "__inputs" not in board
+
+
+def sources_of(board: dict[str, Any]) -> set[str]:
+    queried = [target for panel in board["panels"] for target in (panel, *panel["targets"])]
+    queried += [variable for variable in board["templating"]["list"] if variable["type"] == "query"]
+    return {each["datasource"]["uid"] for each in queried}
+
+
+def filled_in(board: dict[str, Any], uid: str) -> dict[str, Any]:
+    """Return what Grafana's import form makes of a file if the user chooses this source for every input."""
+    text = json.dumps(board)
+    for asked in board["__inputs"]:
+        assert (asked["type"], asked["pluginId"]) == ("datasource", "prometheus")
+        assert f"${{{asked['name']}}}" in text
+        text = text.replace(f"${{{asked['name']}}}", uid)
+    return {name: value for name, value in json.loads(text).items() if not name.startswith("__")}
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_import_form_makes_the_same_board_with_the_source_that_the_user_chooses(name: str) -> None:
+    imported, provisioned = IMPORTS[name], BOARDS[name]
+    assert imported["id"] is None
+    assert {part["id"] for part in imported["__requires"] if part["type"] == "panel"} == {
+        panel["type"] for panel in provisioned["panels"]
+    }
+    board = filled_in(imported, "chosen")
+    assert "DS_" not in json.dumps(board)
+    (choice,) = (each for each in board["templating"]["list"] if each["type"] == "datasource")
+    assert choice["current"]["value"] == "chosen"
+    assert board.pop("id") is None
+    assert board.pop("editable") is True
+    choice["current"]["value"] = "penstock-prometheus"
+    assert board == {field: value for field, value in provisioned.items() if field != "editable"}

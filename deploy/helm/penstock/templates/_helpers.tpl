@@ -36,6 +36,35 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{/* Settings whose value is the path of a mounted secret, and variables as Kubernetes writes them. */}}
+{{- define "penstock.more-environ" -}}
+{{- range $name, $of := include "penstock.secret-files" . | fromYaml }}
+- {name: {{ $name }}, value: /run/secrets/penstock-files/{{ $name }}/value}
+{{- end }}
+{{- with .of.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "penstock.secret-files" -}}
+{{- mergeOverwrite (deepCopy .root.Values.secretFiles) (.of.secretFiles | default dict) | toYaml }}
+{{- end }}
+
+{{- define "penstock.secret-mounts" -}}
+{{- range $name, $of := include "penstock.secret-files" . | fromYaml }}
+- {name: {{ $name | lower | replace "_" "-" }}, mountPath: /run/secrets/penstock-files/{{ $name }}, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "penstock.secret-volumes" -}}
+{{- range $name, $of := include "penstock.secret-files" . | fromYaml }}
+- name: {{ $name | lower | replace "_" "-" }}
+  secret:
+    secretName: {{ $of.secret }}
+    items: [{key: {{ $of.entry }}, path: value}]
+{{- end }}
+{{- end }}
+
 {{- define "penstock.container-security" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -62,6 +91,9 @@ automountServiceAccountToken: false
 # Kubernetes would add variables named after the release, such as PENSTOCK_DOOR_PORT, which are no settings.
 enableServiceLinks: false
 securityContext: {{ toYaml .root.Values.podSecurityContext | nindent 2 }}
+{{- with .of.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
 {{- with .root.Values.images.pullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Makes a copy of the store named after the time, and removes the oldest copies.
+# Usage: keep_backups.sh DATA FOLDER KEEP. DATA is the store's folder (backup_store.sh), and FOLDER keeps the KEEP newest
+# copies, such as store-2026-11-28T083000Z. If the new copy fails, no old one is removed.
+set -eu
+data=$1 folder=$2 keep=$3
+case $keep in
+  '' | 0 | *[!0-9]*) echo "KEEP=$keep is not a number from 1" >&2; exit 1 ;;
+esac
+copy="$folder/store-$(date -u +%Y-%m-%dT%H%M%SZ)"
+sh "$(dirname "$0")/backup_store.sh" "$data" "$copy"
+echo "copied to $copy"
+# The names sort by time. An interrupted copy ends with .part, and backup_store.sh removes it.
+count=$(find "$folder" -maxdepth 1 -type d -name 'store-*Z' | wc -l)
+find "$folder" -maxdepth 1 -type d -name 'store-*Z' | sort | while read -r old; do
+  [ "$count" -gt "$keep" ] || break
+  rm -rf "$old"
+  echo "removed $old"
+  count=$((count - 1))
+done
