@@ -47,6 +47,7 @@ class ApiKeys(StoredKeys[KeyRecord]):
                 f"act_as={act_as!r} is not a pattern of tenant names: letters, digits, '_', '-', '*', '?', '[…]'"
             )
         check_span("expires_in_ms", expires_in_ms)
+        own_bounds = None if bounds == KeyBounds() else bounds
         created: list[NewKey] = []
 
         def plan() -> list[KeyRecord]:
@@ -58,7 +59,7 @@ class ApiKeys(StoredKeys[KeyRecord]):
                     f"tenant {tenant!r} already has a key with label={label!r}; rotate it, or remove it first"
                 )
             expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
-            created[:] = [_new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as, bounds))]
+            created[:] = [_new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as, own_bounds))]
             return [created[0].record]
 
         self._write("key.add", plan)

@@ -106,7 +106,7 @@ class StoredPolicies(ABC, Generic[_Policy]):
         policy = self.parse(name, stored)[0] or self._policy_of_new(name)
         replace(policy, **changes)  # type: ignore[arg-type]  # the policy checks the types
         healed: dict[str, Value | None] = dict.fromkeys(self._spoiled_fields(policy, stored or {}))
-        self._write(name, healed | {**changes}, _describe_changes(changes))
+        self._write(name, healed | {**changes}, describe_changes(changes))
         return self.get(name) or self.default
 
     def find_spoiled(self) -> tuple[str, ...]:
@@ -193,7 +193,8 @@ def _describe(values: Mapping[str, Value | None]) -> str:
     return " ".join(f"{name}={_shown(value)}" for name, value in set_fields.items())
 
 
-def _describe_changes(changes: Mapping[str, Value | None]) -> str:
+def describe_changes(changes: Mapping[str, Value | None]) -> str:
+    """Return changes of a policy as the records of actions have them."""
     return " ".join(f"{name}={'default' if value is None else _shown(value)}" for name, value in changes.items())
 
 

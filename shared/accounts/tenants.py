@@ -3,7 +3,8 @@
 Scripts read the weight, the bounds and the rate limits; the door checks the other fields.
 
 To add a field: add it to TenantPolicy, to FIELDS and to the options of `penstock tenants`
-(shared/cli/policy_options.py).
+(shared/cli/policy_options.py), its text to shared/jobs/policy_texts.py, and its line in the console's form
+(web/console/policy_form.py).
 """
 
 from collections.abc import Collection, Mapping

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from shared.cli import output
-from shared.cli.durations import format_duration, parse_duration_ms
+from shared.durations import format_duration
 from shared.errors import ConfigError
+from shared.jobs.policy_texts import DEFAULT, parse_field, policy_field
 
 if TYPE_CHECKING:
     from shared.jobs.group_policy import GroupPolicy
@@ -28,36 +29,14 @@ class _Option(NamedTuple):
     parse: Callable[[str, Any], Any]
 
 
-def _option(help_text: str, parse: Callable[[str, str], Any], *, metavar: str | None = None) -> _Option:
+def _option(help_text: str, parse: Callable[[str, str], Any] = parse_field, *, metavar: str | None = None) -> _Option:
     """Return an option that is declared as text, because it also accepts `default`, which removes the field."""
     annotation = Annotated[str | None, typer.Option(help=help_text, metavar=metavar)]
-    return _Option(annotation, lambda name, text: None if text == "default" else parse(name, text))
+    return _Option(annotation, lambda name, text: None if text == DEFAULT else parse(name, text))
 
 
 def _flag(names: str, help_text: str) -> _Option:
     return _Option(Annotated[bool | None, typer.Option(names, help=help_text)], lambda _name, flag: flag)
-
-
-def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is neither a whole number nor `default`") from None
-
-
-def _decimal(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r} is neither a number nor `default`") from None
-
-
-def _word(_name: str, text: str) -> str:
-    return text
-
-
-def _names(_name: str, text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(","))
 
 
 def _text_of_file(name: str, path: str) -> str:
@@ -68,30 +47,20 @@ def _text_of_file(name: str, path: str) -> str:
 
 
 _OPTIONS = {
-    "weight": _option(f"Share of the GPUs relative to other tenants, 0.001 to 1000, {_OR_DEFAULT} (1).", _decimal),
-    "max_waiting": _option(f"Maximum number of queued jobs, {_OR_DEFAULT}.", _integer),
-    "max_waiting_tokens": _option(f"Maximum sum of the tokens of queued jobs, {_OR_DEFAULT}.", _integer),
-    "max_bytes": _option(
-        f"Maximum of the store's memory that jobs and results take, in bytes, {_OR_DEFAULT}.", _integer
-    ),
-    "rpm": _option(f"Requests per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint.", _integer),
-    "tpm": _option(f"Tokens per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint.", _integer),
-    "tokens_per_day": _option(
-        f"Budget of tokens for a day (UTC), {_OR_DEFAULT} (none). Further requests get 429.", _integer
-    ),
-    "tokens_per_month": _option(
-        f"Budget of tokens for a month (UTC), {_OR_DEFAULT} (none). Further requests get 429.", _integer
-    ),
-    "prompt_weight": _option(f"What a prompt token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1).", _decimal),
-    "answer_weight": _option(f"What an answer token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1).", _decimal),
-    "max_deadline": _option(
-        f"The longest deadline of a request, {_OR_DEFAULT}.", parse_duration_ms, metavar="DURATION"
-    ),
-    "models": _option(f"Names of the models that the tenant may use, comma-separated, {_OR_DEFAULT} (all).", _names),
-    "default_model": _option(f"The model for requests that name none, {_OR_DEFAULT}.", _word),
-    "group": _option(
-        f"The group with which the tenant shares its turns (`penstock groups`), {_OR_DEFAULT} (none).", _word
-    ),
+    "weight": _option(f"Share of the GPUs relative to other tenants, 0.001 to 1000, {_OR_DEFAULT} (1)."),
+    "max_waiting": _option(f"Maximum number of queued jobs, {_OR_DEFAULT}."),
+    "max_waiting_tokens": _option(f"Maximum sum of the tokens of queued jobs, {_OR_DEFAULT}."),
+    "max_bytes": _option(f"Maximum of the store's memory that jobs and results take, in bytes, {_OR_DEFAULT}."),
+    "rpm": _option(f"Requests per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint."),
+    "tpm": _option(f"Tokens per minute, {_OR_DEFAULT}. Further requests get 429 and a retry hint."),
+    "tokens_per_day": _option(f"Budget of tokens for a day (UTC), {_OR_DEFAULT} (none). Further requests get 429."),
+    "tokens_per_month": _option(f"Budget of tokens for a month (UTC), {_OR_DEFAULT} (none). Further requests get 429."),
+    "prompt_weight": _option(f"What a prompt token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1)."),
+    "answer_weight": _option(f"What an answer token counts in the budgets, 0 to 1000, {_OR_DEFAULT} (1)."),
+    "max_deadline": _option(f"The longest deadline of a request, {_OR_DEFAULT}.", metavar="DURATION"),
+    "models": _option(f"Names of the models that the tenant may use, comma-separated, {_OR_DEFAULT} (all)."),
+    "default_model": _option(f"The model for requests that name none, {_OR_DEFAULT}."),
+    "group": _option(f"The group with which the tenant shares its turns (`penstock groups`), {_OR_DEFAULT} (none)."),
     "disabled": _flag("--disabled/--enabled", "Refuse every request with 403, or serve the tenant again."),
     "degrade": _flag("--degrade/--no-degrade", "Allow shorter answers under overload, if PENSTOCK_DEGRADATION is on."),
     "private": _flag("--private/--no-private", "Send the tenant's prompts only to local pools (`penstock pools`)."),
@@ -123,7 +92,7 @@ def policy_command(names: tuple[str, ...]) -> Callable[[Callable[..., None]], Ca
         @wraps(command)
         def run(**given: Any) -> None:
             texts = {name: text for name in names if (text := given.pop(name)) is not None}
-            changes = {_field(name): _OPTIONS[name].parse(name, text) for name, text in texts.items()}
+            changes = {policy_field(name): _OPTIONS[name].parse(name, text) for name, text in texts.items()}
             command(**given, changes=changes)
 
         own = signature(command)
@@ -157,7 +126,3 @@ def display_value(name: str, value: object) -> object:
     if isinstance(value, tuple):
         return ",".join(value)
     return f"{value:g}" if isinstance(value, float) else value
-
-
-def _field(option: str) -> str:
-    return "max_deadline_ms" if option == "max_deadline" else option

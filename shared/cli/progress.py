@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from shared.cli import output
 from shared.cli.client import YieldAnswer
-from shared.cli.durations import format_duration
+from shared.durations import format_duration
 
 
 class _Live:

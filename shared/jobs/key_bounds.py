@@ -1,7 +1,9 @@
 """The bounds that an operator may set on one API key, in addition to those of its tenant."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shared.errors import ConfigError
 from shared.jobs.tenant_policy import Policy
 
 
@@ -14,6 +16,20 @@ class KeyBounds(Policy):
     tpm: int | None = None
     #: The largest number of the key's queued jobs.
     max_waiting: int | None = None
+
+
+def parse_bounds(texts: Mapping[str, str]) -> dict[str, int | None]:
+    """Return the bounds that an operator has typed, by name; the text `none` removes a bound.
+
+    Raises ConfigError, whose message names the field and quotes the text.
+    """
+    changes: dict[str, int | None] = {}
+    for name, text in texts.items():
+        try:
+            changes[name] = None if text == "none" else int(text)
+        except ValueError:
+            raise ConfigError(f"{name}={text[:60]!r} is neither a whole number nor `none`") from None
+    return changes
 
 
 def key_arguments(key_id: str, bounds: KeyBounds | None) -> dict[str, str | int]:

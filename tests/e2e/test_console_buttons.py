@@ -41,7 +41,10 @@ def keyed(store: Store, tmp_path: Path) -> FlaskClient:
     return create_app(load({"PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None), store, RealClock()).test_client()
 
 
-BUTTONS = ["drain", "drain-all", "resume", "resume-all", "cancel", "disable", "enable", "submit"]
+BUTTONS = [
+    *("drain", "drain-all", "resume", "resume-all", "cancel", "disable", "enable", "submit"),
+    *("tenants/blue/policy", "tenants/blue/keys", "tenants/blue/keys/rotate", "tenants/blue/keys/remove"),
+]
 FOREIGN: list[dict[str, str]] = [
     {},
     {TOKEN_HEADER: "9999999999." + "A" * 43},

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.key_record import digest_of
 from shared.accounts.routes import Pools
 from shared.store import keys
 from tests.support import processes
@@ -48,7 +50,9 @@ def door(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
         today = datetime.now(UTC).date()
         for ago in range(1, 30):
             used = {f"t{number:03}||sim": "9 1 0 0 1000 100 2000 2000000" for number in range(500)}
-            server.client.hset(keys.usage((today - timedelta(days=ago)).isoformat()), mapping=used)  # type: ignore[arg-type]
+            day = keys.usage((today - timedelta(days=ago)).isoformat())
+            server.client.hset(day, mapping=used)  # type: ignore[arg-type]
+            server.client.expire(day, 86_400)
         wait_for(lambda: served.http.get("/health/ready").status_code == 200, "a live worker")
         yield served
 
@@ -99,7 +103,7 @@ def test_from_the_board_a_tenant_and_a_model_are_one_click_away_and_change_by_th
     door.submit("t007", max_tokens=1)
     page.wait_for_text("#panel-tenants", "t007")
     page.open(page.run("[...document.querySelectorAll('#panel-tenants a')].find(a => a.innerText === 't007').href"))
-    page.wait_for_text("#panel-state", "Serving")
+    page.wait_for_text("#panel-state", "live worker")
     door.submit("t007", max_tokens=2_000)
     page.wait_for_text("#panel-running td[data-label=Model]", "sim")
     page.open(page.run("document.querySelector('#panel-running td[data-label=Model] a').href"))
@@ -119,6 +123,45 @@ def test_a_tenant_is_found_among_500_by_keyboard(page: Page, door: Served) -> No
             break
     page.press("Enter", 13, "\r")
     page.wait_for_text("h1", "Tenant t330")
+    assert page.complaints == []
+
+
+def test_an_operator_raises_a_bound_makes_a_key_and_sees_the_cost(
+    page: Page, door: Served, server: StoreServer
+) -> None:
+    page.look(1_280)
+    page.open(f"{door.url}/console/tenants/t042")
+    page.wait_for_text("#panel-state", "live worker")
+    page.write("input[name=max_waiting]", "many")
+    page.ask("#change-policy")
+    page.click("#yes")
+    page.wait_for_text("#notice", "max_waiting='many' is neither a whole number nor `default`")
+    assert page.run("[document.activeElement.name, document.activeElement.ariaInvalid]") == ["max_waiting", "true"]
+    page.complaints.clear()  # the browser itself reports each answer that is an error
+    page.write("input[name=max_waiting]", "77")
+    page.ask("#change-policy")
+    assert "Waiting jobs: default → 77" in page.text("#question")
+    page.click("#yes")
+    page.wait_for_text("#notice", "max_waiting=77")
+    page.wait_for_text("#panel-figures", "of 77")
+    wait_for(lambda: page.run("document.activeElement.id") == "change-policy", "the focus on the button")
+    page.write("#key-form input[name=label]", "laptop")
+    page.run("document.getElementById('make-key').focus()")
+    page.press("Enter", 13, "\r")
+    wait_for(lambda: page.run("document.getElementById('confirm').open"), "the question")
+    page.click("#yes")
+    page.wait_for_text("#keys", "cannot be shown again")
+    key = page.text("#new-key")
+    assert ApiKeys(server.client).find(digest_of(key)) is not None
+    assert page.run("document.activeElement.id") == "copy-key"
+    # The cost is 2 on each of 29 days.
+    assert "58" in page.text("[aria-label='Usage by day'] tbody tr")
+    page.open(f"{door.url}/console/tenants/t042")
+    assert key not in page.run("document.documentElement.outerHTML")
+    page.ask("#keys td.act button:last-child")
+    page.click("#yes")
+    page.wait_for_text("#keys", "This tenant has no key")
+    assert ApiKeys(server.client).find(digest_of(key)) is None
     assert page.complaints == []
 
 

@@ -1,7 +1,8 @@
 """The actions of operators on the console, all recorded: drain workers, cancel and submit jobs, disable tenants."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from flask import current_app, render_template, request
@@ -31,6 +32,10 @@ from web.runtime.current import current_context
 #: The longest name that a form may name, in characters: ids of jobs, tenants and workers are shorter.
 _MAX_NAME = 200
 
+#: Messages about values have the name of the field before the value. Some forms have times with units in place of ms.
+_FIELD = re.compile(r"\b([a-z_]+)=")
+_FIELDS_OF_FORMS = {"max_deadline_ms": "max_deadline", "expires_in_ms": "expires"}
+
 _CANCELED = {
     CancelAnswer.CANCELED: "Job {id} is canceled.",
     CancelAnswer.REQUESTED: "The worker is asked to cancel job {id}.",
@@ -42,12 +47,24 @@ def _view(act: Callable[[], str]) -> Callable[[], str]:
     """Return the function of a route. If a class of shared/accounts rejects a value, the error names the field."""
 
     def view() -> str:
-        try:
+        with naming_fields():
             return render_template("console/notice.html", notice=act())
-        except ConfigError as error:
-            raise invalid_field("name", str(error)) from None
 
     return view
+
+
+@contextmanager
+def naming_fields() -> Iterator[None]:
+    """Raise ApiError (422) in place of ConfigError. The error has the field that the message names.
+
+    A page marks the field of its form that an error names.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        match = _FIELD.search(str(error))
+        name = match[1] if match else "name"
+        raise invalid_field(_FIELDS_OF_FORMS.get(name, name), str(error)) from None
 
 
 def _workers() -> Workers:

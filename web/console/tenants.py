@@ -10,7 +10,7 @@ from jinja2 import Environment
 
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.budgets import Budget, Budgets
-from shared.accounts.key_record import KeyRecord
+from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants, check_name
 from shared.accounts.usage import Amounts, sum_by
 from shared.errors import ConfigError, StoreUnavailable
@@ -19,6 +19,7 @@ from web.console.board import Board
 from web.console.feed import Pass, current_feed
 from web.console.guard import bp, not_found, page
 from web.console.panels import render_template_of
+from web.console.policy_form import tenant_form
 from web.console.reads import read_counts
 from web.console.streams import panel_frames, stream, when_to_stop
 from web.http.api_errors import invalid_field
@@ -110,18 +111,33 @@ def tenant_page(tenant: str) -> str | tuple[str, int]:
     if not _is_name(tenant):
         return not_found(f"no tenant {tenant[:64]!r}")
     standing = read_standing(context, tenant)
-    keys, now_ms, problem = _read_keys(context, tenant)
     return render_template(
         "console/tenant.html",
-        tenant=tenant,
-        standing=standing,
-        **_render(current_app.jinja_env, tenant, standing, current_feed().board()),
         new=Tenants(context.store.client).describe_if_new(tenant),
-        keys=keys,
-        now_ms=now_ms,
-        keys_problem=problem,
         usage=_read_usage(context, tenant),
+        **_render(current_app.jinja_env, tenant, standing, current_feed().board()),
+        **values_of_keys(tenant) | values_of_policy(tenant, standing),
     )
+
+
+def values_of_policy(tenant: str, standing: Standing | None = None) -> dict[str, Any]:
+    """Return what the form of a tenant's policy shows. Raises StoreUnavailable."""
+    context = current_context()
+    standing = standing or read_standing(context, tenant)
+    defaults = bounds_of(context.settings, None, context.readiness.get())
+    groups = [entry.name for entry in Groups(context.store.client).list()]
+    form = tenant_form(standing.policy, defaults, context.settings, groups)
+    return {"tenant": tenant, "standing": standing, "form": form}
+
+
+def values_of_keys(tenant: str) -> dict[str, Any]:
+    """Return what the table of a tenant's keys shows. Raises StoreUnavailable."""
+    try:
+        now_ms, records = ApiKeys(current_context().store.client).ls(tenant)
+    except ConfigError as error:
+        # Another program has spoiled a record.
+        return {"tenant": tenant, "keys": (), "now_ms": 0, "keys_problem": str(error)}
+    return {"tenant": tenant, "keys": records, "now_ms": now_ms, "keys_problem": ""}
 
 
 @bp.get("/tenants/<tenant>/live")
@@ -163,15 +179,6 @@ def _render(environment: Environment, tenant: str, standing: Standing, board: Bo
             environment, "running_jobs", running=running, whose="this tenant's", query=f"tenant={tenant}"
         ),
     }
-
-
-def _read_keys(context: DoorContext, tenant: str) -> tuple[tuple[KeyRecord, ...], int, str]:
-    """Return the tenant's keys, the store's time in ms, and why the keys cannot be read, "" if they can."""
-    try:
-        now_ms, records = ApiKeys(context.store.client).ls(tenant)
-    except ConfigError as error:
-        return (), 0, str(error)
-    return records, now_ms, ""
 
 
 def _read_usage(context: DoorContext, tenant: str) -> list[tuple[str, Amounts]]:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.durations import format_timestamp, parse_duration_ms
 from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client, write_new_key
+from shared.durations import format_timestamp, parse_duration_ms
 
 if TYPE_CHECKING:
     from shared.accounts.admin_keys import AdminKey

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
+from shared.durations import format_duration, format_timestamp
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

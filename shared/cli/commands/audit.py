@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.durations import format_timestamp
 from shared.cli.reach import Json, StateDir, store_client
+from shared.durations import format_timestamp
 
 
 def audit(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.durations import format_duration, format_timestamp, parse_duration_ms
 from shared.cli.reach import FAULT, YIELD, ActingTenant, Json, collection_client
+from shared.durations import format_duration, format_timestamp, parse_duration_ms
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import typer
 
 from shared.cli import output
 from shared.cli.commands import all_jobs
-from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import YIELD, ActingTenant, Json, door_client, end_with
+from shared.durations import format_duration, format_timestamp
 from shared.jobs.states import JobState
 from shared.views.timeline import TimelineStep, timeline
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.durations import format_timestamp, parse_duration_ms
 from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client, write_new_key
+from shared.durations import format_timestamp, parse_duration_ms
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def add(
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
     changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
-    bounds = KeyBounds(**changes) if any(changes.values()) else None
+    bounds = KeyBounds(**changes)
     client = writable_store_client(state_dir)
     new = ApiKeys(client).create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as, bounds=bounds)
     _print_new_key(new, json=json)
@@ -156,15 +156,9 @@ def rotate(
 
 def _bound_changes(**named: str | None) -> dict[str, int | None]:
     """Return the bounds whose options are on the command line. The value `none` becomes None."""
-    changes: dict[str, int | None] = {}
-    for name, text in named.items():
-        if text is None:
-            continue
-        try:
-            changes[name] = None if text == "none" else int(text)
-        except ValueError:
-            raise ConfigError(f"{name}={text!r} is neither a whole number nor `none`") from None
-    return changes
+    from shared.jobs.key_bounds import parse_bounds
+
+    return parse_bounds({name: text for name, text in named.items() if text is not None})
 
 
 def _print_new_key(new: "NewKey", *, json: bool) -> None:

@@ -7,9 +7,9 @@ import typer
 
 from shared.cli import output
 from shared.cli.commands.jobs import describe_degradation
-from shared.cli.durations import parse_duration_ms
 from shared.cli.reach import YIELD, ActingTenant, Json, door_client, end_with
 from shared.cli.streams import OutputError
+from shared.durations import parse_duration_ms
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import typer
 
 from shared.cli import output
 from shared.cli.commands import collection_backup
-from shared.cli.durations import format_timestamp
 from shared.cli.policy_options import OF_TENANTS, Changes, display_value, policy_command, print_policy
 from shared.cli.reach import Json, StateDir, collections_database, end_with, store_client, writable_store_client
+from shared.durations import format_timestamp
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

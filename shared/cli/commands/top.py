@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from shared.cli import output
-from shared.cli.durations import format_duration, format_timestamp
 from shared.cli.reach import Json, StateDir, store_client
+from shared.durations import format_duration, format_timestamp
 from shared.errors import ConfigError
 from shared.jobs.pool_terms import format_amount
 from shared.views.frame import SORT_KEYS, Frame, SortKey, TenantLine, WorkerLine, make_frame

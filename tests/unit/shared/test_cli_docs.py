@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from shared.cli.command_line import app
-from shared.cli.durations import format_duration, parse_duration_ms
+from shared.durations import format_duration, parse_duration_ms
 from shared.errors import ConfigError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")

@@ -46,12 +46,28 @@
     showHeld();
   });
 
+  // The edited fields of a form whose fields have copies of their values; null for any other element.
+  function changesIn(element) {
+    const fields = [...(element.elements ?? [])].filter((field) => element.elements[`was-${field.name}`]);
+    if (!fields.length) return null;
+    const copyOf = (field) => element.elements[`was-${field.name}`].value;
+    return fields.filter((field) => field.value.trim() !== copyOf(field)).map((field) =>
+      `${field.labels[0].firstChild.data}: ${copyOf(field) || "default"} → ${field.value.trim() || "default"}`);
+  }
+
+  let asker = ""; // the id of the element that had the focus then
   let asked = null; // the htmx:confirm event of the question that was asked last
   document.addEventListener("htmx:confirm", (event) => {
     if (!event.detail.question) return;
     event.preventDefault();
+    const changes = changesIn(event.detail.elt);
+    if (changes?.length === 0) {
+      say("Nothing is changed.");
+      return;
+    }
     asked = event.detail;
-    document.getElementById("question").textContent = asked.question;
+    asker = document.activeElement.id;
+    document.getElementById("question").textContent = [asked.question, ...(changes ?? [])].join("\n");
     dialog.showModal();
   });
   document.getElementById("yes").addEventListener("click", () => {
@@ -67,6 +83,13 @@
     document.getElementById(asked.elt.id)?.focus();
   });
 
+  // The button of a form is disabled, or replaced, while the door answers, and then has the focus no more.
+  document.addEventListener("htmx:afterRequest", (event) => {
+    if (asked && event.detail.requestConfig.elt === asked.elt && document.activeElement === document.body) {
+      document.getElementById(asker)?.focus();
+    }
+  });
+
   function say(text) {
     const line = document.createElement("p");
     line.className = "said problem";
@@ -77,12 +100,26 @@
   function sayError(event) {
     let message = `the door answered ${event.detail.xhr.status}`;
     try {
-      message = JSON.parse(event.detail.xhr.responseText).error.message;
+      const error = JSON.parse(event.detail.xhr.responseText).error;
+      message = error.message;
+      const field = event.detail.elt.elements?.namedItem(error.param);
+      field?.setAttribute("aria-invalid", "true");
+      field?.focus();
     } catch {
       // The answer is not one of the door's, such as that of a proxy.
     }
     say(`That did not work: ${message}.`);
   }
+  document.addEventListener("input", (event) => event.target.removeAttribute("aria-invalid"));
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const text = document.getElementById(button.dataset.copy);
+    getSelection().selectAllChildren(text);
+    // Only pages over https or of this machine may write to the clipboard. On others, the text is selected.
+    await navigator.clipboard?.writeText(text.textContent);
+    button.textContent = navigator.clipboard ? "Copied" : "Selected";
+  });
   const sayLost = () => say("That did not work: the door does not answer.");
   document.addEventListener("htmx:responseError", sayError);
   document.addEventListener("htmx:sendError", sayLost);
