@@ -7,11 +7,16 @@ against processes that runs only one way names that way and the reason: `@pytest
 from collections.abc import Iterator
 
 import pytest
+from flask.testing import FlaskClient
 from openai import OpenAI
 
+from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.door import a_door
+from tests.support.embedder import Embedder
 from tests.support.kept_alive import keep_alive
 from tests.support.nginx import MAY_BE_SKIPPED
+from tests.support.postgres import execute
 from tests.support.served import Address, Served
 
 WAYS = {
@@ -58,3 +63,26 @@ def served(common: Served, way: str) -> Iterator[Address]:
     """The module's ingress, reached this way; afterwards every job must have ended and every invariant hold."""
     yield common.by(way)
     common.stage.assert_sound()
+
+
+@pytest.fixture
+def empty_database(database_url: str) -> Iterator[None]:
+    """Empties the database of collections after the test."""
+    yield
+    execute(database_url, "TRUNCATE penstock.collections CASCADE")
+
+
+@pytest.fixture
+def embedder(store: Store) -> Iterator[Embedder]:
+    """A worker of the model `vectors`, whose vectors have 16 numbers."""
+    with Embedder(store) as embedder:
+        yield embedder
+
+
+@pytest.fixture
+def collections_door(
+    store: Store, settings: Settings, database_url: str, embedder: Embedder, empty_database: None
+) -> FlaskClient:
+    """A door with an empty database of collections, in the process of the test, and the model `vectors`."""
+    del embedder, empty_database
+    return a_door(store, settings, database_url=database_url, embedding_model="vectors")

@@ -1,7 +1,6 @@
 """Collections over HTTP: the door in the test's process, a real database, and an embedding worker in a thread."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from shared.store.store import Store
 from tests.support.builders import a_job, admitted
 from tests.support.door import a_door, fault, refused
 from tests.support.embedder import Embedder, Ranker
-from tests.support.postgres import execute
 from web.openapi import response_models
 
 pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
@@ -26,21 +24,9 @@ LEAVE = "# Leave\n\nEmployees have thirty days of paid leave a year.\n\nUnused l
 TRAVEL = "# Travel\n\nTrains are booked by the office. Taxis need a reason.\n"
 
 
-@pytest.fixture(autouse=True)
-def empty_database(database_url: str) -> Iterator[None]:
-    yield
-    execute(database_url, "TRUNCATE penstock.collections CASCADE")
-
-
 @pytest.fixture
-def embedder(store: Store) -> Iterator[Embedder]:
-    with Embedder(store) as embedder:
-        yield embedder
-
-
-@pytest.fixture
-def door(store: Store, settings: Settings, database_url: str, embedder: Embedder) -> FlaskClient:
-    return a_door(store, settings, database_url=database_url, embedding_model="vectors")
+def door(collections_door: FlaskClient) -> FlaskClient:
+    return collections_door
 
 
 def create(door: FlaskClient, name: str = "handbook", tenant: str = "blue", **fields: Any) -> dict[str, Any]:

@@ -12,17 +12,11 @@ from shared.store.store import Store
 from tests.support.builders import MODEL, stat
 from tests.support.collected import a_database, make, put
 from tests.support.door import a_door, admitted_job, fault, serve, submit
-from tests.support.embedder import Embedder, Ranker, word_vector
+from tests.support.embedder import Ranker, word_vector
 
 BLUE = {"X-Tenant": "blue"}
 #: The embedder's vectors have this many numbers; a text of equal words in another order has the same one.
 WIDTH = 16
-
-
-@pytest.fixture
-def embedder(store: Store) -> Iterator[Embedder]:
-    with Embedder(store, width=WIDTH) as embedder:
-        yield embedder
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +16,6 @@ from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.door import a_door, fault
 from tests.support.embedder import Embedder
-from tests.support.postgres import execute
 from tests.support.processes import wait_for
 from web.openapi import response_models, vector_store_models
 from web.retrieval import loading
@@ -31,21 +30,9 @@ BLUE = {"X-Tenant": "blue"}
 LEAVE = b"Employees have thirty days of paid leave a year."
 
 
-@pytest.fixture(autouse=True)
-def empty_database(database_url: str) -> Iterator[None]:
-    yield
-    execute(database_url, "TRUNCATE penstock.collections CASCADE")
-
-
 @pytest.fixture
-def embedder(store: Store) -> Iterator[Embedder]:
-    with Embedder(store) as embedder:
-        yield embedder
-
-
-@pytest.fixture
-def door(store: Store, settings: Settings, database_url: str, embedder: Embedder) -> FlaskClient:
-    return a_door(store, settings, database_url=database_url, embedding_model="vectors")
+def door(collections_door: FlaskClient) -> FlaskClient:
+    return collections_door
 
 
 def context_of(door: FlaskClient) -> DoorContext:
@@ -255,7 +242,7 @@ def test_a_file_whose_model_has_no_worker_comes_back_and_fails_after_a_day(
     store.farewell("worker-other", "other")
     context = context_of(door)
     context.pools.refresh()
-    loader, database = Loader(context), context.database
+    loader = Loader(context)
     file_id = add(door, made["vector_store_id"], upload(door)).json["id"]
     loader.one_pass()
     wait_for(lambda: not loader._running, "the load to give its file back")
@@ -275,7 +262,6 @@ def test_a_file_whose_model_has_no_worker_comes_back_and_fails_after_a_day(
     run_until(loader, lambda: file_of(door, made["vector_store_id"], again)["status"] == "failed", "the end of the day")
     error = file_of(door, made["vector_store_id"], again)["last_error"]
     assert error == {"code": "server_error", "message": "no live worker serves model 'other'"}
-    assert database is not None
 
 
 def test_a_file_of_a_tenant_that_was_disabled_meanwhile_fails(
