@@ -52,6 +52,13 @@ RETRIEVAL_FALLBACKS = MetricSpec(
     ("source", "why"),
     "requests whose passages are not those of a whole search, by the source that took its place, and why",
 )
+FILE_LOADS = MetricSpec(
+    "penstock_vector_store_loads",
+    "counter",
+    ("result",),
+    "loads of files of vector stores that ended in this process: completed, given_back (to wait for a worker, a place "
+    "or the database), or failed with server_error, unsupported_file or invalid_file",
+)
 PASSAGE_CACHE = MetricSpec(
     "penstock_passage_cache", "counter", ("result",), "requests whose passages were in the cache (hit) or not (miss)"
 )
@@ -98,6 +105,7 @@ PROCESS: tuple[MetricSpec, ...] = (
     RETRIEVAL_SECONDS,
     RETRIEVAL_PASSAGES,
     RETRIEVAL_FALLBACKS,
+    FILE_LOADS,
     PASSAGE_CACHE,
     PASSAGE_CACHE_BYTES,
     SEMANTIC_CACHE,

@@ -13,13 +13,21 @@ from psycopg.types.json import Jsonb
 
 from shared.retrieval.connecting import Connection
 from shared.retrieval.errors import ClaimGone
-from shared.retrieval.file_records import ErrorCode, FileLoad, NewFile
+from shared.retrieval.file_records import ErrorCode, FileLoad, LoadsOverview, NewFile, UnloadedFile
 from shared.retrieval.records import storable
+from shared.retrieval.tenant_collections import unix_ms
 from shared.retrieval.tenant_documents import as_metadata, count_change, lock_collection
 from shared.retrieval.transactions import keeper_transaction, limit, tenant_transaction
 
 #: The longest error of a load, in characters.
 _MAX_ERROR = 1_000
+#: How many files of each state operators see, and the statement for them.
+_SHOWN = 20
+_UNLOADED = """
+SELECT d.tenant, c.name, coalesce(d.filename, d.id), d.state, coalesce(d.error, ''), d.added_at
+FROM penstock.documents d JOIN penstock.collections c ON c.number = d.collection AND NOT c.gone
+WHERE d.state = %s ORDER BY d.added_at {order}, d.number LIMIT %s
+"""
 #: Claims the next file of the tenant with the fewest claims. Among several such tenants, the oldest file decides.
 #: A file that another transaction writes or changes now, which may take minutes, is passed over.
 #: A repeated claim, whose answer was lost with its connection, gets the same file.
@@ -139,3 +147,26 @@ def fail(connection: Connection, load: FileLoad, code: ErrorCode, message: str, 
             "claimed_until = NULL WHERE tenant = %s AND state = 'in_progress' AND claim = %s",
             (code, storable(message)[:_MAX_ERROR], load.tenant, load.claim),
         )
+
+
+def read_overview(connection: Connection, until_s: float) -> LoadsOverview:
+    """Return what operators see of the loads of all tenants: the files that failed last, and those that wait longest.
+
+    Raises as `keeper_transaction` does.
+    """
+    with keeper_transaction(connection, until_s):
+        counts = connection.execute(
+            "SELECT count(*) FILTER (WHERE state = 'in_progress' AND NOT claimed), "
+            "count(*) FILTER (WHERE state = 'in_progress' AND claimed), count(*) FILTER (WHERE state = 'failed') "
+            "FROM (SELECT d.state, d.claim IS NOT NULL AND d.claimed_until > clock_timestamp() AS claimed "
+            "FROM penstock.documents d JOIN penstock.collections c ON c.number = d.collection AND NOT c.gone "
+            "WHERE d.state IN ('in_progress', 'failed')) AS loads"
+        ).fetchone()
+        rows = [
+            row
+            for state, order in (("failed", "DESC"), ("in_progress", "ASC"))
+            for row in connection.execute(_UNLOADED.format(order=order).encode(), (state, _SHOWN))
+        ]
+    files = tuple(UnloadedFile(*(*row[:5], unix_ms(row[5]))) for row in rows)
+    waiting, running, failed = map(int, counts or (0, 0, 0))
+    return LoadsOverview(waiting, running, failed, files)

@@ -85,3 +85,25 @@ class FileLoad:
     claim: str
     model: str | None
     waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadedFile:
+    """A file that waits for its load, or whose load has failed, as operators see it; `why` is "" if it is not known."""
+
+    tenant: str
+    collection: str
+    filename: str
+    state: FileState
+    why: str
+    added_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadsOverview:
+    """How many files of all tenants wait, are being loaded and have failed, and some of them, the failed ones first."""
+
+    waiting: int
+    running: int
+    failed: int
+    files: tuple[UnloadedFile, ...]

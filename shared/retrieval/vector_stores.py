@@ -10,7 +10,15 @@ from typing import Any, Protocol, TypeVar
 from shared.retrieval import file_loads, store_files, tenant_collections
 from shared.retrieval.calls import Call
 from shared.retrieval.connecting import Connection
-from shared.retrieval.file_records import ErrorCode, FileBatch, FileCounts, FileLoad, NewFile, StoreFile
+from shared.retrieval.file_records import (
+    ErrorCode,
+    FileBatch,
+    FileCounts,
+    FileLoad,
+    LoadsOverview,
+    NewFile,
+    StoreFile,
+)
 from shared.retrieval.pages import Page
 from shared.retrieval.records import Collection as DocumentCollection
 from shared.retrieval.records import Metadata
@@ -155,3 +163,7 @@ class FileLoads:
     def fail(self, load: FileLoad, code: ErrorCode, message: str) -> None:
         """Note why a file cannot be loaded, unless its claim has ended."""
         self._run(_NOBODY, lambda at, call: file_loads.fail(at, load, code, message, call.until_s), None)
+
+    def overview(self) -> LoadsOverview:
+        """Return what operators see of the loads of all tenants."""
+        return self._run(_NOBODY, lambda at, call: file_loads.read_overview(at, call.until_s), None)

@@ -262,6 +262,11 @@ def test_a_file_whose_model_has_no_worker_comes_back_and_fails_after_a_day(
     run_until(loader, lambda: file_of(door, made["vector_store_id"], again)["status"] == "failed", "the end of the day")
     error = file_of(door, made["vector_store_id"], again)["last_error"]
     assert error == {"code": "server_error", "message": "no live worker serves model 'other'"}
+    counted = {
+        result: context.metrics.file_loads.labels(result)._value.get() for result in ("completed", "server_error")
+    }
+    assert counted == {"completed": 1, "server_error": 1}
+    assert context.metrics.file_loads.labels("given_back")._value.get() >= 1
 
 
 def test_a_file_of_a_tenant_that_was_disabled_meanwhile_fails(

@@ -1,4 +1,4 @@
-"""The console's page of collections: how much each keeps, when it was loaded last, and a form to try a query."""
+"""The console's page of collections: their sizes and last loads, files that are not loaded, and a query to try."""
 
 from flask import render_template, request
 
@@ -11,7 +11,7 @@ from web.console.panels import minute
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller, enabled_policy
 from web.request.caller import acting_admin
-from web.retrieval.access import sizes_of
+from web.retrieval.access import loads_of, sizes_of
 from web.retrieval.bodies import SearchBody
 from web.retrieval.searching import search_collection
 from web.runtime.current import current_context
@@ -24,11 +24,12 @@ _SHOWN, _PASSAGES, _BUDGET_MS = 100, 5, 5_000
 def collections_page() -> str | tuple[str, int]:
     """Return the page of the largest collections of all tenants."""
     try:
-        sizes = sizes_of(current_context())
+        sizes, loads = sizes_of(current_context()), loads_of(current_context())
     except ApiError as error:
         return render_template("console/collections.html", problem=error.message), error.status
     lines = [(each, "" if each.loaded_ms is None else minute(each.loaded_ms)) for each in sizes.collections[:_SHOWN]]
-    return render_template("console/collections.html", sizes=sizes, lines=lines)
+    files = [(each, minute(each.added_ms)) for each in loads.files]
+    return render_template("console/collections.html", sizes=sizes, lines=lines, loads=loads, files=files)
 
 
 @bp.post("/collections/search")

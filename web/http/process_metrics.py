@@ -49,6 +49,9 @@ class ProcessMetrics:
         self.retrieval_seconds.labels("search")
         for why in ("budget", "database_away", "searches_stopped", "embedding_away"):
             self.retrieval_fallbacks.labels("none", why)
+        self.file_loads = self.counter(specs.FILE_LOADS)
+        for result in ("completed", "given_back", "server_error", "unsupported_file", "invalid_file"):
+            self.file_loads.labels(result)
         self.passage_cache = self.counter(specs.PASSAGE_CACHE)
         self.passage_cache_bytes = self.counter(specs.PASSAGE_CACHE_BYTES)
         self.semantic_cache = self.counter(specs.SEMANTIC_CACHE)
@@ -100,6 +103,11 @@ class ProcessMetrics:
             self.passage_cache.labels("hit" if source == "cache" else "miss").inc()
             if why is not None:
                 self.retrieval_fallbacks.labels(source, why).inc()
+
+    def count_file_load(self, result: str) -> None:
+        """Count the end of the load of a file of a vector store."""
+        with suppress(Exception):
+            self.file_loads.labels(result).inc()
 
     def count_cached_passages(self, n_bytes: int) -> None:
         """Count bytes of passages that were stored in the cache."""

@@ -25,6 +25,7 @@ from web.runtime.model_pools import Model
 
 if TYPE_CHECKING:
     from shared.retrieval.database import Database
+    from shared.retrieval.file_records import LoadsOverview
     from shared.retrieval.sizes import Sizes
 
 _AWAY = LimitedEvent("database.away")
@@ -149,6 +150,13 @@ def sizes_of(context: DoorContext) -> "Sizes":
     database = database_of(context)
     with database_errors("", ""):
         return database.sizes()
+
+
+def loads_of(context: DoorContext) -> "LoadsOverview":
+    """Return which files of all tenants' vector stores wait for their load or failed. Raises ApiError."""
+    database = database_of(context)
+    with database_errors("", ""):
+        return database.loads.overview()
 
 
 def delete_collection(context: DoorContext, tenant: str, name: str) -> None:

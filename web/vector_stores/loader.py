@@ -149,6 +149,7 @@ class Loader:
         load = running.load
         try:
             load_file(self._context, load, running)
+            self._context.metrics.count_file_load("completed")
         except ClaimGone:
             log.info("vector_stores.claim_gone", tenant=load.tenant)
         except (StoreUnavailable, FilesUnavailable) as error:
@@ -187,11 +188,13 @@ class Loader:
         self._later(load, why, rest_s)
 
     def _later(self, load: FileLoad, why: str, rest_s: float = _REST_S) -> None:
+        self._context.metrics.count_file_load("given_back")
         # If the database is away too, the claim ends by itself.
         with suppress(RetrievalError):
             self._loads.release(load, 0.0 if shutdown.requested.is_set() else rest_s, why)
 
     def _fail(self, load: FileLoad, code: ErrorCode, message: str) -> None:
+        self._context.metrics.count_file_load(code)
         log.info("vector_stores.load_failed", tenant=load.tenant, code=code, error=message[:200])
         with suppress(RetrievalError):
             self._loads.fail(load, code, message)
