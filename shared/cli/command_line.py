@@ -19,6 +19,7 @@ from shared.cli.commands import (
     doctor,
     drain,
     groups,
+    history,
     jobs,
     keys,
     plan,
@@ -78,6 +79,7 @@ app.command(rich_help_panel=_OPERATORS)(top.top)
 app.command(rich_help_panel=_OPERATORS)(drain.drain)
 app.command(rich_help_panel=_OPERATORS)(drain.resume)
 app.command(rich_help_panel=_OPERATORS)(usage.usage)
+app.command(rich_help_panel=_OPERATORS)(history.history)
 app.command(rich_help_panel=_OPERATORS)(audit.audit)
 app.command(rich_help_panel=_OPERATORS)(doctor.doctor)
 app.command(rich_help_panel=_OPERATORS)(config.config)

@@ -101,6 +101,20 @@ def summed(entries: Iterable[Entry]) -> Entry:
     return total
 
 
+def merged(points: Iterable[Point]) -> Point | None:
+    """Return the point of the whole time that these points cover, which are in order; None without points."""
+    whole: Point | None = None
+    for point in points:
+        if whole is None:
+            whole = Point(point.start_ms, point.from_ms, point.to_ms, 0)
+        whole.to_ms, whole.samples = point.to_ms, whole.samples + point.samples
+        for entries, others in ((whole.tenants, point.tenants), (whole.pools, point.pools)):
+            for name, entry in others.items():
+                entries.setdefault(name, Entry()).add(entry)
+        whole.rest.add(point.rest)
+    return whole
+
+
 def parse(text: str) -> Point | None:
     """Return the point that a script wrote; None for any other text."""
     header, _, lines = text.partition("\n")

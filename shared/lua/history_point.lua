@@ -16,7 +16,8 @@ local MAX_BUSY = 4096
 -- The most pools whose waiting and running jobs are counted.
 local MAX_POOLS = 64
 
-local slot, held = math.floor(now_ms / history_rows.SHORTEST_MS), peek_fields(k_history, { 'last_ms', 'open_slot' })
+local slot, held = math.floor(now_ms / history_rows.SHORTEST_MS), peek_fields(k_history,
+  { 'last_ms', 'open_slot', 'open_named' })
 local last_ms, is_first = number(held.last_ms, 0, 0), number(held.open_slot, 0) ~= slot
 local last_slot, due_in_ms = math.floor(last_ms / history_rows.SHORTEST_MS), (slot + 1) * history_rows.SHORTEST_MS
   - now_ms
@@ -61,7 +62,7 @@ local function take_counts()
   return { kinds = kinds, tenants = tenants, pools = pools, numbers = numbers }
 end
 
--- Counts what the tenants did, and returns the names of the busiest of the last hours, busiest first.
+-- Counts the tenants' activity, and returns the names of the busiest of the last hours, busiest first.
 local function rank_tenants(counts)
   if is_first then
     local factor = 0.5 ^ (math.min(slot - last_slot, 1000) * history_rows.SHORTEST_MS / HALF_LIFE_MS)
@@ -78,6 +79,14 @@ local function rank_tenants(counts)
   end
   redis.call('ZREMRANGEBYRANK', k_history_busy, 0, -MAX_BUSY - 1)
   redis.call('EXPIRE', k_history_busy, history_rows.KEPT_S)
+  if not is_first then
+    -- All calls for a point name the same tenants.
+    local same = {}
+    for name in string.gmatch(held.open_named or '', '%S+') do
+      same[#same + 1] = name
+    end
+    return same
+  end
   return redis.call('ZREVRANGE', k_history_busy, 0, history_rows.MAX_NAMED - 1)
 end
 
@@ -128,6 +137,11 @@ if is_first then
 end
 history_rows.add_row(row, limit_bytes)
 local is_done = redis.call('EXISTS', k_history_now) == 0
-redis.call('HSET', k_history, is_done and 'last_ms' or 'open_slot', is_done and digits(now_ms) or slot)
+if is_done then
+  redis.call('HSET', k_history, 'last_ms', digits(now_ms))
+  redis.call('HDEL', k_history, 'open_slot', 'open_named')
+elseif is_first then
+  redis.call('HSET', k_history, 'open_slot', slot, 'open_named', table.concat(named, ' '))
+end
 redis.call('EXPIRE', k_history, history_rows.KEPT_S)
 return { 'point', is_done and due_in_ms or 0, 1, #counts.kinds }

@@ -8,7 +8,16 @@ from flask import render_template, request
 from shared.clock import Clock
 from shared.store.store import Store
 from shared.version import package_version
-from web.console import actions, collections, job_list, jobs, models, panels, tenant_changes  # noqa: F401 - they add routes
+from web.console import (  # noqa: F401 - they add routes
+    actions,
+    collections,
+    history,
+    job_list,
+    jobs,
+    models,
+    panels,
+    tenant_changes,
+)
 from web.console.feed import EXTENSION_NAME, ConsoleFeed, current_feed
 from web.console.guard import bp, page
 from web.console.reads import read_counts

@@ -5,6 +5,7 @@ from typing import Any
 from apiflask import APIFlask
 from pydantic.json_schema import models_json_schema
 
+from shared.history.report import SPANS
 from shared.jobs.states import JobState
 from shared.retrieval.file_records import FILE_STATES
 from shared.store.job_list import MAX_LISTED
@@ -117,6 +118,14 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
         _CURSOR,
     ],
     ("delete", "/v1/admin/jobs"): [*_JOB_FILTER, _CURSOR],
+    ("get", "/v1/admin/history"): [
+        _query(
+            "at", "string", "the time in question: 15m (ago), 14:05 (UTC) or 2026-11-28T14:05:30Z; the default is now"
+        ),
+        _query("span", "string", "how much time to list, around `at`; the default is 1h", enum=[*SPANS]),
+        _query("tenant", "string", "only this tenant", pattern="^[A-Za-z0-9_-]{1,64}$"),
+        _query("model", "string", "only this model; not together with `tenant`", maxLength=256),
+    ],
     ("get", "/v1/usage"): [
         _query("by", "string", "what to list: day, tenant, key and model, comma-separated; the default is day,model"),
         _query("from", "string", "the first day, such as 2026-11-01; the default is the first of the last day's month"),

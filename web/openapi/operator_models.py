@@ -49,7 +49,63 @@ class CanceledJobs(ResponseModel):
     cursor: str | None = Field(description="send this to continue with the jobs that are left; null if none is")
 
 
+class HistoryFigures(ResponseModel):
+    """Counts of a span of time. The jobs that waited, ran and were paused are means."""
+
+    admitted: int
+    succeeded: int
+    failed: int
+    canceled: int
+    expired: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost_micro: int = Field(description="in millionths of the currency")
+    pauses: int = Field(description="how often jobs were paused")
+    most_waiting: int
+    waiting: float
+    running: float
+    paused: float
+    first_token_p50_ms: int | None
+    first_token_p99_ms: int | None
+    refused: dict[str, int] = Field(description="requests, by the reason of the refusal")
+
+
+class HistoryPoint(HistoryFigures):
+    """One point of the history."""
+
+    from_: str = Field(alias="from", description="ISO 8601, UTC")
+    to: str
+
+
+class HistoryMoment(ResponseModel):
+    """The sums of one time. Without `tenant` and `model` in the query, also those of each tenant and model."""
+
+    from_: str = Field(alias="from")
+    to: str
+    total: HistoryFigures
+    tenants: dict[str, HistoryFigures] | None = None
+    other_tenants: HistoryFigures | None = None
+    models: dict[str, HistoryFigures] | None = None
+
+
+class History(ResponseModel):
+    """The history of a span of time."""
+
+    object: Literal["history"]
+    tenant: str | None
+    model: str | None
+    at: str | None
+    from_: str = Field(alias="from")
+    to: str
+    step_s: int = Field(description="how long a point is: 10, 300 or 3600")
+    data: list[HistoryPoint] = Field(description="oldest first; times about which nothing is known are left out")
+    moment: HistoryMoment | None = Field(description="the minute with `at`, or a longer point; without it, the span")
+    unnamed_points: int = Field(description="points in which the tenant may be one of the other tenants")
+
+
 SUCCESS_MODELS: dict[tuple[str, str], type[ResponseModel]] = {
     ("get", "/v1/admin/jobs"): AllJobs,
     ("delete", "/v1/admin/jobs"): CanceledJobs,
+    ("get", "/v1/admin/history"): History,
 }

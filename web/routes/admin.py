@@ -1,4 +1,4 @@
-"""`/v1/admin/jobs`: operators list the jobs of all tenants, and cancel many at once."""
+"""`/v1/admin/jobs` and `/v1/admin/history`: operators list and cancel the jobs of all tenants, and read the history."""
 
 from apiflask import APIBlueprint
 from flask import Response, request
@@ -6,6 +6,7 @@ from flask import Response, request
 from shared.store.job_list import MAX_LISTED
 from web.http.api_errors import invalid_field
 from web.jobs.all_jobs import cancel_all, list_all, read_filter
+from web.jobs.history import read_history
 from web.request.caller import ADMIN_BLUEPRINT, acting_admin, require_admin
 from web.request.responses import json_response
 from web.runtime.current import current_context
@@ -56,3 +57,14 @@ def cancel_many() -> Response:
     context = current_context()
     done = cancel_all(context, read_filter(context, request.args), acting_admin(), cursor=request.args.get("cursor"))
     return json_response({"object": "canceled_jobs", **done.counts, "cursor": done.cursor})
+
+
+@bp.get("/v1/admin/history")
+@bp.doc(responses={200: "The history of a span", 401: "The admin key is missing or wrong"})
+def history() -> Response:
+    """Read what happened in the last hour, day or 30 days.
+
+    The points of a span of time, and the sums of one minute of it, or of a longer point: of all tenants, of one tenant
+    or of one model.
+    """
+    return json_response(read_history(current_context(), request.args).as_dict())
