@@ -7,6 +7,7 @@ The door and the dashboard also write each record to their log, as the event `ad
 
 import getpass
 import os
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 import redis
 
-from shared.errors import StoreUnavailable
+from shared.errors import ConfigError, StoreUnavailable
 from shared.log import get_logger
 from shared.store import keys
 from shared.store.decode import text
@@ -27,6 +28,9 @@ log = get_logger()
 MAX_RECORDS = 10_000
 #: The longest value of a field, in characters; longer values are cut.
 _MAX_FIELD = 200
+#: How many records one search examines at most, and how many of them in one round trip.
+_MAX_EXAMINED, _BATCH = 2_000, 500
+_STREAM_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}\Z")
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,54 @@ def announce(client: redis.Redis, actor: Actor, what: str, on: str) -> None:
     record(client, actor, what, on)
 
 
+@dataclass(frozen=True)
+class FoundActions:
+    """A part of the records, the newest first."""
+
+    actions: tuple[AdminAction, ...]
+    #: The id before which the search can continue; None if there are no older records.
+    before: str | None
+    #: How many records were compared with the text.
+    examined: int
+
+
+def find_actions(client: redis.Redis, wanted: str, *, limit: int, before: str | None = None) -> FoundActions:
+    """Return up to `limit` records, older than the id `before`, with a field that contains the text `wanted`.
+
+    One call examines at most _MAX_EXAMINED records. Raises ConfigError for an invalid id, and StoreUnavailable.
+    """
+    if before is not None and not _STREAM_ID.match(before):
+        raise ConfigError(f"before={before[:60]!r} is not the id of a record")
+    found: list[AdminAction] = []
+    examined, text_wanted = 0, wanted.lower()
+    while examined < _MAX_EXAMINED:
+        with store_faults(client):
+            last = "+" if before is None else f"({before}"
+            entries: Any = client.xrevrange(keys.admin_actions(), max=last, count=_BATCH)
+        for entry_id, raw in entries:
+            before, examined = text(entry_id), examined + 1
+            one = _parse(entry_id, raw)
+            if any(text_wanted in field.lower() for field in (one.who, one.what, one.on, one.origin)):
+                found.append(one)
+            if len(found) == limit:
+                return FoundActions(tuple(found), before, examined)
+        if len(entries) < _BATCH:
+            return FoundActions(tuple(found), None, examined)
+    return FoundActions(tuple(found), before, examined)
+
+
 def list_actions(client: redis.Redis, *, limit: int) -> Iterator[AdminAction]:
     """Yield up to `limit` records, the newest first. Raises StoreUnavailable."""
     with store_faults(client):
         entries: Any = client.xrevrange(keys.admin_actions(), count=limit)
     for entry_id, raw in entries:
-        fields = {text(name): text(value) for name, value in raw.items()}
-        at_ms = int(text(entry_id).partition("-")[0])
-        yield AdminAction(at_ms, *(fields.get(name, "") for name in ("who", "what", "on", "from")))
+        yield _parse(entry_id, raw)
+
+
+def _parse(entry_id: bytes, raw: dict[bytes, bytes]) -> AdminAction:
+    fields = {text(name): text(value) for name, value in raw.items()}
+    at_ms = int(text(entry_id).partition("-")[0])
+    return AdminAction(at_ms, *(fields.get(name, "") for name in ("who", "what", "on", "from")))
 
 
 def _fields(actor: Actor, what: str, on: str) -> dict[str, str]:

@@ -4,11 +4,12 @@ shared/lua/lib/ledgers/usage.lua writes it, and describes the fields. Days are i
 counts on the day on which it ended.
 """
 
+import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, TextIO
 
 import redis
 
@@ -147,6 +148,13 @@ def sum_by(dimensions: Sequence[str], rows: Iterable[UsageRow]) -> dict[tuple[st
         group = tuple(str(getattr(row, name)) for name in dimensions)
         sums[group] = sums.get(group, Amounts()) + row.amounts
     return dict(sorted(sums.items()))
+
+
+def write_csv(file: TextIO, dimensions: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """Write a line with the names of the columns, and one for each row: its dimensions and amounts."""
+    writer = csv.DictWriter(file, (*dimensions, *Amounts().as_dict()), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def _row(day: date, series: str, stored: str) -> UsageRow:

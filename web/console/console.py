@@ -8,8 +8,9 @@ from flask import render_template, request
 from shared.clock import Clock
 from shared.store.store import Store
 from shared.version import package_version
-from web.console import (  # noqa: F401 - they add routes
+from web.console import (  # noqa: F401 - the modules add their routes
     actions,
+    audit,
     collections,
     history,
     job_list,
@@ -17,6 +18,7 @@ from web.console import (  # noqa: F401 - they add routes
     models,
     panels,
     tenant_changes,
+    usage,
 )
 from web.console.feed import EXTENSION_NAME, ConsoleFeed, current_feed
 from web.console.guard import bp, page

@@ -42,7 +42,15 @@ def usage(
     json: Json = False,
 ) -> None:
     """Add up the jobs that ended and the tokens that clients were told. Days (UTC) are kept for 400 days."""
-    from shared.accounts.usage import Amounts, UsageRecords, days_between, parse_day, parse_dimensions, sum_by
+    from shared.accounts.usage import (
+        Amounts,
+        UsageRecords,
+        days_between,
+        parse_day,
+        parse_dimensions,
+        sum_by,
+        write_csv,
+    )
 
     if as_csv and json:
         raise ConfigError("choose either --csv or --json")
@@ -58,10 +66,10 @@ def usage(
     if json:
         output.write_json({"from": str(first_day), "to": str(last_day), "rows": rows})
         return
-    columns = (*dimensions, *Amounts().as_dict())
     if as_csv:
-        _write_csv(columns, rows)
+        write_csv(sys.stdout, dimensions, rows)
         return
+    columns = (*dimensions, *Amounts().as_dict())
     names = [name.removesuffix("_tokens").removesuffix("_micro") for name in columns]
     output.write_table(names, (_cells(row) for row in rows))
 

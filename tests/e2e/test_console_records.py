@@ -1,0 +1,110 @@
+"""The console's pages of usage and of the audit log, and the CSV of usage."""
+
+import csv
+import io
+from datetime import timedelta
+
+import pytest
+import redis
+from flask.testing import FlaskClient
+
+from shared.accounts.admin_actions import Actor, record
+from shared.accounts.usage import Amounts, UsageRecords
+from shared.settings.settings import Settings
+from shared.store import keys
+from shared.store.store import Store
+from tests.support.console import ATTACK
+from tests.support.door import a_door, fault
+
+
+@pytest.fixture
+def visitor(store: Store, settings: Settings) -> FlaskClient:
+    return a_door(store, settings)
+
+
+def use(client: redis.Redis, days_ago: int, series: str, amounts: str) -> str:
+    """Store the usage of a day, and return the day."""
+    day = (UsageRecords(client).today() - timedelta(days=days_ago)).isoformat()
+    client.hset(keys.usage(day), series, amounts)
+    client.expire(keys.usage(day), 86_400)
+    return day
+
+
+def test_usage_is_added_up_by_day_with_its_cost_and_as_csv(visitor: FlaskClient, redis_client: redis.Redis) -> None:
+    use(redis_client, 40, "blue|laptop|m", "9 0 0 0 9 9 9 9")
+    first = use(redis_client, 3, "blue|laptop|m", "4 1 0 0 1000 100 2000 1500000")
+    use(redis_client, 3, "red||m", "1 0 0 0 10 0 20 0")
+    last = use(redis_client, 1, "blue|ci|n", "2 0 0 0 200 0 400 250000")
+    page = visitor.get("/console/usage").text
+    assert page.index(f">{last}<") < page.index(f">{first}<")
+    for text in (
+        'data-label="Cost" class="n">1.75<',
+        'data-label="Jobs" class="n">8<',
+        'data-label="Answer" class="n">2,420<',
+    ):
+        assert text in page
+    answer = visitor.get("/console/usage.csv", query_string={"by": "day,tenant", "from": first, "to": last})
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="usage-{first}-{last}.csv"'
+    assert answer.content_type == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert list(rows[0]) == ["day", "tenant", *Amounts().as_dict()]
+    assert [(row["day"], row["tenant"], row["requests"], row["cost_micro"]) for row in rows] == [
+        (first, "blue", "5", "1500000"),
+        (first, "red", "1", "0"),
+        (last, "blue", "2", "250000"),
+    ]
+    of_red = visitor.get("/console/usage?by=tenant,model&tenant=red").text
+    assert 'href="/console/tenants/red"' in of_red
+    assert "blue" not in of_red
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "message"),
+    [
+        ("from=today", "from", "from=&#39;today&#39; is not a date"),
+        ("from=2026-01-01&to=2026-03-01", "from", "days, not 1 to 31"),
+        ("by=colour", "by", "by=&#39;colour&#39; is not a list"),
+        ("tenant=*", "tenant", "tenant=&#39;*&#39; is not"),
+    ],
+)
+def test_an_invalid_day_sum_or_tenant_is_named(visitor: FlaskClient, query: str, param: str, message: str) -> None:
+    page = visitor.get(f"/console/usage?{query}")
+    assert (page.status_code, message in page.text) == (422, True)
+    fault(visitor.get(f"/console/usage.csv?{query}"), 422, "invalid_value", param)
+
+
+def test_of_many_rows_the_page_shows_the_first_and_the_csv_has_all(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    for number in range(210):
+        use(redis_client, 1, f"t{number:03}||m", f"1 0 0 0 1 0 {number} {number}")
+    page = visitor.get("/console/usage?by=tenant").text
+    assert page.count('<th role="rowheader"') == 201
+    assert "10 more rows are in the CSV" in page
+    assert page.index(">t209<") < page.index(">t208<")
+    assert len(visitor.get("/console/usage.csv?by=tenant").text.splitlines()) == 211
+
+
+def test_the_audit_log_lists_changes_with_who_made_them_and_is_searched_page_by_page(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    assert "No operator has changed anything" in visitor.get("/console/audit").text
+    for number in range(150):
+        who = "ada" if number % 2 else "bob"
+        record(redis_client, Actor(who, "192.0.2.7"), "tenant.set", f"tenant t{number}: weight=2.0")
+    record(redis_client, Actor(ATTACK, "command line on host"), "key.add", "key 0123456789ab of tenant blue")
+    first = visitor.get("/console/audit").text
+    assert first.count('<th role="rowheader"') == 100
+    assert ATTACK not in first
+    for text in ("key.add", "192.0.2.7", "command line on host", "&lt;script&gt;", "tenant t149: weight=2.0"):
+        assert text in first
+    before = first.partition("before=")[2].partition('"')[0]
+    second = visitor.get(f"/console/audit?before={before}").text
+    assert second.count('<th role="rowheader"') == 51
+    assert 'id="earlier"' not in second
+    assert "tenant t0: " in second
+    of_ada = visitor.get("/console/audit?q=ADA").text
+    assert of_ada.count('<th role="rowheader"') == 75
+    assert ">bob<" not in of_ada
+    invalid = visitor.get("/console/audit?before=x")
+    assert (invalid.status_code, "before=&#39;x&#39; is not the id of a record" in invalid.text) == (422, True)
