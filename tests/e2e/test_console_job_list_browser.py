@@ -146,3 +146,23 @@ def test_while_the_store_is_away_the_page_says_so_and_comes_back(door, page):
     finally:
         os.kill(server["process_id"], signal.SIGCONT)
     page.wait_for_text("table.jobs", "t001")
+
+
+def test_the_parts_of_a_jobs_time_add_up_while_it_runs_and_afterwards(door, page, worker):
+    job_id = door.submit("watched", max_tokens=40).json()["id"]
+    page.look(390, dark=True)
+    page.open(f"{door.url}/console/jobs/{job_id}")
+    sums = (
+        "[document.querySelector('#job h2').innerText.replace(/\\D/g, ''),"
+        " [...document.querySelectorAll('.of-time td[data-label=ms]')]"
+        ".reduce((sum, cell) => sum + Number(cell.innerText.replace(/\\D/g, '')), 0)].join(' ')"
+    )
+    page.wait_for_text("#job", "Where")
+    total, explained = page.run(sums).split()
+    assert total == explained
+    page.wait_for_text("#job", "Finish reason")
+    total, explained = page.run(sums).split()
+    assert total == explained
+    assert int(total) >= 2_000
+    assert "answer" in page.text(".of-time")
+    assert page.width_needed() == 390
