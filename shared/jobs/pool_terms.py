@@ -1,7 +1,7 @@
 """The terms of a pool: what an operator has said about it that its workers cannot say about themselves."""
 
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 from shared.errors import ConfigError
 
@@ -14,6 +14,17 @@ MAX_PRICE, MAX_CAP = 1_000 * MICRO, 10**15
 def format_amount(micro: int) -> str:
     """Return an amount in millionths as a decimal number."""
     return f"{Decimal(micro) / MICRO:f}"
+
+
+def parse_amount(name: str, text: str) -> int:
+    """Return an amount in millionths. Raises ConfigError, whose message names the field and quotes the text."""
+    try:
+        amount = Decimal(text) * 1_000_000
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite() or amount != amount.to_integral_value() or not 0 <= amount <= 10**15:
+        raise ConfigError(f"{name}={text!r} is not an amount from 0 to 1000000000 with at most six decimals")
+    return int(amount)
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ def keyed(store: Store, tmp_path: Path) -> FlaskClient:
 BUTTONS = [
     *("drain", "drain-all", "resume", "resume-all", "cancel", "disable", "enable", "submit"),
     *("tenants/blue/policy", "tenants/blue/keys", "tenants/blue/keys/rotate", "tenants/blue/keys/remove"),
+    *("groups", "groups/remove", "groups/lab/policy", "routes", "routes/remove"),
 ]
 FOREIGN: list[dict[str, str]] = [
     {},

@@ -52,7 +52,7 @@ def test_the_page_of_a_model_shows_its_workers_jobs_price_and_routes(
     for text in ("Jobs of this model are claimed.", "0 <small>of 4", "<dt>Waiting</dt><dd>2<", ">w1<", 'id="drain-'):
         assert text in read
     page = visitor.get("/console/model?name=org/m").text
-    for text in ("<dd>0.00015<", "<dd>5<", "fast</span> (2 of 2 pools)", "Jobs of this model are claimed."):
+    for text in ("<dd>0.00015<", "<dd>5<", "fast</a> (2 of 2 pools)", "Jobs of this model are claimed."):
         assert text in page
     assert 'href="/console/model?name=org%2Fm"' in look().read_until("event: point")
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.groups import Groups
 from shared.accounts.key_record import digest_of
 from shared.accounts.routes import Pools
+from shared.jobs.group_policy import GroupPolicy
 from shared.store import keys
 from tests.support import processes
 from tests.support.browser import needs_browser
@@ -23,7 +25,10 @@ pytestmark = needs_browser
 
 SCREENS = [(1_280, False), (390, True)]
 #: The pages of this file. The first paint of each was 140 to 470 ms on two busy cores.
-PATHS = ["/console/tenants", "/console/tenants/t000", "/console/model?name=sim", "/console/usage", "/console/audit"]
+PATHS = [
+    *("/console/tenants", "/console/tenants/t000", "/console/model?name=sim", "/console/usage", "/console/audit"),
+    *("/console/groups", "/console/routes"),
+]
 #: The most CPU time of the store for one page, and the longest time until its first paint, in seconds. A quiet machine
 #: paints within a second; the bound is much longer, because tests run beside others.
 MOST_STORE_S, MOST_PAINT_S = 0.25, 30.0
@@ -162,6 +167,33 @@ def test_an_operator_raises_a_bound_makes_a_key_and_sees_the_cost(
     page.click("#yes")
     page.wait_for_text("#keys", "This tenant has no key")
     assert ApiKeys(server.client).find(digest_of(key)) is None
+    assert page.complaints == []
+
+
+def test_an_operator_makes_a_group_and_adds_a_route(page: Page, door: Served, server: StoreServer) -> None:
+    page.look(390)
+    page.open(f"{door.url}/console/groups")
+    page.write("input[name=group]", "lab")
+    page.ask("#make-group")
+    page.click("#yes")
+    page.wait_for_text("#groups", "lab")
+    page.open(f"{door.url}/console/groups/lab")
+    page.write("input[name=weight]", "3")
+    page.ask("#change-policy")
+    page.click("#yes")
+    page.wait_for_text("#notice", "Group lab: weight=3.0")
+    assert page.width_needed() == 390
+    page.open(f"{door.url}/console/routes")
+    page.write("input[name=route]", "auto")
+    page.write("textarea[name=pools]", "sim,max_prompt=100\nlarge")
+    page.ask("#add-route")
+    page.click("#yes")
+    page.wait_for_text("#routes", "large")
+    assert page.width_needed() == 390
+    page.ask("#routes td.act button")
+    page.click("#yes")
+    page.wait_for_text("#routes", "There is no route")
+    assert Groups(server.client).list()[0].policy == GroupPolicy(weight=3.0)
     assert page.complaints == []
 
 

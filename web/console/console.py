@@ -12,11 +12,13 @@ from web.console import (  # noqa: F401 - the modules add their routes
     actions,
     audit,
     collections,
+    groups,
     history,
     job_list,
     jobs,
     models,
     panels,
+    routes,
     tenant_changes,
     usage,
 )

@@ -1,7 +1,6 @@
 """`penstock pools`: list pools, and set which are local, what their tokens cost, and the cap of a day."""
 
 from dataclasses import asdict
-from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,7 +8,7 @@ import typer
 from shared.cli import output
 from shared.cli.reach import Json, StateDir, store_client, writable_store_client
 from shared.errors import ConfigError
-from shared.jobs.pool_terms import format_amount
+from shared.jobs.pool_terms import format_amount, parse_amount
 
 if TYPE_CHECKING:
     from shared.jobs.pool_terms import PoolTerms
@@ -71,17 +70,6 @@ def change(
     names = ("local", "prompt price", "answer price", "day cap")
     named = ", ".join(f"{name} {cell}" for name, cell in zip(names, _cells(terms), strict=True) if cell is not None)
     output.write_note(f"pool {pool!r}: {named or 'the defaults'}")
-
-
-def parse_amount(name: str, text: str) -> int:
-    """Return an amount in millionths. Raises ConfigError, whose message names the field and quotes the text."""
-    try:
-        amount = Decimal(text) * 1_000_000
-    except InvalidOperation:
-        amount = Decimal("NaN")
-    if not amount.is_finite() or amount != amount.to_integral_value() or not 0 <= amount <= 10**15:
-        raise ConfigError(f"{name}={text!r} is not an amount from 0 to 1000000000 with at most six decimals")
-    return int(amount)
 
 
 def _cells(terms: "PoolTerms") -> tuple[str | None, ...]:

@@ -7,10 +7,10 @@ import pytest
 import redis
 
 from shared.accounts.routes import Pools, Routes
-from shared.cli.commands.routes import _format_step, parse_step
 from shared.errors import ConfigError
 from shared.jobs.pool_terms import PoolTerms
 from shared.jobs.route import Route, RouteReason, RouteStep, parse_route
+from shared.jobs.route_texts import format_step, parse_step
 from shared.store import keys
 
 FULL = RouteStep(
@@ -32,9 +32,9 @@ ARGUMENT = (
 
 def test_a_step_is_read_from_an_argument_and_written_as_one() -> None:
     assert parse_step(ARGUMENT) == FULL
-    assert _format_step(FULL) == ARGUMENT
+    assert format_step(FULL) == ARGUMENT
     assert parse_step("small,features=none") == RouteStep("small", features=())
-    assert _format_step(RouteStep("small", features=())) == "small,features=none"
+    assert format_step(RouteStep("small", features=())) == "small,features=none"
 
 
 def test_a_stored_route_is_read_back() -> None:

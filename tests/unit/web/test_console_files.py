@@ -33,7 +33,7 @@ def test_no_page_has_a_script_a_style_or_a_handler_inside_and_none_names_another
             path
         )
     scripts = [path.read_text() for path in (WEB / "static" / "console").glob("*.js")]
-    assert len(scripts) == 3
+    assert len(scripts) >= 3
     assert not re.search(r"\beval\(|innerHTML\s*=|new Function|https?://", "".join(scripts))
 
 
