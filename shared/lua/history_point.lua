@@ -45,7 +45,7 @@ local function take_counts()
   local kinds, tenants, pools, numbers, taken, fields = {}, {}, {}, {}, {}, {}
   for i = 1, #page, 2 do
     -- A scan may return a field twice.
-    if not taken[page[i]] then
+    if page[i] ~= history.BYTES and not taken[page[i]] then
       taken[page[i]] = true
       fields[#fields + 1] = page[i]
       local what, tenant, pool = string.match(page[i], '^([%w_.]+)|([^|%s]+)|(%S+)$')
@@ -136,8 +136,9 @@ if is_first then
   add_all_jobs(named)
 end
 history_rows.add_row(row, limit_bytes)
-local is_done = redis.call('EXISTS', k_history_now) == 0
+local is_done = redis.call('HLEN', k_history_now) <= 1
 if is_done then
+  redis.call('DEL', k_history_now)
   redis.call('HSET', k_history, 'last_ms', digits(now_ms))
   redis.call('HDEL', k_history, 'open_slot', 'open_named')
 elseif is_first then

@@ -97,7 +97,7 @@ class QueueSettings:
     history_bytes: int = number(
         16 * 2**20,
         "bytes",
-        (2**20, 2**34),
+        (2**23, 2**34),
         "the most memory of the store for the history: what happened in the last hour, day and 30 days",
     )
     generated_weight: int = number(

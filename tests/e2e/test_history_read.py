@@ -8,6 +8,7 @@ import pytest
 import redis
 from flask.testing import FlaskClient
 
+from shared.accounts.admin_actions import list_actions
 from shared.clock import ManualClock
 from shared.history.stored import StoredHistory
 from shared.jobs.outcomes import Refusal
@@ -156,3 +157,14 @@ def test_names_of_other_programs_are_text_on_the_page(store: Store, tmp_path: Pa
     page = client.get("/console/history", headers=operator).text
     assert ATTACK not in page
     assert "&lt;script&gt;" in page
+
+
+def test_a_tenant_that_is_removed_can_be_erased_from_the_history(store: Store, tmp_path: Path, penstock: InProcess):
+    client, operator = door(store, tmp_path)
+    done = penstock("tenants", "rm", "red", "--erase-history")
+    assert done.returncode == 0
+    assert "points of the history named tenant 'red'" in done.stderr
+    told = client.get("/v1/admin/history?at=14:05", headers=operator).get_json()["moment"]
+    assert "red" not in told["tenants"]
+    assert told["other_tenants"]["refused"] == {"tenant_queue_full": 7}
+    assert [action.what for action in list_actions(store.client, limit=1)] == ["tenant.erase_history"]

@@ -1,7 +1,7 @@
 """Tests of the history: points in the store that say what happened when, by tenant and by pool."""
 
 import random
-import time
+from typing import Any
 
 import pytest
 
@@ -117,33 +117,38 @@ def test_the_tenants_beyond_the_fifty_busiest_are_summed_up(store, history):
     assert point.total["admitted"] == 80
 
 
+def cpu_ms(store: Store) -> float:
+    """Return the CPU time that the store has used, in ms."""
+    used: Any = store.client.info("cpu")
+    return 1_000 * (float(used["used_cpu_user"]) + float(used["used_cpu_sys"]))
+
+
 def test_the_memory_is_bounded_with_two_thousand_tenants(store, history, capsys):
     reasons = [reason.value for reason in Refusal]
-    spent_ms = []
+    spent_ms, calls_ms = [], []
     for _ in range(6):
         with store.client.pipeline() as pipe:
             for number in range(2_000):
-                numbers = {
-                    "admitted": 12_345,
-                    "succeeded": 999,
-                    "prompt": 1_234_567,
-                    "completion": 654_321,
+                counts = {"admitted": 12_345, "succeeded": 999, "prompt": 1_234_567, "completion": 654_321}
+                more = {
                     "cost_micro": 77,
+                    f"first.{number % 60 + 10}": 1,
+                    f"refused.{reasons[number % len(reasons)]}": 23,
                 }
-                listed = {f"first.{number % 60 + 10}": 1, f"refused.{reasons[number % len(reasons)]}": 23}
-                for what, by in (numbers | listed).items():
-                    pipe.hincrby(
-                        keys.history_now(), f"{what}|tenant-with-a-long-name-{number:04}|some-model-{number % 70}", by
-                    )
+                for what, by in (counts | more).items():
+                    field = f"{what}|tenant-with-a-long-name-{number:04}|some-model-{number % 70}"
+                    pipe.hincrby(keys.history_now(), field, by)
             pipe.execute()
         taken = store.client.memory_usage(keys.history_now(), samples=0)
         advance_clock(store, 10_000)
         moved, due_in_ms = 0, 0
+        calls_ms.append([])
         while due_in_ms == 0:
-            began = time.perf_counter()
-            due_in_ms, _, counts = history.write_point(LIMIT_BYTES)
-            spent_ms.append(1_000 * (time.perf_counter() - began))
-            moved += counts
+            before_ms = cpu_ms(store)
+            due_in_ms, _, counted = history.write_point(LIMIT_BYTES)
+            calls_ms[-1].append(cpu_ms(store) - before_ms)
+            moved += counted
+        spent_ms.append(sum(calls_ms[-1]))
         assert moved == 2_000 * 7
     longest = max(store.client.hvals(keys.history()), key=len)
     assert parse(longest.decode()) is not None
@@ -156,21 +161,23 @@ def test_the_memory_is_bounded_with_two_thousand_tenants(store, history, capsys)
     taken += sum(store.client.memory_usage(name, samples=0) for name in (keys.history(), keys.history_busy()))
     named = len(points_of(history, 10)[-1].tenants)
     with capsys.disabled():
-        print(f"\n2,000 tenants: {taken / 2**20:.1f} MiB, {named} named, a call {max(spent_ms):.0f} ms")
+        print(
+            f"\n2,000 tenants: {taken / 2**20:.1f} MiB, {named} named, the store's CPU time for a point "
+            f"{min(spent_ms):.0f} ms in {len(calls_ms[0])} calls, the longest {max(map(max, calls_ms)):.0f} ms"
+        )
     assert taken <= LIMIT_BYTES
 
 
-def test_counts_beyond_the_most_fields_are_summed_up(store, history):
+def test_counts_beyond_the_most_bytes_are_summed_up(store, history):
     heartbeat(store)
-    with store.client.pipeline() as pipe:
-        for number in range(16_384):
-            pipe.hincrby(keys.history_now(), f"admitted|t{number}|m", 1)
-        pipe.execute()
+    admitted(store, a_job("early"))
+    store.client.hset(keys.history_now(), "bytes", 2_359_296)
     admitted(store, a_job("late"))
-    assert store.client.hlen(keys.history_now()) == 16_385
+    admitted(store, a_job("early"))
     assert store.client.hget(keys.history_now(), "admitted|(other)|m") == b"1"
     point = next_point(history, store)
-    assert point.total["admitted"] == 16_385
+    assert (point.tenants["early"]["admitted"], point.rest["admitted"]) == (2, 1)
+    assert not store.client.exists(keys.history_now())
 
 
 @pytest.mark.parametrize("spoiled", ["", "abc", "1 2 3", "9" * 20, "1800003600000 1 2 3\nt blue x;;\nq\n"])

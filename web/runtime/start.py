@@ -151,6 +151,8 @@ def _run_duties(settings: Settings, store: Store) -> NoReturn:
                 next_sweep_s = time.monotonic() + PERIOD_S
                 sweeper.one_pass()
             if time.monotonic() >= next_point_s:
+                # If the pass fails, the next one is not made at once.
+                next_point_s = time.monotonic() + PERIOD_S
                 next_point_s = time.monotonic() + historian.one_pass()
         except StoreUnavailable:
             rest_s = AWAY_S

@@ -104,6 +104,10 @@ def rm(
         bool,
         typer.Option("--erase-collections", help="Also delete the tenant's collections, with their documents."),
     ] = False,
+    erase_history: Annotated[
+        bool,
+        typer.Option("--erase-history", help="Also make its figures in the history those of no tenant in particular."),
+    ] = False,
     state_dir: StateDir = None,
 ) -> None:
     """Remove a tenant's policy and its semantic cache. The defaults apply again. The tenant's jobs and keys stay."""
@@ -117,8 +121,10 @@ def rm(
     removed = Tenants(client).remove(tenant)
     # Afterwards, because jobs that end meanwhile have their answers kept as long as the policy allows it.
     drop_answers(client, tenant)
+    if erase_history:
+        _erase_history(client, tenant, state_dir)
     if not removed:
-        if erased is None:
+        if erased is None and not erase_history:
             end_with(f"tenant {tenant!r} has no policy")
         return
     output.write_note(f"the defaults apply to tenant {tenant!r} again; its API keys remain valid (`penstock keys ls`)")
@@ -141,6 +147,16 @@ def _erase_collections(client: "redis.Redis", tenant: str, state_dir: str | None
     record(client, local_actor(), "tenant.erase_collections", f"tenant {tenant}: {count} collections")
     output.write_note(f"{count} collections of tenant {tenant!r} were deleted")
     return count
+
+
+def _erase_history(client: "redis.Redis", tenant: str, state_dir: str | None) -> None:
+    from shared.accounts.admin_actions import local_actor, record
+    from shared.history.stored import StoredHistory
+    from shared.settings.settings import load
+
+    points = StoredHistory(client).erase(tenant, load(state_dir=state_dir).history_bytes)
+    record(client, local_actor(), "tenant.erase_history", f"tenant {tenant}: {points} points")
+    output.write_note(f"{points} points of the history named tenant {tenant!r}, and no longer do")
 
 
 def _as_dict(entry: "TenantEntry") -> dict[str, Any]:

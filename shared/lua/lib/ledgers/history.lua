@@ -5,8 +5,10 @@
 -- (succeeded, failed, canceled, expired, prompt, cached, completion, cost_micro), pauses, and first.<bucket>: the jobs
 -- whose first token came in this bucket of times after their admission.
 
--- The most fields. If thousands of tenants need more in ten seconds, the counts of those that come last are summed up.
-local MAX_NOW_FIELDS = 16384
+-- The field with about how many bytes the others take, which are their names and as many more each, and the most bytes.
+-- If thousands of tenants need more in ten seconds, the counts of those that come last are summed up.
+local BYTES = 'bytes'
+local BYTES_OF_FIELD, MAX_NOW_BYTES = 110, 2359296
 -- No tenant can have this name. shared/history/points.py knows it.
 local OTHER_TENANTS = '(other)'
 -- If no process writes points, the counts are kept for this long after the first of them.
@@ -18,11 +20,13 @@ local function count_in_history(tenant, slug, what, by)
   local field = what .. '|' .. tenant .. '|' .. slug
   -- A new field.
   if by ~= 0 and redis.call('HINCRBY', k_history_now, field, whole(by)) == by then
-    local fields = redis.call('HLEN', k_history_now)
-    if fields == 1 then
+    local more = #field + BYTES_OF_FIELD
+    local bytes = redis.call('HINCRBY', k_history_now, BYTES, more)
+    if bytes == more then
       redis.call('EXPIRE', k_history_now, NOW_TTL_S)
-    elseif fields > MAX_NOW_FIELDS and tenant ~= OTHER_TENANTS then
+    elseif bytes > MAX_NOW_BYTES and tenant ~= OTHER_TENANTS then
       redis.call('HDEL', k_history_now, field)
+      redis.call('HINCRBY', k_history_now, BYTES, -more)
       redis.call('HINCRBY', k_history_now, what .. '|' .. OTHER_TENANTS .. '|' .. slug, whole(by))
     end
   end

@@ -19,9 +19,10 @@ local POINTS = 1368
 local KEPT_S = 31 * 86400
 -- The most tenants and pools that a point names.
 local MAX_NAMED = 50
--- The parts of the history's memory for the text of points, and of a point for its pools. The rest is for the counts
--- that are not in a point yet, for the ranking of tenants, and for what the store adds to each field.
-local TEXT_PART, POOLS_PART = 0.78, 0.3
+-- The memory for the counts that are not in a point yet (lib/ledgers/history.lua) and for the ranking of tenants, in
+-- bytes; the part of the other memory for the text of points, because the store rounds sizes up by up to a quarter; and
+-- the part of a point for its pools.
+local RESERVED_BYTES, TEXT_PART, POOLS_PART = 3145728, 0.79, 0.3
 -- The largest number that is believed.
 local MAX_STORED = 1e15
 
@@ -132,18 +133,22 @@ local function add_lines(lines, kind, entries, room, rest)
 end
 
 local function row_text(row, room)
-  local lines, rest = {}, {}
+  local lines, rest, all = {}, {}, {}
   local header = table.concat({ digits(row.start), digits(row.from), digits(row.to), digits(row.samples) }, ' ') .. '\n'
   merge_entry(rest, row.rest)
+  -- The line of the rest is at most as long as if it were the sum of all tenants.
+  merge_entry(all, row.rest)
+  for _, entry in pairs(row.tenants) do
+    merge_entry(all, entry)
+  end
   -- The counts of pools are those of the tenants, so the rest of pools needs no line.
   local taken = add_lines(lines, 'p', row.pools, math.floor(POOLS_PART * room), {})
-  -- The line of the rest is the longest that there can be for its numbers.
-  add_lines(lines, 't', row.tenants, room - taken - #header - 600, rest)
+  add_lines(lines, 't', row.tenants, room - taken - #header - #entry_text(all) - 5, rest)
   return header .. table.concat(lines) .. 'r - ' .. entry_text(rest) .. '\n'
 end
 
 local function room_of_point(limit_bytes)
-  return math.max(1200, math.floor(TEXT_PART * limit_bytes / POINTS))
+  return math.max(1200, math.floor(TEXT_PART * (limit_bytes - RESERVED_BYTES) / POINTS))
 end
 
 -- Adds a row of the shortest length to the points in which it lies.
