@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, _exit_at_once)
     place, grace_s = _parse(arguments)
     if grace_s is not None:
+        # The process that holds the other end is in the same terminal, and passes a Ctrl-C on as SIGTERM.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=_stop_at_end_of_stdin, args=(grace_s,), name="stdin", daemon=True).start()
     try:
         settings = load()

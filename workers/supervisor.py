@@ -138,7 +138,8 @@ class Supervisor:
     def run(self) -> ExitCode:
         """Serve until a signal arrives or a fault occurs; drain after a signal. Return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._on_signal)
         self._rq.work()
         return self._exit
 

@@ -93,3 +93,19 @@ def test_no_process_is_left_when_the_worker_is_killed(stack):
         lambda: child not in {one.pid for one in stack.children()}, "the held model's process to end", timeout_s=60
     )
     assert chat(stack, "three").status_code == 200
+
+
+def test_a_second_ctrl_c_leaves_no_process_of_a_held_model(tmp_path):
+    with (
+        Up(tmp_path / "state", "--port", "0", "--models", "a=./a.gguf,b=./b.gguf", **PATIENCE) as up,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        up.serving()
+        long = pool.submit(chat, up, "a", 1_500)
+        wait_for(lambda: up.counts()[1] == 1, "the long answer to run", timeout_s=60)
+        up.interrupt()
+        wait_for(lambda: "worker.draining" in up.err, "the held model to drain", timeout_s=60)
+        up.interrupt()
+        up.exit_code(timeout_s=60)
+        assert [one for one in up.children() if "--drain-with-stdin" in " ".join(one.cmdline())] == []
+        long.exception(timeout=60)

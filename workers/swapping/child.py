@@ -22,11 +22,10 @@ class Child:
         own = replace(settings, models="", model=model, model_name=name, drain_grace_ms=settings.max_deadline_ms)
         grace_s = settings.drain_grace_ms / 1000
         command = [sys.executable, "-P", "-m", "workers", *place.arguments, f"--drain-with-stdin={grace_s}"]
-        # Ctrl-C in a terminal reaches this process only, which then stops the child. If this process is killed, the
-        # kernel closes the pipe, and the child drains.
-        self._process = subprocess.Popen(
-            command, env=os.environ | as_environ(own), stdin=subprocess.PIPE, start_new_session=True
-        )
+        # The child stays in this process's group, so that `penstock up` kills both at a second Ctrl-C. It ignores a
+        # terminal's Ctrl-C, which this process answers. If this process is killed alone, the kernel closes the pipe,
+        # and the child drains.
+        self._process = subprocess.Popen(command, env=os.environ | as_environ(own), stdin=subprocess.PIPE)
 
     @property
     def pid(self) -> int:

@@ -20,7 +20,7 @@ from workers.exit_codes import ExitCode
 from workers.place import WorkerPlace
 from workers.swapping.child import Child
 from workers.swapping.first_facts import first_figures
-from workers.swapping.loadable import Loadable, held_elsewhere
+from workers.swapping.loadable import Loadable, held_elsewhere, loaded_next_elsewhere
 from workers.swapping.schedule import Demand, Schedule
 
 log = get_logger()
@@ -33,6 +33,8 @@ _EXIT_MARGIN_S = 10.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 #: A model that another worker holds is loaded only if its queued work takes this many times as long as loading it.
 _WORTH_A_SECOND = 4.0
+#: A load that is late is expected to take this part of the time that it has taken.
+_OVERDUE_PART = 0.25
 #: Exit codes that another model would not change.
 _FATAL = frozenset({ExitCode.CONFIG, ExitCode.STORE_UNFIT, ExitCode.CONFIG_LOST})
 
@@ -58,7 +60,8 @@ class ModelKeeper:
         self._child: Child | None = None
         #: Whether the child's heartbeat was seen, and whether any child was loaded yet.
         self._is_live = self._has_loaded = False
-        self._following: str | None = next(iter(self._models))
+        # Several workers of one machine begin with different models.
+        self._following: str | None = list(self._models)[place.index % len(self._models)]
         #: By model, when it may be loaded again after a failure, and for how long it was paused then.
         self._paused: dict[str, tuple[float, float]] = {}
         #: Whether an operator drains the worker: the child, or all workers.
@@ -91,11 +94,15 @@ class ModelKeeper:
         """Look at the child, and once a second at the store. Return the exit code if the worker must end."""
         code = None if self._child is None else self._child.exit_code()
         if self._child is not None and code is not None:
-            child, self._child, self._is_live, self._child_drains = self._child, None, False, False
+            child, was_live = self._child, self._is_live
+            self._child, self._is_live, self._child_drains = None, False, False
             if code in _FATAL:
                 return ExitCode(code)
             if not child.stopping:
                 self._pause(child.name, code)
+                if not was_live:
+                    # A load that has failed took the time of one that succeeds.
+                    self._schedule.loaded(time.monotonic() - child.started_s, self._clock.monotonic())
         now_s = self._clock.monotonic()
         if code is not None or now_s - self._looked_s >= (_LOOK_S if self._is_live else _LOADING_LOOK_S):
             self._looked_s = now_s
@@ -122,9 +129,10 @@ class ModelKeeper:
         held = None if self._child is None else self._child.name
         pids = {} if self._child is None else {self._child.name: self._child.pid}
         elsewhere = held_elsewhere(snapshot.workers, pids)
-        demands = self._demands(snapshot, elsewhere, now_s)
+        loading = loaded_next_elsewhere(snapshot.workers, {each.worker for each in self._loadables.values()})
+        demands = self._demands(snapshot, elsewhere | loading, now_s)
         self._choose(held, demands, now_s)
-        self._announce(demands, elsewhere, now_s)
+        self._announce(demands, elsewhere, loading, now_s)
 
     def _follow_child(self, snapshot: Snapshot, now_s: float) -> None:
         """Note the child's first heartbeat, and keep its figures for the time after it."""
@@ -177,11 +185,11 @@ class ModelKeeper:
     def _choose(self, held: str | None, demands: list[Demand], now_s: float) -> None:
         """Start the child of the chosen model, or stop the present one before."""
         if self._child is None:
-            chosen = self._following or self._schedule.next_model(None, demands, now_s)
-            # After a failure something is loaded again, even if nobody waits.
             names = [each.model for each in demands]
-            chosen = chosen if chosen in names else next(iter(names), None)
-            self._following = None
+            following, self._following = self._following, None
+            chosen = following if following in names else self._schedule.next_model(None, demands, now_s)
+            # After a failure something is loaded again, even if nobody waits.
+            chosen = chosen or next(iter(names), None)
             if chosen is not None and not self._drains:
                 log.info("model.loading", model=chosen)
                 self._child = Child(self._settings, self._models[chosen], chosen, self._place)
@@ -191,8 +199,8 @@ class ModelKeeper:
                 log.info("model.replaced", model=self._child.name, by=self._following)
                 self._child.stop()
 
-    def _announce(self, demands: list[Demand], elsewhere: set[str], now_s: float) -> None:
-        """Send a heartbeat for each model that can be loaded and that no worker holds."""
+    def _announce(self, demands: list[Demand], elsewhere: set[str], loading: set[str], now_s: float) -> None:
+        """Send a heartbeat for each model that can be loaded and that no other worker holds or loads."""
         child = self._child
         held = child.name if child is not None and self._is_live and not child.stopping else None
         leading = None if child is None else (self._following if child.stopping else child.name)
@@ -201,15 +209,18 @@ class ModelKeeper:
         by_name = {each.model: each for each in demands}
         drains = False
         for name, loadable in self._loadables.items():
-            if name == held or name in elsewhere or name not in by_name:
+            is_elsewhere = name in elsewhere or (name in loading and name != leading)
+            if name == held or is_elsewhere or name not in by_name:
                 self._withdraw(loadable)
                 continue
             claims_in_s = ready_s.get(name, loadable.load_s)
             if name == leading:
                 waited_s = 0.0 if child is None or child.stopping else time.monotonic() - child.started_s
-                claims_in_s = max(0.0, loadable.load_s - waited_s)
+                # A load that takes longer than expected, such as a download, is expected to take longer still.
+                claims_in_s = max(loadable.load_s - waited_s, _OVERDUE_PART * waited_s)
             competing = in_use + (0 if by_name[name].waiting or by_name[name].running else 1)
-            renewed = self._store.renew(loadable.report(claims_in_s, competing, draining=self._drains), [])
+            report = loadable.report(claims_in_s, competing, loading=name == leading, draining=self._drains)
+            renewed = self._store.renew(report, [])
             loadable.is_announced, drains = True, drains or renewed.drain
         self._loadables_drain = drains
 

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shared.store.replies import HeartbeatReport, WorkerView
@@ -38,8 +38,11 @@ class Loadable:
         self.slots, self.cells = max(1, view.slots), view.cells
         self.facts |= {name: value for name, value in view.facts.items() if name in _KEPT}
 
-    def report(self, claims_in_s: float, competing: int, *, draining: bool) -> HeartbeatReport:
-        """Return a heartbeat that says when jobs will be claimed. The model's rate is divided by the models in use."""
+    def report(self, claims_in_s: float, competing: int, *, loading: bool, draining: bool) -> HeartbeatReport:
+        """Return a heartbeat that says when jobs will be claimed, and whether the model is `loading`.
+
+        The model's rate is divided by the models in use.
+        """
         rates = dict[str, str | int | float]()
         for name in ("mu_wtps", "generated_tps"):
             if name in self.facts:
@@ -48,6 +51,7 @@ class Loadable:
             "host": encodable(socket.gethostname()),
             "pid": os.getpid(),
             "can_pause": 0,
+            "loading": int(loading),
             "claims_in_ms": max(0, round(1000 * claims_in_s)),
         }
         return HeartbeatReport(
@@ -71,4 +75,13 @@ def held_elsewhere(workers: Sequence[WorkerView], pids: Mapping[str, int]) -> se
         if view.live
         and not view.is_loadable
         and not (view.facts.get("host") == host and view.facts.get("pid") == str(pids.get(view.model)))
+    }
+
+
+def loaded_next_elsewhere(workers: Sequence[WorkerView], own: Collection[str]) -> set[str]:
+    """Return the models that other workers load now. `own` are the names under which this one reports its loadables."""
+    return {
+        view.model
+        for view in workers
+        if view.live and view.is_loadable and view.facts.get("loading") == "1" and view.name not in own
     }

@@ -15,7 +15,7 @@ class Demand:
     #: The queued and the running jobs.
     waiting: int
     running: int
-    #: Age of the oldest queued job, in seconds.
+    #: Age of the oldest queued job, in seconds. Batch jobs do not count, in `work_s` neither.
     oldest_s: float
     #: How long the queued work takes once the model is loaded, in seconds.
     work_s: float
@@ -24,10 +24,12 @@ class Demand:
     #: How long loading takes, in seconds.
     load_s: float
 
-    @property
-    def urgency(self) -> float:
-        """The queued work over the time to load the model. A job's age counts as work, so that a small queue ages."""
-        return (self.work_s + self.oldest_s) / max(self.load_s, 1e-3)
+    def urgency(self, waited_s: float) -> float:
+        """Return the queued work over the time to load the model, which has had queued jobs for `waited_s`.
+
+        That age counts as work, or that of the oldest job, so that a small queue ages.
+        """
+        return (self.work_s + max(self.oldest_s, waited_s)) / max(self.load_s, 1e-3)
 
 
 class Schedule:
@@ -44,6 +46,8 @@ class Schedule:
         self._credit_s, self._counted_s = 0.0, now_s
         self._serving_since_s = now_s
         self._longest_load_s = 0.0
+        #: By model that is not held, since when jobs wait for it. Batch jobs have no other age here.
+        self._waiting_since_s: dict[str, float] = {}
 
     def loaded(self, load_s: float, now_s: float, *, is_first: bool = False) -> None:
         """Record that a model was loaded, which took `load_s`. The first load of a worker costs no credit."""
@@ -54,6 +58,7 @@ class Schedule:
     def next_model(self, held: str | None, demands: Sequence[Demand], now_s: float) -> str | None:
         """Return the model to load now in place of the one that is held, or None. Running jobs end before."""
         self._count(now_s, demands)
+        self._note_waiting(held, demands, now_s)
         waiting = self._in_order(held, demands)
         if not waiting:
             return None
@@ -91,9 +96,14 @@ class Schedule:
         self._credit_s = min(self._credit_s + earned_s, 2 * self._longest_load_s)
         self._counted_s = now_s
 
+    def _note_waiting(self, held: str | None, demands: Sequence[Demand], now_s: float) -> None:
+        names = [each.model for each in demands if each.waiting and each.model != held]
+        self._waiting_since_s = {name: self._waiting_since_s.get(name, now_s) for name in names}
+
     def _in_order(self, held: str | None, demands: Sequence[Demand]) -> list[Demand]:
         found = [each for each in demands if each.waiting and each.model != held]
-        return sorted(found, key=lambda each: (-each.urgency, each.model))
+        now_s, since_s = self._counted_s, self._waiting_since_s
+        return sorted(found, key=lambda each: (-each.urgency(now_s - since_s.get(each.model, now_s)), each.model))
 
     def _wait_s(self, held: str, demands: Sequence[Demand], following: Demand, now_s: float) -> float:
         """Return in how many seconds the held model gives way to the following one, if its own jobs do not end."""

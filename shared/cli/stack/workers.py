@@ -56,8 +56,13 @@ def workers_of(
     for change in changes:
         _check_model_file(replace(settings, **change), "--model" if models else "PENSTOCK_MODEL")
     if settings.models and settings.engine_kind.loads_model:
-        for name, listed in listed_models(settings).items():
-            _check_model_file(replace(settings, models="", model=listed.model, model_name=name), "PENSTOCK_MODELS")
+        listed = {
+            name: replace(settings, models="", model=each.model, model_name=name)
+            for name, each in listed_models(settings).items()
+        }
+        _check_names(list(listed.values()))
+        for each in listed.values():
+            _check_model_file(each, "PENSTOCK_MODELS")
     counts = _counts(settings, models, len(changes), workers)
     found = [change for change, count in zip(changes, counts, strict=True) for _ in range(count)]
     return _with_shares(settings, found) if settings.engine_kind.loads_model and len(found) > 1 else found
@@ -66,7 +71,9 @@ def workers_of(
 def embedding_worker(settings: Settings, model: str) -> WorkerChange:
     """Return the change of the worker that embeds documents. Raises ConfigError if there is no such model file."""
     # Workers of text take the memory of their GPUs as if they were alone on them.
-    change: WorkerChange = {"engine": "llama", "model": model, "model_name": "", "device": "cpu", "pooling": "auto"}
+    change: WorkerChange = {"engine": "llama", "device": "cpu", "pooling": "auto"}
+    # Also of a stack with PENSTOCK_MODELS, this worker has one model.
+    change |= {"models": "", "model": model, "model_name": ""}
     own = replace(settings, **change)
     require_extra("worker")
     _check_model_file(own, "--embedding-model")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from shared.cli.stack.workers import counted_models, workers_of
+from shared.cli.stack.workers import counted_models, embedding_worker, workers_of
 from shared.errors import ConfigError
-from shared.jobs.model_name import CountedModel
+from shared.jobs.model_name import CountedModel, served_names
 from shared.settings.settings import load
 
 
@@ -31,6 +31,18 @@ def test_a_number_of_workers_out_of_range_is_quoted(text):
     with pytest.raises(ConfigError) as caught:
         counted_models([text])
     assert str(caught.value) == f"--model={text!r} is not [NAME=]MODEL[:N] with N from 1 to 1024"
+
+
+def test_the_worker_that_embeds_has_one_model_although_the_others_have_a_list(tmp_path):
+    (tmp_path / "small.gguf").touch()
+    settings = load({"PENSTOCK_MODELS": "chat=./a.gguf"}, None)
+    own = replace(settings, **embedding_worker(settings, str(tmp_path / "small.gguf")))
+    assert (own.models, served_names(own)) == ("", ["small"])
+
+
+def test_listed_models_whose_names_become_the_same_in_the_store_are_refused():
+    with pytest.raises(ConfigError, match=r"'a-b' and 'a/b' would share a queue"):
+        workers(models="a-b=./x.gguf,a/b", engine="llama")
 
 
 def workers(*models, count="auto", upstream_models=(), **changed):

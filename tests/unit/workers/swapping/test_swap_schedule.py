@@ -56,6 +56,14 @@ def test_more_work_for_less_loading_goes_first_until_a_smaller_queue_has_aged():
     assert plan.next_model("x", [demand("a", 1, oldest_s=60.0), demand("b", 9)], 0.0) == "a"
 
 
+def test_batch_jobs_whose_work_and_age_do_not_count_are_not_passed_over_for_ever():
+    plan = schedule(load_share=0.9, credit_s=4)
+    demands = [demand("a", 9), demand("batch", 9, work_s=0.0)]
+    assert plan.next_model("x", demands, 0.0) == "a"
+    plan.next_model("a", demands, 1.0)
+    assert plan.next_model("x", demands, 60.0) == "batch"
+
+
 def test_the_time_to_a_models_claims_adds_up_the_slices_and_loads_before_it():
     plan = schedule(load_share=0.5)
     demands = [demand("a", 9), demand("b", 5), demand("c", 1), demand("d")]
