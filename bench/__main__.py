@@ -29,6 +29,7 @@ NAMES = (
     "gaps",
     "recall",
     "collection_sizes",
+    "retrieval_step",
     "semantic_cache",
     "gpu",
 )

@@ -73,3 +73,23 @@ def test_an_answer_cites_the_right_page_plain_and_streamed(
     ]
     kept = client.responses.retrieve(plain.id, include=["file_search_call.results"])
     assert kept.output == plain.output
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_the_tokens_of_passages_are_estimated_as_well_as_those_of_the_same_text_in_a_prompt(
+    common: Served, store_id: str, k: int
+) -> None:
+    def error(body: dict[str, Any]) -> float:
+        """Return the estimate of admission as a multiple of the tokens that the engine counts."""
+        whole = {"model": DEMO_MODEL_NAME, "max_tokens": 1, "deadline_ms": 600_000} | body
+        quoted = common.http.post("/v1/quote", json=whole).json()["prompt_tokens"]
+        answer = common.http.post("/v1/chat/completions", json=whole).json()
+        return float(quoted / answer["usage"]["prompt_tokens"])
+
+    for question in QUESTIONS:
+        messages = [{"role": "user", "content": question}]
+        wanted = {"collection": store_id, "k": k, "budget_ms": 10_000}
+        found = common.http.post(f"/v1/collections/{store_id}/search", json={"query": question, "k": k}).json()["data"]
+        pasted = "\n\n".join(each["text"] for each in found)
+        plain = error({"messages": [{"role": "user", "content": f"{pasted}\n\n{question}"}]})
+        assert error({"messages": messages, "retrieval": wanted}) == pytest.approx(plain, rel=0.1)

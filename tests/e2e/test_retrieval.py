@@ -2,6 +2,7 @@
 
 import json
 import statistics
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from openai import APIStatusError, OpenAI
 
 from tests.support.batches import a_line, begin, ended, results
 from tests.support.collected import a_database, make, put
+from tests.support.postgres import execute
 from tests.support.processes import wait_for
 from tests.support.scrapes import scrape
 from tests.support.served import Served, sim_served
@@ -165,6 +167,25 @@ def test_a_collection_of_another_tenant_is_not_found(client):
     with pytest.raises(APIStatusError) as caught:
         ask(client, HANDBOOK | {"collection": "secrets"})
     assert (caught.value.status_code, caught.value.code) == (404, "collection_not_found")
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_search_that_takes_its_time_holds_no_slot(client, served, database_url):
+    asked = HANDBOOK | {"query": "how much leave"}
+    # The search may take a tenth of the deadline.
+    body = {"messages": QUESTION, "max_tokens": 4, "retrieval": asked, "deadline_ms": 600_000}
+    answers: list[int] = []
+    request = threading.Thread(
+        target=lambda: answers.append(served.http.post("/v1/chat/completions", json=body).status_code), daemon=True
+    )
+    request.start()
+    wait_for(lambda: sleepers(database_url), "the search to begin")
+    seen = served.stage.store.snapshot()
+    assert (seen.inflight, answers) == (0, [])
+    assert client.chat.completions.create(model="sim", messages=QUESTION, max_tokens=4).choices
+    execute(database_url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
+    request.join(60)
+    assert answers == [200]
 
 
 @pytest.mark.usefixtures("slow")

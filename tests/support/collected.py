@@ -30,7 +30,8 @@ def vector(*numbers: float) -> tuple[float, ...]:
 
 def make(database: Database, tenant: str, name: str = "handbook", **fields: Any) -> None:
     """Create a collection with vectors of DIMENSIONS numbers."""
-    database.create_collection(tenant, NewCollection(name, **({"model": "small", "dimensions": DIMENSIONS} | fields)))
+    values: dict[str, Any] = {"model": "small", "dimensions": DIMENSIONS} | fields
+    database.create_collection(tenant, NewCollection(name, **values))
 
 
 def put(
