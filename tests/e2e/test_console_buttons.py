@@ -242,7 +242,12 @@ def test_a_tenant_is_shown_as_disabled_even_if_all_were_being_read_when_the_butt
 
 
 @pytest.mark.parametrize(
-    "path", ["/console", "/console/live", "/console/find-tenants?q=a", "/console/jobs/x", "/console/jobs/x/live"]
+    "path",
+    [
+        *("/console", "/console/live", "/console/find-tenants?q=a", "/console/jobs/x", "/console/jobs/x/live"),
+        *("/console/tenants", "/console/tenants/x", "/console/tenants/x/live", "/console/model", "/console/model/live"),
+        *("/console/usage", "/console/usage.csv", "/console/audit", "/console/groups", "/console/routes"),
+    ],
 )
 def test_without_the_admin_key_nothing_is_shown(keyed, path):
     answer = keyed.get(path)

@@ -69,15 +69,10 @@ def tenant_form(
     policy: TenantPolicy | None, bounds: Mapping[str, Any], settings: QueueSettings, groups: Sequence[str]
 ) -> dict[str, list[FormField]]:
     """Return the fields of a tenant's form, by part. `bounds` are those that hold without a policy."""
-    defaults = {
-        "weight": "1",
+    defaults = _common_defaults(bounds) | {
         "group": "none",
-        "max_waiting": str(bounds["max_waiting"]),
-        "max_waiting_tokens": str(bounds["max_waiting_tokens"] or "by the rates of workers"),
         "max_bytes": "a quarter" if settings.max_tenant_bytes == AUTO else str(settings.max_tenant_bytes),
         "max_deadline": format_duration(settings.max_deadline_ms),
-        "prompt_weight": "1",
-        "answer_weight": "1",
         "models": "all",
         "default_model": "none",
     }
@@ -87,8 +82,15 @@ def tenant_form(
 
 def group_form(policy: GroupPolicy, bounds: Mapping[str, Any]) -> dict[str, list[FormField]]:
     """Return the fields of a group's form, by part; `bounds` as for a tenant."""
-    defaults = {"weight": "1", "max_waiting": str(bounds["max_waiting"]), "prompt_weight": "1", "answer_weight": "1"}
-    return _form(policy, defaults, {}, _OF_GROUPS)
+    return _form(policy, _common_defaults(bounds), {}, _OF_GROUPS)
+
+
+def _common_defaults(bounds: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        **dict.fromkeys(("weight", "prompt_weight", "answer_weight"), "1"),
+        "max_waiting": str(bounds["max_waiting"]),
+        "max_waiting_tokens": str(bounds["max_waiting_tokens"] or "by the rates of workers"),
+    }
 
 
 def _form(
