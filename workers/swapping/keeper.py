@@ -131,7 +131,7 @@ class ModelKeeper:
         elsewhere = held_elsewhere(snapshot.workers, pids)
         loading = loaded_next_elsewhere(snapshot.workers, {each.worker for each in self._loadables.values()})
         demands = self._demands(snapshot, elsewhere | loading, now_s)
-        self._choose(held, demands, now_s)
+        self._choose(held, demands, elsewhere | loading, now_s)
         self._announce(demands, elsewhere, loading, now_s)
 
     def _follow_child(self, snapshot: Snapshot, now_s: float) -> None:
@@ -182,14 +182,14 @@ class ModelKeeper:
             )
         return found
 
-    def _choose(self, held: str | None, demands: list[Demand], now_s: float) -> None:
-        """Start the child of the chosen model, or stop the present one before."""
+    def _choose(self, held: str | None, demands: list[Demand], taken: set[str], now_s: float) -> None:
+        """Start the child of the chosen model, or stop the present one before. Other workers have those `taken`."""
         if self._child is None:
             names = [each.model for each in demands]
             following, self._following = self._following, None
             chosen = following if following in names else self._schedule.next_model(None, demands, now_s)
-            # After a failure something is loaded again, even if nobody waits.
-            chosen = chosen or next(iter(names), None)
+            # After a failure something is loaded again, even if nobody waits, and rather what no other worker has.
+            chosen = chosen or next(iter(sorted(names, key=lambda name: name in taken)), None)
             if chosen is not None and not self._drains:
                 log.info("model.loading", model=chosen)
                 self._child = Child(self._settings, self._models[chosen], chosen, self._place)
