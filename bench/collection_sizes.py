@@ -301,7 +301,7 @@ def main() -> None:
         finally:
             server.stop()
     if not given.keep:
-        write_results("collection_sizes", facts, sizes | tenants)
+        write_results("collection-sizes", facts, sizes | tenants)
 
 
 if __name__ == "__main__":
