@@ -73,5 +73,5 @@ _PARSERS: dict[str, Callable[[str, str], Value]] = {
     "max_deadline": parse_duration_ms,
     "models": _names,
     **dict.fromkeys(("default_model", "group"), _word),
-    **dict.fromkeys(("disabled", "degrade", "private", "semantic_cache"), _flag),
+    **dict.fromkeys(("disabled", "degrade", "private", "semantic_cache", "run_again"), _flag),
 }

@@ -151,3 +151,14 @@ def test_of_five_hundred_tenants_a_page_lists_fifty_and_a_name_or_a_group_finds_
     assert "0 of 500" in none
     assert 'href="/console/tenants/newcomer"' in none
     assert 'href="/console/tenants/new' not in visitor.get("/console/tenants?q=new%20comer").text
+
+
+def test_an_address_that_no_page_has_leads_back_to_the_pages(
+    visitor: FlaskClient, store: Store, settings: Settings
+) -> None:
+    for address in ("/console/models/small", "/console/nosuch"):
+        answer = visitor.get(address)
+        assert answer.status_code == 404
+        assert f"There is no page &#39;{address}&#39; in the console." in answer.text
+        assert 'href="/console/tenants"' in answer.text
+    assert a_door(store, settings, auth="required").get("/console/nosuch").status_code == 401

@@ -23,8 +23,9 @@ from web.console import (  # noqa: F401 - the modules add their routes
     usage,
 )
 from web.console.feed import EXTENSION_NAME, ConsoleFeed, current_feed
-from web.console.guard import bp, page
+from web.console.guard import bp, not_found, page
 from web.console.reads import read_counts
+from web.http.api_errors import quoted
 from web.runtime.current import current_context
 
 #: A search shows at most this many tenants.
@@ -50,6 +51,12 @@ def board_page() -> str:
         is_open=context.settings.auth == "open",
         models=[name for name in directory.live if directory.models[name].purpose == "generate"],
     )
+
+
+@page("/<path:rest>")
+def unknown_page(rest: str) -> tuple[str, int]:
+    """Return a page that leads back to the others, for an address of the console that none has."""
+    return not_found(f"no page {quoted(f'/console/{rest}')} in the console", "The links above lead to its pages.")
 
 
 @bp.get("/find-tenants")

@@ -41,6 +41,7 @@ _PARTS: dict[str, dict[str, str]] = {
         "degrade": "Answers may be cut",
         "private": "Private: local pools only",
         "semantic_cache": "Semantic cache",
+        "run_again": "Requests kept, to run again",
     },
 }
 _OF_GROUPS = frozenset(

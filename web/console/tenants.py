@@ -132,12 +132,14 @@ def values_of_policy(tenant: str, standing: Standing | None = None) -> dict[str,
 
 def values_of_keys(tenant: str) -> dict[str, Any]:
     """Return what the table of a tenant's keys shows. Raises StoreUnavailable."""
+    context = current_context()
+    values: dict[str, Any] = {"tenant": tenant, "keys_ignored": context.settings.auth == "open"}
     try:
-        now_ms, records = ApiKeys(current_context().store.client).ls(tenant)
+        now_ms, records = ApiKeys(context.store.client).ls(tenant)
     except ConfigError as error:
         # Another program has spoiled a record.
-        return {"tenant": tenant, "keys": (), "now_ms": 0, "keys_problem": str(error)}
-    return {"tenant": tenant, "keys": records, "now_ms": now_ms, "keys_problem": ""}
+        return values | {"keys": (), "now_ms": 0, "keys_problem": str(error)}
+    return values | {"keys": records, "now_ms": now_ms, "keys_problem": ""}
 
 
 @bp.get("/tenants/<tenant>/live")
