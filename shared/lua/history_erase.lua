@@ -7,7 +7,7 @@
 -- ANSWERS erased
 --   erased: the number of points that were changed
 -- KEEPS 4
--- USES clock history history_rows
+-- USES clock oom_write history history_rows
 
 -- The counts that are not in a point yet.
 local counts = redis.call('HGETALL', k_history_now)
