@@ -27,8 +27,21 @@ def format_duration(duration_ms: float | None) -> str:
     return f"{duration_ms:.0f}ms"
 
 
+#: The last ms that a date can express, in ms since the epoch: the end of the year 9999.
+LAST_TIME_MS = 253_402_300_799_999
+
+
+def utc_time(timestamp_ms: float) -> datetime:
+    """Return a time, in ms since the epoch, as a date and time in UTC.
+
+    A time in the store that another program has spoiled may lie beyond all dates, and counts as LAST_TIME_MS, or as the
+    epoch if it lies before that.
+    """
+    return datetime.fromtimestamp(max(0, min(timestamp_ms, LAST_TIME_MS)) / 1000, UTC)
+
+
 def format_timestamp(timestamp_ms: float | None) -> str:
     """Format a time, in ms since the epoch, as a UTC date and time with whole seconds. Return "" for None."""
     if timestamp_ms is None:
         return ""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return utc_time(timestamp_ms).strftime("%Y-%m-%d %H:%M:%SZ")

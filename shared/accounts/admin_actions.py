@@ -115,7 +115,7 @@ def find_actions(client: redis.Redis, wanted: str, *, limit: int, before: str | 
 
     One call examines at most _MAX_EXAMINED records. Raises ConfigError for an invalid id, and StoreUnavailable.
     """
-    if before is not None and not _STREAM_ID.match(before):
+    if before is not None and not _is_stream_id(before):
         raise ConfigError(f"before={before[:60]!r} is not the id of a record")
     found: list[AdminAction] = []
     examined, text_wanted = 0, wanted.lower()
@@ -133,6 +133,12 @@ def find_actions(client: redis.Redis, wanted: str, *, limit: int, before: str | 
         if len(entries) < _BATCH:
             return FoundActions(tuple(found), None, examined)
     return FoundActions(tuple(found), before, examined)
+
+
+def _is_stream_id(given: str) -> bool:
+    """Return whether a record can be older than this id, whose halves are unsigned numbers of 64 bits."""
+    halves = [int(half) for half in given.split("-")] if _STREAM_ID.match(given) else []
+    return any(halves) and max(halves) < 2**64
 
 
 def list_actions(client: redis.Redis, *, limit: int) -> Iterator[AdminAction]:

@@ -30,6 +30,8 @@ DIMENSIONS = ("day", "tenant", "key", "model")
 _TOTAL = "total"
 #: More text than this in a field was not written by a script.
 _MAX_FIELD_CHARS = 400
+#: A spreadsheet takes a text that begins so for a formula.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 #: How many fields the store examines in one step of a search for one tenant's series.
 _SCAN_COUNT = 1_000
 
@@ -151,10 +153,18 @@ def sum_by(dimensions: Sequence[str], rows: Iterable[UsageRow]) -> dict[tuple[st
 
 
 def write_csv(file: TextIO, dimensions: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Write a line with the names of the columns, and one for each row: its dimensions and amounts."""
+    """Write a line with the names of the columns, and one for each row: its dimensions and amounts.
+
+    A label or a name that a spreadsheet would compute as a formula is written behind an apostrophe, which marks text.
+    """
     writer = csv.DictWriter(file, (*dimensions, *Amounts().as_dict()), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
 
 
 def _row(day: date, series: str, stored: str) -> UsageRow:

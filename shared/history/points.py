@@ -129,8 +129,12 @@ def parse(text: str) -> Point | None:
             continue
         kind, name, amounts, first, refused = found.groups()
         entry = Entry(
-            {key: int(word) for key, word in zip(AMOUNTS, amounts.split(), strict=False) if word != "0"},
-            {int(bucket): by for bucket, by in _listed(first).items() if bucket.isdecimal()},
+            {
+                key: int(word)
+                for key, word in zip(AMOUNTS, amounts.split(), strict=False)
+                if word != "0" and len(word) < 16
+            },
+            {int(bucket): by for bucket, by in _listed(first).items() if bucket.isdecimal() and len(bucket) < 3},
             _listed(refused),
         )
         if kind == "r":

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import redis
 
+from shared.durations import utc_time
 from shared.history.points import RINGS, Entry, Point, merged
 from shared.history.stored import StoredHistory
 from shared.jobs.job_filter import InvalidFilter, parse_time
@@ -150,7 +150,7 @@ def figures(entry: Entry, samples: int) -> dict[str, Any]:
 
 
 def iso(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return utc_time(ms).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _times(point: Point) -> dict[str, Any]:

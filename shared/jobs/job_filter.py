@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from shared.durations import utc_time
 from shared.errors import ConfigError
 from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import ACTIVE_STATES, TERMINAL_STATES, JobState
@@ -139,17 +140,18 @@ def parse_time(field: str, text: str, now_ms: int) -> int:
             time = datetime.fromisoformat(text)
             time = time.replace(tzinfo=UTC) if time.tzinfo is None else time
         # A time before the epoch is as good as the epoch.
-        return max(0, round(time.timestamp() * 1000))
+        time_ms = max(0, round(time.timestamp() * 1000))
+        # In a zone behind UTC, it may be in the year 10000, which no date can express.
+        datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError):
         problem = "is not a time; write it like 15m (ago), 14:00 (UTC), 2026-11-28 or 2026-11-28T14:00:30Z"
         raise InvalidFilter(field, text, problem) from None
+    return time_ms
 
 
 def _format_time(time_ms: int | None) -> str:
     """Return a time in ISO 8601 and UTC; "" for None."""
     if time_ms is None:
         return ""
-    text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(
-        timespec="milliseconds" if time_ms % 1000 else "seconds"
-    )
+    text = utc_time(time_ms).isoformat(timespec="milliseconds" if time_ms % 1000 else "seconds")
     return text.replace("+00:00", "Z")

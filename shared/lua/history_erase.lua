@@ -20,6 +20,16 @@ for i = 1, #counts, 2 do
   end
 end
 redis.call('ZREM', k_history_busy, tenant)
+-- The tenants that the next calls for an unfinished point name.
+local named, others = redis.call('HGET', k_history, 'open_named'), {}
+if named then
+  for name in string.gmatch(named, '%S+') do
+    if name ~= tenant then
+      others[#others + 1] = name
+    end
+  end
+  redis.call('HSET', k_history, 'open_named', table.concat(others, ' '))
+end
 
 local changed = 0
 for i = fields, #ARGV do

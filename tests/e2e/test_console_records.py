@@ -13,6 +13,7 @@ from shared.accounts.usage import Amounts, UsageRecords
 from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
+from tests.support.builders import a_job, admitted, heartbeat
 from tests.support.console import ATTACK
 from tests.support.door import a_door, fault
 
@@ -108,3 +109,28 @@ def test_the_audit_log_lists_changes_with_who_made_them_and_is_searched_page_by_
     assert ">bob<" not in of_ada
     invalid = visitor.get("/console/audit?before=x")
     assert (invalid.status_code, "before=&#39;x&#39; is not the id of a record" in invalid.text) == (422, True)
+
+
+def test_a_label_that_a_spreadsheet_would_compute_is_text_in_the_csv(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    formula = '=HYPERLINK("http://x","y")'
+    use(redis_client, 0, f"blue|{formula}|+m", "1 0 0 0 1 0 1 0")
+    rows = list(csv.DictReader(io.StringIO(visitor.get("/console/usage.csv?by=key,model").text)))
+    assert [(row["key"], row["model"]) for row in rows] == [(f"'{formula}", "'+m")]
+
+
+@pytest.mark.parametrize("before", ["0-0", f"{2**64}-0", f"1-{2**64}"])
+def test_the_id_of_a_record_that_cannot_exist_is_an_error_that_quotes_it(visitor: FlaskClient, before: str) -> None:
+    answer = visitor.get("/console/audit", query_string={"before": before})
+    assert answer.status_code == 422
+    assert f"before=&#39;{before}&#39;" in answer.text
+
+
+def test_the_list_of_jobs_shows_a_job_with_spoiled_times(visitor: FlaskClient, store: Store) -> None:
+    heartbeat(store)
+    job_id = admitted(store, a_job("blue"))
+    store.client.zadd(keys.recent_jobs(), {job_id: 999_999_999_999_999}, xx=True)
+    answer = visitor.get("/console/jobs")
+    assert answer.status_code == 200
+    assert "9999-12-31 23:59:59" in answer.text

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from shared.history.points import AMOUNTS, RINGS, Entry, parse, summed
+from shared.history.report import iso
 from shared.history.stored import StoredHistory
 from shared.jobs.outcomes import Outcome, Refusal
 from shared.store import keys, scripts
@@ -229,3 +230,17 @@ def test_scripts_and_reader_agree_on_the_form():
     for length_s, points in RINGS:
         length = "SHORTEST_MS" if length_s == 10 else str(1_000 * length_s)
         assert f"{{ {length}, {points} }}" in text
+
+
+def test_numbers_that_another_program_has_written_are_not_counted():
+    endless = "9" * 5_000
+    point = parse(f"0 999999999999999 999999999999999 1\nt blue {endless} 7;{endless}:1 4:2;tpm:3\n")
+    assert point is not None
+    assert point.tenants["blue"] == Entry({"succeeded": 7}, {4: 2}, {"tpm": 3})
+    assert iso(point.to_ms) == "9999-12-31T23:59:59Z"
+
+
+def test_an_erased_tenant_is_not_named_by_the_rest_of_an_unfinished_point(store, history):
+    store.client.hset(keys.history(), "open_named", "a-1 blue blue-2")
+    history.erase("blue", LIMIT_BYTES)
+    assert store.client.hget(keys.history(), "open_named") == b"a-1 blue-2"

@@ -1,13 +1,13 @@
 """Render the panels of the console from its templates; every value is inserted as text, never as markup."""
 
 import hashlib
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from shared.durations import utc_time
 from shared.jobs.job import JobView
 from shared.jobs.pool_terms import format_amount
 from shared.store_fault import StoreFault
@@ -171,17 +171,17 @@ def duration(ms: float | None) -> str:
 
 def clock(at_ms: int) -> str:
     """Return the time of day of a time in ms since the epoch, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%H:%M:%S UTC")
+    return utc_time(at_ms).strftime("%H:%M:%S UTC")
 
 
 def moment(at_ms: int) -> str:
     """Return the date and the time of a time in ms since the epoch, in UTC, without the zone."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return utc_time(at_ms).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def minute(at_ms: int) -> str:
     """Return the date and the minute of a time in ms since the epoch, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return utc_time(at_ms).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def moment_ms(at_ms: int) -> str:

@@ -1,9 +1,9 @@
 """Makes the body of a webhook from the job or the batch that has ended; pure functions."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
+from shared.durations import utc_time
 from shared.jobs.job import JobView
 from shared.store.batches.batches import StoredBatch
 from web.api.job_json import job_json
@@ -34,7 +34,7 @@ def event_body(subject: JobView | StoredBatch, ended_ms: int, *, is_cut: bool = 
         "object": "event",
         "type": kind,
         "created_at": ended_ms // 1000,
-        "timestamp": datetime.fromtimestamp(ended_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "timestamp": utc_time(ended_ms).isoformat(timespec="milliseconds"),
         "data": data,
     }
     body = _dump(event)

@@ -85,3 +85,9 @@ def test_the_query_of_a_filter_makes_the_same_filter():
     assert str(wanted).startswith(
         "tenant=blue key=the key state=failed,expired model=org/repo reason=engine_error since="
     )
+
+
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "9999-12-31T23:59:59.9999"])
+def test_a_time_in_the_year_10000_is_refused(text):
+    with pytest.raises(InvalidFilter, match=r"^since=.* is not a time"):
+        parse_filter({"since": text}, NOW_MS)
