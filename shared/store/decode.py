@@ -136,7 +136,7 @@ def job_view(now_ms: int, position: int, result: Any, record: dict[str, str], jo
         return record.get(PREFIX + name, "")
 
     def time_ms(name: str) -> int | None:
-        return int(value) if (value := field(name)).isdecimal() else None
+        return int(value) if (value := field(name)).isdecimal() and len(value) < 16 else None
 
     def number(name: str) -> int:
         return time_ms(name) or 0

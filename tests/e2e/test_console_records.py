@@ -134,3 +134,14 @@ def test_the_list_of_jobs_shows_a_job_with_spoiled_times(visitor: FlaskClient, s
     answer = visitor.get("/console/jobs")
     assert answer.status_code == 200
     assert "9999-12-31 23:59:59" in answer.text
+
+
+@pytest.mark.parametrize("spoiled", ["9" * 5_000, "9" * 15, "soon"])
+def test_the_page_of_a_job_opens_although_a_number_of_its_record_is_spoiled(
+    visitor: FlaskClient, store: Store, spoiled: str
+) -> None:
+    heartbeat(store)
+    job_id = admitted(store, a_job("blue"))
+    fields = ("attempts", "started_ms", "ended_ms")
+    store.client.hset(keys.rq_job(job_id), mapping={f"penstock_{name}": spoiled for name in fields})
+    assert visitor.get(f"/console/jobs/{job_id}").status_code == 200
