@@ -67,7 +67,8 @@ def served(common: Served, way: str) -> Iterator[Address]:
 
 @pytest.fixture
 def empty_database(database_url: str) -> Iterator[None]:
-    """Empties the database of collections after the test."""
+    """Empties the database of collections before the test, because tests of other files share it, and after it."""
+    execute(database_url, "TRUNCATE penstock.collections CASCADE")
     yield
     execute(database_url, "TRUNCATE penstock.collections CASCADE")
 

@@ -117,7 +117,7 @@ def readme_lines() -> list[str]:
     """Return every command line of the README except those of make, which would start another stack."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
     lines = "\n".join(text for language, text in blocks if not language).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.strip() and not line.startswith("make ")]
+    return [line for line in lines if line.strip() and not re.match(r"(GPU=\w+ )?make ", line)]
 
 
 @pytest.mark.parametrize("line", readme_lines())

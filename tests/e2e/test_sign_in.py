@@ -25,7 +25,7 @@ from tests.support.door import admitted_job, fault, submit
 from tests.support.issuer import AUDIENCE, Issuer
 from tests.support.processes import wait_for
 from web.app import create_app
-from web.console import jobs
+from web.console import streams as console_streams
 from web.console.guard import TOKEN_HEADER
 from web.request import caller as request_caller
 from web.runtime.current import EXTENSION_NAME
@@ -247,7 +247,7 @@ def test_while_the_issuer_is_away_tokens_get_503_and_keys_work(store, tmp_path, 
 
 
 def test_the_streams_of_the_console_end_when_the_token_has_expired(door, issuer, monkeypatch):
-    monkeypatch.setattr(jobs, "_CHECK_KEY_S", 0.0)
+    monkeypatch.setattr(console_streams, "_CHECK_KEY_S", 0.0)
     door.direct.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {issuer.token(groups=['ops'], lives_s=1_000)}"
     with streams(door.direct) as look:
         viewer = look()

@@ -80,6 +80,7 @@ NOT_SPOILED = {
         ("answers", "answer_order", "answer_vectors", "answer_bytes"),
         "only the door's semantic cache reads it; tests/scripts/test_answers.py spoils it",
     ),
+    **dict.fromkeys(("history", "history_busy"), "only the history reads it; tests/scripts/test_history.py spoils it"),
     "prefixes": "a pool with one worker has none; tests/scripts/test_prefixes.py spoils it",
     "secret": "only doors read it, and replace a value that is no secret",
 }
