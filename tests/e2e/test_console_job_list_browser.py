@@ -106,9 +106,10 @@ def test_the_form_selects_jobs_and_the_pages_follow_each_other_on_each_screen(do
 
 
 def test_many_jobs_are_canceled_after_a_question_with_their_number(door, page, worker):
-    ids = [door.submit("flood", max_tokens=400).json()["id"] for _ in range(9)]
-    other = door.submit("quiet", max_tokens=400).json()["id"]
+    # First, so that no job of the flood has to end before it runs. A job of 1,000 tokens lasts for 50 s.
+    other = door.submit("quiet", max_tokens=1_000, deadline_ms=600_000).json()["id"]
     door.stage.wait_until_running(other)
+    ids = [door.submit("flood", max_tokens=1_000, deadline_ms=600_000).json()["id"] for _ in range(9)]
     page.open(f"{door.url}/console/jobs?tenant=flood")
     page.click("#cancel-many")
     page.wait_for_text("#cancelable", "9 jobs")

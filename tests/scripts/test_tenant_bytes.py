@@ -64,7 +64,7 @@ def test_a_tenant_whose_results_reach_its_bound_is_refused_until_the_oldest_expi
     assert answer.value == sum(counted(small))
     # The first period ends within two minutes with the event streams of a minute, and the results expire after an hour.
     assert 50 <= answer.retry_hint_ms <= 60_000
-    advance_clock(small, HOUR_MS + HOUR_MS // 32)
+    advance_clock(small, HOUR_MS + HOUR_MS // 16)
     heartbeat(small)
     admitted(small, a_job(payload={"prompt": "y" * 20_000}))
     assert counted(small)[1] == 0
