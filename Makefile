@@ -41,7 +41,7 @@ endif
 # The lock file with a worker's packages other than llama-cpp-python.
 WORKER := $(if $(filter none,$(GPU)),upstream,worker)
 
-.PHONY: help announce up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release wheels clean
+.PHONY: help announce up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-prefix test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -82,6 +82,10 @@ quick: export PYTHONDONTWRITEBYTECODE =
 quick: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces $(STAMPS)/minilm ## run the tests of single parts and of scripts, and properties with few examples, in about four minutes
 	@$(COMPILE_ALL)
 	FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough and not long' tests/unit tests/scripts tests/properties $(PYTEST)
+
+test-prefix: export PYTHONDONTWRITEBYTECODE =
+test-prefix: $(STAMPS)/penstock $(STAMPS)/dev ## run the tests of scripts and properties in a cell with a key prefix, TEST_KEY_PREFIX={c7}:, in about a minute
+	TEST_KEY_PREFIX='$(or $(TEST_KEY_PREFIX),{c7}:)' FEW_EXAMPLES=1 $(BIN)/python $(RUN_TESTS) -m 'not thorough and not long and not no_prefix' tests/scripts tests/properties $(PYTEST)
 
 # Measuring the coverage makes some tests take several times as long, so `make test` does not do it.
 coverage: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(STAMPS)/traces $(STAMPS)/minilm ## run the tests of `make test` and print which lines of shared, web and workers they do not run

@@ -51,6 +51,11 @@ def find_url(state: Path) -> str:
     return url
 
 
+def find_key_prefix(state: Path) -> str:
+    """Return the key prefix of the cell that `penstock up` runs in a state folder; "" if it has none."""
+    return str(read_note(state / "store.json").get("key_prefix", ""))
+
+
 @dataclass(frozen=True)
 class FolderLock:
     """A lock file held by this process and by every process that inherits `fd`.

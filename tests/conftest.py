@@ -21,6 +21,7 @@ from shared.settings.settings import Settings, load
 from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.store import Store
+from tests.support.cell import KEY_PREFIX, empty, foreign_keys
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,9 +126,11 @@ def no_loaded_scripts(store_url: str) -> None:
 @pytest.fixture
 def redis_client(store_url: str, no_loaded_scripts: None) -> Iterator[redis.Redis]:
     """A client of the session's store, which is emptied before the test."""
-    with open_client(store_url, name="penstock-test") as client:
-        client.flushall()
+    with open_client(store_url, name="penstock-test", prefix=KEY_PREFIX) as client:
+        empty(client)
         yield client
+        if KEY_PREFIX:
+            assert foreign_keys(store_url) == []
         # A door's background reads and counts would otherwise meet the next test's store.
         for thread in threading.enumerate():
             if thread.name in {"refusals", "shared-answer"}:

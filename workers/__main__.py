@@ -192,7 +192,7 @@ def _open_store(settings: Settings, worker: str) -> Store:
     Raises StoreUnfit and ConfigError.
     """
     url = settings.store_url
-    client = open_client(url, name=f"penstock-worker-{worker}")
+    client = open_client(url, name=f"penstock-worker-{worker}", prefix=settings.store_prefix)
     store = Store(client)
     logged_s = -_LOG_INTERVAL_S
     while True:

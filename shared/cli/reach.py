@@ -66,7 +66,7 @@ def client_for(settings: StoreSettings) -> "redis.Redis":
     from shared.store.preflight import require_answer
 
     url = settings.store_url
-    client = open_client(url, name="penstock-cli", timeouts=OPERATOR)
+    client = open_client(url, name="penstock-cli", prefix=settings.store_prefix, timeouts=OPERATOR)
     require_answer(client, url)
     return client
 

@@ -21,6 +21,7 @@ from shared.settings.collections import CollectionSettings
 from shared.settings.common import CommonSettings
 from shared.settings.database import DatabaseSettings
 from shared.settings.door import DoorSettings, GateSettings
+from shared.settings.key_prefix import check_key_prefix, check_rq_prefix
 from shared.settings.queue import QueueSettings
 from shared.settings.retrieval import RetrievalSettings
 from shared.settings.secret_values import read_secret_file
@@ -82,6 +83,7 @@ def load_with_origin(
     sources = {"environment": dict(os.environ if environ is None else environ), str(dotenv): _read_dotenv(dotenv)}
     for source, names in sources.items():
         _check_names_known(names, source)
+        check_rq_prefix(names)
     values: dict[str, Any] = {}
     origin = dict.fromkeys(SETTINGS, "default")
     for field, setting in SETTINGS.items():
@@ -182,6 +184,7 @@ def _check_combinations(settings: Settings) -> None:
         raise ConfigError("PENSTOCK_ENGINE='upstream' needs PENSTOCK_UPSTREAM_MODEL, the model's name at the upstream")
     if settings.models:
         _check_models(settings)
+    check_key_prefix(settings.key_prefix)
     parse_hosts(settings.webhook_hosts)
     check_sign_in(settings)
     for field, setting in SETTINGS.items():

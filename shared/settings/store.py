@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shared.settings.setting import AUTO, expand_path, number, text, word
 from shared.settings.store_url import PATTERN
-from shared.state_dir import find_url
+from shared.state_dir import find_key_prefix, find_url
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,12 @@ class StoreSettings:
         secret=True,
         pattern=f"|{PATTERN}",
         prefix="",
+    )
+    key_prefix: str = text(
+        "",
+        "a key prefix such as {c7}: or staging:",
+        "what all keys of this deployment begin with, RQ's included, so that several deployments can share a store: up "
+        "to 64 letters, digits and _ . : -, at most one text in braces, and a colon at the end",
     )
     state_dir: str = text("", "a folder", "the state folder; unset: `penstock` in the user's data folder")
     appendfsync: str = word(
@@ -62,6 +68,11 @@ class StoreSettings:
         Raises EmbeddedStoreError if REDIS_URL is not set and no such store runs.
         """
         return self.redis_url or find_url(self.state_path)
+
+    @property
+    def store_prefix(self) -> str:
+        """PENSTOCK_KEY_PREFIX if it is set, else that with which `penstock up` runs the store in the state folder."""
+        return self.key_prefix or ("" if self.redis_url else find_key_prefix(self.state_path))
 
 
 @dataclass(frozen=True)

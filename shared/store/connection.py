@@ -18,6 +18,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 from shared.errors import ConfigError
 from shared.settings.secret_values import without_password
 from shared.settings.store_url import normal_store_url
+from shared.store.key_prefix import KeyPrefixer
 from shared.store.quick_client import Poll, QuickClient, QuickPool
 
 
@@ -54,10 +55,16 @@ _SENTINEL = "redis+sentinel://"
 
 
 def open_client(
-    url: str, *, name: str, timeouts: Timeouts = WORKER, make_poll: Callable[[], Poll] = select.poll
+    url: str,
+    *,
+    name: str,
+    prefix: str = "",
+    timeouts: Timeouts = WORKER,
+    make_poll: Callable[[], Poll] = select.poll,
 ) -> redis.Redis:
     """Return a client of the store at `url`. The client returns bytes, uses `timeouts` and never retries a call.
 
+    `prefix` is the key prefix of the cell, which the client puts before each key (shared/store/key_prefix.py).
     The client connects at its first command. CLIENT LIST shows `name`, which must not contain spaces. The URL starts
     with `redis://`, `rediss://` or `unix://`, or is `redis+sentinel://[user:password@]host:port[,…]/service[/db]`; the
     other names of these schemes are those of shared/settings/store_url.py. The
@@ -68,12 +75,12 @@ def open_client(
     url = normal_store_url(url)
     try:
         if url.startswith(_SENTINEL):
-            return _open_via_sentinel(url, name, timeouts)
+            return _open_via_sentinel(url, name, prefix, timeouts)
         options = parse_url(url)
     except ValueError as error:
         raise ConfigError(f"REDIS_URL={without_password(url)!r} cannot be used: {error}") from None
     _reject_fixed_options(url, options)
-    pool = QuickPool(**(options | _connection_options(name, timeouts)))
+    pool = QuickPool(**(options | _connection_options(name, prefix, timeouts)))
     pool.make_poll = make_poll
     return QuickClient.from_pool(pool)
 
@@ -96,8 +103,9 @@ def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
     return QuickClient.from_pool(quick)
 
 
-def _connection_options(name: str, timeouts: Timeouts) -> dict[str, object]:
-    return {
+def _connection_options(name: str, prefix: str, timeouts: Timeouts) -> dict[str, object]:
+    packer = {"command_packer": KeyPrefixer(prefix)} if prefix else {}
+    return packer | {
         "client_name": name,
         "socket_connect_timeout": timeouts.connect_s,
         "socket_timeout": timeouts.answer_s,
@@ -115,7 +123,7 @@ def _connection_options(name: str, timeouts: Timeouts) -> dict[str, object]:
     }
 
 
-def _open_via_sentinel(url: str, name: str, timeouts: Timeouts) -> redis.Redis:
+def _open_via_sentinel(url: str, name: str, prefix: str, timeouts: Timeouts) -> redis.Redis:
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
     service, _, db = parts.path.strip("/").partition("/")
@@ -125,7 +133,7 @@ def _open_via_sentinel(url: str, name: str, timeouts: Timeouts) -> redis.Redis:
         )
     options = {key: values[0] for key, values in parse_qs(parts.query).items()}
     _reject_fixed_options(url, options)
-    connection_options = _connection_options(name, timeouts) | {"db": int(options.pop("db", db) or 0)}
+    connection_options = _connection_options(name, prefix, timeouts) | {"db": int(options.pop("db", db) or 0)}
     username, _, password = credentials.partition(":")
     if credentials:
         connection_options |= {"username": unquote(username) or None, "password": unquote(password) or None}

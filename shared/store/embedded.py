@@ -1,7 +1,7 @@
 """The embedded store: a Valkey server process that `penstock up` starts in the state folder, and stops when it ends.
 
     STATE/up.lock       locked by the `penstock up` process of this folder; contains the pid and URL of that process
-    STATE/store.json    tells other commands how to connect to the running store: url, pid, started_by
+    STATE/store.json    tells other commands how to connect to the running store: url, pid, started_by, key_prefix
     STATE/store/        private to the user: append-only file, log, socket
     STATE/store/server.lock   inherited and held by the server process; contains the path of its socket and its pid
 
@@ -55,8 +55,9 @@ class EmbeddedStore:
 
     name = "store"
 
-    def __init__(self, state: Path, lock: FolderLock, appendfsync: str, max_bytes: int) -> None:
+    def __init__(self, state: Path, lock: FolderLock, appendfsync: str, max_bytes: int, key_prefix: str) -> None:
         self._state, self._lock, self._appendfsync, self._max_bytes = state, lock, appendfsync, max_bytes
+        self._key_prefix = key_prefix
         self._folder = state / "store"
         self._starter = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,6 +74,7 @@ class EmbeddedStore:
         lock: FolderLock | None = None,
         appendfsync: str = "everysec",
         max_bytes: int = AUTO,
+        key_prefix: str = "",
         wait_s: float = START_TIMEOUT_S,
         should_abort: Callable[[], bool] = lambda: False,
     ) -> "EmbeddedStore":
@@ -80,11 +82,12 @@ class EmbeddedStore:
 
         A caller that already holds the folder's lock passes it as `lock`; this class then releases the lock.
         `max_bytes` is the server's maxmemory (PENSTOCK_STORE_MAX_BYTES). A server that was taken over keeps its own.
+        `key_prefix` (PENSTOCK_KEY_PREFIX) is noted for commands that are run without that setting.
         Raises EmbeddedStoreError if a living process holds that lock, if the server does not answer within `wait_s`
         seconds, or if `should_abort` returns true before the server answers.
         """
         lock = lock or lock_state_dir(state, "")
-        store = cls(state, lock, appendfsync, max_bytes)
+        store = cls(state, lock, appendfsync, max_bytes, key_prefix)
         try:
             make_private_dir(state / "store")
             store._bring_up(wait_s, should_abort)
@@ -157,7 +160,8 @@ class EmbeddedStore:
         self.pid, self._process, self.adopted = pid, process, process is None
         if self.adopted:
             self._apply_settings()
-        write_note(self._state / "store.json", {"url": self.url, "pid": pid, "started_by": os.getpid()})
+        note = {"url": self.url, "pid": pid, "started_by": os.getpid()}
+        write_note(self._state / "store.json", note | ({"key_prefix": self._key_prefix} if self._key_prefix else {}))
 
     def _launch(self, server_lock: FolderLock, log: Path) -> subprocess.Popen[bytes]:
         """Start a server that inherits `server_lock`; holding the lock proves that no other server uses these files."""

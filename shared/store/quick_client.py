@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import redis
 from redis.connection import ConnectionPool
 
+from shared.store.key_prefix import prefixer_of, reply_callbacks
+
 
 class Poll(Protocol):
     """A poll object, as `select.poll` makes it."""
@@ -70,6 +72,12 @@ class QuickPool(ConnectionPool):
 
 class QuickClient(redis.Redis):
     """A client that sends each command once."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        prefixer = prefixer_of(self)
+        if prefixer is not None:
+            self.response_callbacks.update(reply_callbacks(prefixer, self.response_callbacks))
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command and return its reply. Raises redis.RedisError."""

@@ -13,6 +13,7 @@ from shared.jobs.states import TERMINAL_STATES
 from shared.store import decode, keys, scripts
 from shared.store.admit_call import quote_call
 from shared.store.connection import open_blocking_client
+from shared.store.key_prefix import prefix_of
 from shared.store.keys import model_slug
 from shared.store.quick_client import execute_together
 from shared.store.redis_errors import store_faults
@@ -197,9 +198,9 @@ class StoreReads:
         streams: Any = {keys.events(job_id): last for job_id, last in after.items()}
         with store_faults(self._blocking):
             reply: Any = self._blocking.xread(streams, block=min(block_ms, int(_MAX_BLOCK_S * 1_000)) or None)
-        prefix = len(keys.events(""))
+        before_id = len(prefix_of(self.client) + keys.events(""))
         return {
-            decode.text(key)[prefix:]: [(decode.text(event_id), decode.pairs(fields)) for event_id, fields in events]
+            decode.text(key)[before_id:]: [(decode.text(event_id), decode.pairs(fields)) for event_id, fields in events]
             for key, events in reply or []
         }
 

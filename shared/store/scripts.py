@@ -6,14 +6,15 @@ docs/states.md), USES (library files), LATER and RARELY (functions that are crea
 prelude before the body of the script, which defines a local for each argument. After the prelude comes the library code
 that the body uses (shared/store/lua_bundle.py). Code names what another file defines with the file's name, as
 `stats.count`; the loader removes the file's name. A call of `read_fields` with a list of names becomes a table
-constructor. Each `k_<name>` in the code is replaced by the key or its prefix as a literal, because Lua allows only 200
-locals. For a key with a suffix, it is a function of the prelude.
+constructor. Each `k_<name>` in the code is replaced by the key or its beginning as a literal, because Lua allows only
+200 locals. For a key with a suffix, it is a function of the prelude. The literals begin with the key prefix of the
+cell that a call is for.
 """
 
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -24,6 +25,8 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from shared.errors import ScriptError
 from shared.store import keys, lua_bundle
+from shared.store.hash_slots import hash_tag, slot_of
+from shared.store.key_prefix import prefix_of
 from shared.store.quick_client import execute_together
 
 ArgType = Literal["text", "int", "rest"]
@@ -41,6 +44,8 @@ _SECTIONS = ("KEYS", "ARGV", "ANSWERS", "KEEPS", "USES", "LATER", "RARELY")
 _SECTION = re.compile(rf"-- ({'|'.join(_SECTIONS)})\b ?(.*)\Z")
 #: The name of a key in the code.
 _KEY = re.compile(r"\bk_(\w+)\b")
+#: A key that the code names without the table.
+_RAW_KEY = re.compile(r"'((?:penstock|rq):[^']*)'")
 _ARG = re.compile(r"(\w+) (\w+) · (.+)\Z")
 
 
@@ -74,11 +79,29 @@ class Header:
 
 @dataclass(frozen=True)
 class Script:
-    """A loaded script."""
+    """A loaded script, for cells without a prefix; `in_cell` returns it for any other cell."""
 
     header: Header
     source: str
     sha: str
+    #: The keys that a call names: none in a cell without a prefix.
+    named: tuple[str, ...]
+    #: The source with `k_<name>` in place of keys, and the script for each prefix that this process has used.
+    _template: str = field(repr=False)
+    _in_cells: dict[str, "Script"] = field(default_factory=dict, repr=False, compare=False)
+
+    def in_cell(self, prefix: str) -> "Script":
+        """Return the script for the cell with this key prefix. Raises ScriptError if it would need two hash slots.
+
+        Its calls name one key of the cell, so that a cluster refuses a call at the wrong node before it has effects.
+        """
+        if not prefix:
+            return self
+        found = self._in_cells.get(prefix)
+        if found is None:
+            _check_one_slot(self.header, self._template, prefix)
+            found = self._in_cells[prefix] = _script(self.header, self._template, prefix, (keys.config(),))
+        return found
 
     def argv(self, **given: Value | Sequence[Value]) -> list[Value]:
         """Return the arguments in the order of ARGV. Raises ScriptError if a name or type does not match the header."""
@@ -110,10 +133,11 @@ class Script:
         Raises ScriptError if the header does not declare this first word.
         """
         argv = self.argv(**given)
+        script = self.in_cell(prefix_of(client))
         try:
-            raw: Any = client.evalsha(self.sha, 0, *argv)
+            raw: Any = client.evalsha(script.sha, len(script.named), *script.named, *argv)
         except NoScriptError:
-            raw = client.eval(self.source, 0, *argv)
+            raw = client.eval(script.source, len(script.named), *script.named, *argv)
         return self.answer(raw)
 
     def answer(self, raw: Any) -> tuple[str, list[Any]]:
@@ -131,14 +155,16 @@ def call_together(
 
     Return, for each call, the script's answer, or the error with which the store replied.
     """
-    packed = [(script, script.argv(**given)) for script, given in calls]
-    replies = execute_together(client, *(("EVALSHA", script.sha, 0, *argv) for script, argv in packed))
+    prefix = prefix_of(client)
+    packed = [(script.in_cell(prefix), script.argv(**given)) for script, given in calls]
+    commands = (("EVALSHA", script.sha, len(script.named), *script.named, *argv) for script, argv in packed)
+    replies = execute_together(client, *commands)
     answers: list[tuple[str, list[Any]] | ResponseError] = []
     for (script, argv), reply in zip(packed, replies, strict=True):
         raw = reply
         if isinstance(raw, NoScriptError):
             try:
-                raw = client.eval(script.source, 0, *argv)
+                raw = client.eval(script.source, len(script.named), *script.named, *argv)
             except ResponseError as error:
                 raw = error
         answers.append(raw if isinstance(raw, ResponseError) else script.answer(raw))
@@ -158,16 +184,34 @@ def load(name: str) -> Script:
         code = lua_bundle.bundle(statements, body, later=header.later, rarely=(*header.rarely, _MEND))
     except ValueError as error:
         raise ScriptError(f"{name}: {error}") from None
-    used = set(_KEY.findall(code))
-    lines = [_key_function(name) for name in sorted(used) if keys.TABLE[name].suffix]
+    lines = []
     for index, arg in enumerate(header.args, 1):
         slot = {"text": f"ARGV[{index}]", "int": f"tonumber(ARGV[{index}])", "rest": str(index)}[arg.type]
         lines.append(f"local {arg.name} = {slot}")
-    source = _KEY.sub(_key_literal, "\n".join([*lines, code]))
+    template = "\n".join([*lines, code])
+    if raw := _RAW_KEY.search(template):
+        raise ScriptError(f"{name}: the key {raw[1]!r} is not named by the table in shared/store/keys.py")
     _check_answers(header, body)
-    _check_locals(header, source)
-    source = lua_bundle.inline_constants(source)
-    return Script(header, source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest())
+    _check_locals(header, template)
+    return _script(header, lua_bundle.inline_constants(template), "", ())
+
+
+def _script(header: Header, template: str, prefix: str, named: tuple[str, ...]) -> Script:
+    """Return the script with the keys of the cell with this prefix as literals."""
+    names = sorted(set(_KEY.findall(template)))
+    functions = [_key_function(name, prefix) for name in names if keys.TABLE[name].suffix]
+    source = "\n".join([*functions, _KEY.sub(lambda name: _key_literal(name, prefix), template)])
+    sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    return Script(header, source, sha, named, template)
+
+
+def _check_one_slot(header: Header, template: str, prefix: str) -> None:
+    """Raise ScriptError if the keys of a cell whose prefix has a hash tag are not all in one hash slot."""
+    if not hash_tag(prefix):
+        return
+    texts = {f"{prefix}{keys.TABLE[name].prefix}" for name in _KEY.findall(template)}
+    if slots := {slot_of(text) for text in texts} - {slot_of(prefix)}:
+        raise ScriptError(f"{header.name}: a key lies outside the slot of PENSTOCK_KEY_PREFIX={prefix!r}: {slots}")
 
 
 def preload(*chosen: str) -> None:
@@ -183,15 +227,15 @@ def names() -> list[str]:
     return sorted(entry.name[:-4] for entry in files("shared").joinpath("lua").iterdir() if entry.name.endswith(".lua"))
 
 
-def _key_function(name: str) -> str:
+def _key_function(name: str, prefix: str) -> str:
     key = keys.TABLE[name]
-    return f"local function k_{name}(part) return '{key.prefix}' .. part .. '{key.suffix}' end"
+    return f"local function k_{name}(part) return '{prefix}{key.prefix}' .. part .. '{key.suffix}' end"
 
 
-def _key_literal(name: re.Match[str]) -> str:
-    """Return the Lua literal of a key or its prefix, in place of its name; the name itself if it is a function's."""
+def _key_literal(name: re.Match[str], prefix: str) -> str:
+    """Return the Lua literal of a key or its beginning, in place of its name; the name itself if it is a function's."""
     key = keys.TABLE[name[1]]
-    return name[0] if key.suffix else f"'{key.prefix}'"
+    return name[0] if key.suffix else f"'{prefix}{key.prefix}'"
 
 
 @cache  # most libraries are used by many scripts

@@ -16,6 +16,7 @@ from shared.store import keys
 from shared.store.replies import Admitted
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_heartbeat, a_job, an_ending
+from tests.support.cell import empty
 from tests.support.examples import examples
 
 START_MS = 1_790_000_000_000
@@ -90,7 +91,7 @@ class Queue:
 def test_no_prediction_is_longer_than_all_work_takes_at_the_measured_rate(
     redis_client: redis.Redis, weights, grouped, fairness, learned, rounds
 ):
-    redis_client.flushall()
+    empty(redis_client)
     store = Store(redis_client)
     environ = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_WAIT_MS": "120000", "PENSTOCK_MAX_INFLIGHT": "256"}
     store.configure(load(environ, None))
@@ -111,7 +112,7 @@ def test_no_prediction_is_longer_than_all_work_takes_at_the_measured_rate(
 def test_the_first_jobs_of_many_tenants_are_admitted_and_predicted_in_the_order_in_which_they_start(
     redis_client: redis.Redis,
 ):
-    redis_client.flushall()
+    empty(redis_client)
     store = Store(redis_client)
     store.configure(load({"PENSTOCK_MAX_WAIT_MS": "120000", "PENSTOCK_MAX_INFLIGHT": "256"}, None))
     queue = Queue(store, 1_000)

@@ -14,6 +14,7 @@ from shared.store import keys
 from shared.store.replies import Admitted
 from shared.store.store import Store
 from tests.support.builders import a_job, advance_clock, an_ending, new_job_id
+from tests.support.cell import empty
 from tests.support.examples import examples
 from tests.support.routed import serve, set_terms, to
 
@@ -105,7 +106,7 @@ def go_on(store: Store, action: str, pool: str, job: ClaimedJob) -> None:
     course=courses,
 )
 def test_no_private_prompt_reaches_a_pool_that_is_not_local(store, drawn, local, live, capped, course):
-    store.client.flushdb()
+    empty(store.client)
     store.client.hset(keys.config(), mapping={"max_inflight": 12, "lease_ms": 1_000})
     Tenants(store.client).set("quiet", TenantPolicy(private=True))
     for pool in POOLS:

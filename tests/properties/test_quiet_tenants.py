@@ -7,6 +7,7 @@ from bench.sim.experiments.first_tokens import QUANTUM_MS, allowed_p99_ms, first
 from bench.sim.fairness import Scenario
 from bench.sim.scenarios import QUIET_TOKENS, flood, loud_and_quiet
 from tests.properties.test_fairness import run_checked
+from tests.support.cell import empty
 
 pytestmark = pytest.mark.thorough
 
@@ -16,7 +17,7 @@ SECONDS = 30.0
 @pytest.mark.parametrize("slots", [1, 4])
 def test_a_quiet_tenant_starts_almost_as_soon_as_if_it_were_alone_and_no_slot_time_is_lost(redis_client, slots):
     _, alone = run_checked(redis_client, loud_and_quiet(slots, SECONDS, 3, loud=False))
-    redis_client.flushall()
+    empty(redis_client)
     scenario = loud_and_quiet(slots, SECONDS, 3)
     (services,), jobs = run_checked(redis_client, scenario)
     assert {job.outcome for job in jobs if job.tenant == "quiet"} == {"succeeded"}

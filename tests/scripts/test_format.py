@@ -21,6 +21,7 @@ from tests.support.builders import (
     refused,
     view_of,
 )
+from tests.support.cell import empty
 
 NEWER = schema.NUMBER + 6
 
@@ -91,7 +92,7 @@ def test_a_version_that_cannot_read_the_stores_old_format_refuses_it(store, sett
 
 
 def test_an_empty_store_is_refused_by_no_version(redis_client, store, settings, monkeypatch):
-    redis_client.flushall()
+    empty(redis_client)
     monkeypatch.setattr(schema, "READS_FROM", schema.NUMBER + 1)
     store.configure(settings)
     assert numbers(store) == [schema.NUMBER, schema.WORKS_BESIDE]

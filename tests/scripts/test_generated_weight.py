@@ -13,6 +13,7 @@ from shared.settings.setting import AUTO
 from shared.store import keys, scripts
 from shared.store.replies import Progress
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, advance_clock, an_ending, claim_one, reconfigure
+from tests.support.cell import empty
 
 #: A worker that computes 1,000 weighted tokens a second if a generated token counts as 4: 600 prompt tokens and 100
 #: generated ones.
@@ -111,7 +112,7 @@ def test_a_job_takes_as_long_whatever_the_weight(store):
         for _ in range(8):
             admitted(store, a_job("blue", prompt_tokens=120, max_tokens=20, cost_mwt=None, deadline_ms=600_000))
         quoted = store.quote(a_job(prompt_tokens=120, deadline_ms=600_000))
-        store.client.flushdb()
+        empty(store.client)
         return quoted.eta_ms
 
     heartbeat(store, 4)

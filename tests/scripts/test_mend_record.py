@@ -4,6 +4,7 @@ import pytest
 
 from shared.store import keys, scripts
 from tests.support.builders import contents
+from tests.support.cell import KEY_PREFIX
 
 MEND = scripts.load("mend_record")
 
@@ -14,10 +15,10 @@ def test_what_another_program_stored_in_place_of_a_record_is_kept_aside_counted_
     store.client.set(key, "no hash")
     assert MEND.call(store.client, owner=owner) == ("sound", [])
     assert not store.client.exists(key)
-    assert store.client.get(keys.spoiled(key)) == b"no hash"
-    assert store.client.ttl(keys.spoiled(key)) > 0
+    assert store.client.get(keys.spoiled(KEY_PREFIX + key)) == b"no hash"
+    assert store.client.ttl(keys.spoiled(KEY_PREFIX + key)) > 0
     assert store.snapshot(stats=True).stats["mended|type"] == 1
-    assert store.client.lrange(keys.notices(), 0, -1) == [f"type {key}".encode()]
+    assert store.client.lrange(keys.notices(), 0, -1) == [f"type {KEY_PREFIX}{key}".encode()]
 
 
 @pytest.mark.parametrize("record", [{}, {"policy": "1", "policy_rpm": "5"}])

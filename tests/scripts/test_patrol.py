@@ -11,6 +11,7 @@ from shared.store.connection import open_client
 from shared.store.replies import PatrolStep
 from shared.store.store import Store
 from tests.support.builders import MODEL, a_job, admitted, heartbeat
+from tests.support.cell import KEY_PREFIX
 from workers.duties.reconciler import PERIOD_S, Reconciler
 
 START_MS = 1_790_000_000_000
@@ -162,9 +163,9 @@ def test_two_reconcilers_share_the_work(store):
 @pytest.fixture
 def narrow(store_url: str, store: Store) -> Iterator[Store]:
     """The same store for a user who may not use the lists in RQ's format of tenants whose names begin with a `b`."""
-    allowed = ["~penstock:*", "~rq:[^q]*", "~rq:queues", "~rq:queue:[^b]*"]
+    allowed = [f"~{KEY_PREFIX}{keys_of}" for keys_of in ("penstock:*", "rq:[^q]*", "rq:queues", "rq:queue:[^b]*")]
     store.client.execute_command("ACL", "SETUSER", "narrow", "on", "nopass", "+@all", *allowed)
-    with open_client(store_url, name="penstock-test") as client:
+    with open_client(store_url, name="penstock-test", prefix=KEY_PREFIX) as client:
         client.execute_command("AUTH", "narrow", "any")
         yield Store(client)
     store.client.execute_command("ACL", "DELUSER", "narrow")

@@ -45,6 +45,7 @@ def test_an_untouched_queue_needs_no_repair(busy):
     assert store.reconcile("blue", MODEL) == 0
 
 
+@pytest.mark.no_prefix
 def test_the_jobs_of_an_emptied_rq_queue_are_forgotten_and_their_places_are_freed(busy):
     store, _, ids = busy
     queue_of(store).empty()
@@ -69,6 +70,7 @@ def _queued_work_mwt(store) -> tuple[int, int]:
     return int(pool or 0), int(own or 0)
 
 
+@pytest.mark.no_prefix
 def test_the_sums_of_queued_work_match_the_remaining_jobs(busy):
     store, _, ids = busy
     store.renew(a_heartbeat(), [])
@@ -142,6 +144,7 @@ def test_an_ended_job_requeued_through_rq_stays_ended(busy):
     assert queue_of(store).get_job_ids() == ids[1:]
 
 
+@pytest.mark.no_prefix
 def test_a_stock_rq_worker_cannot_run_penstock_jobs_and_they_stay_queued(busy):
     store, _, ids = busy
     queue = queue_of(store)
@@ -213,6 +216,7 @@ def test_a_fraction_in_a_jobs_record_does_not_stop_the_recount(busy, field):
     assert find_breaches(store.client) == []
 
 
+@pytest.mark.no_prefix
 def test_concurrent_reconciles_repair_each_fault_once(busy):
     store, _, ids = busy
     queue_of(store).empty()

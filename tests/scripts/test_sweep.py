@@ -23,6 +23,7 @@ from tests.support.builders import (
     refused,
     view_of,
 )
+from tests.support.cell import KEY_PREFIX
 
 LEASE_MS, DEADLINE_MS = 15_000, 60_000
 
@@ -230,9 +231,9 @@ def test_what_was_moved_out_of_the_way_is_kept_for_a_week_and_announced_once(bus
     store, *_ = busy
     key = keys.order(f"blue.{MODEL}")
     store.client.set(key, "not ours")
-    assert f"type {key}" in store.sweep("inflight", 0).notices
-    assert store.client.get(keys.spoiled(key)) == b"not ours"
-    assert 600_000 < store.client.ttl(keys.spoiled(key)) <= 7 * 86_400
+    assert f"type {KEY_PREFIX}{key}" in store.sweep("inflight", 0).notices
+    assert store.client.get(keys.spoiled(KEY_PREFIX + key)) == b"not ours"
+    assert 600_000 < store.client.ttl(keys.spoiled(KEY_PREFIX + key)) <= 7 * 86_400
     store.client.delete(key)
     store.client.set(key, "again")
     sweep(store)

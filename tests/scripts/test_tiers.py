@@ -22,6 +22,7 @@ from tests.support.builders import (
     stat,
     view_of,
 )
+from tests.support.cell import empty
 from tests.support.pressure import (
     HeldPool,
     a_long_job,
@@ -270,7 +271,7 @@ def test_with_degradation_off_jobs_that_may_be_degraded_leave_the_same_bytes_in_
     """Run the same steps twice, the second time with jobs that may be degraded: no byte differs under pressure."""
     results = []
     for degrade in (False, True):
-        store.client.flushall()
+        empty(store.client)
         reconfigure(store, settings, max_inflight=1_000, max_queue_size=100)
         pool = HeldPool(store)
         jobs = [a_long_job(f"t{i % 5}", id=f"job{i}", degrade=degrade, deadline_ms=600_000) for i in range(40)]

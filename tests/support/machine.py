@@ -26,6 +26,7 @@ from shared.store import keys
 from shared.store.replies import Admitted, Progress
 from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job
+from tests.support.cell import empty
 from tests.support.compared_reads import read_compared
 from tests.support.model import Model
 from tests.support.model_admission import is_hopeless, verdict
@@ -74,7 +75,7 @@ class QueueMachine(RuleBasedStateMachine):
         start_ms=START_MS,
     ):
         """Start an empty queue with these settings, its three workers and the policies of two tenants."""
-        self.client.flushall()
+        empty(self.client)
         self.count, self.store = 0, Store(self.client)
         given = {"PENSTOCK_FAIRNESS": fairness, "PENSTOCK_MAX_ATTEMPTS": str(max_attempts), "PENSTOCK_LEASE_MS": "3000"}
         given |= {"PENSTOCK_ADMISSION": admission, "PENSTOCK_MAX_QUEUE_TOKENS": str(max_queue_tokens or "auto")}
@@ -304,4 +305,4 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self):
         with suppress(AttributeError):
-            self.client.flushall()
+            empty(self.client)

@@ -72,7 +72,8 @@ def open_store(settings: StoreSettings) -> Store:
     scripts.preload()
     make_poll = monkey.get_original("select", "poll")
     name = f"penstock-web-{os.getpid()}"
-    return Store(open_client(settings.store_url, name=name, timeouts=DOOR, make_poll=make_poll))
+    url, prefix = settings.store_url, settings.store_prefix
+    return Store(open_client(url, name=name, prefix=prefix, timeouts=DOOR, make_poll=make_poll))
 
 
 def configure_store(

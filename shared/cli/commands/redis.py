@@ -1,7 +1,8 @@
 """`penstock redis`: run redis-cli or valkey-cli on this store.
 
-If neither program is installed, or the program cannot connect to the store's URL, the commands are sent with redis-py,
-and the values of the replies are written.
+If neither program is installed, the program cannot connect to the store's URL, or the keys have a prefix, the commands
+are sent with redis-py, and the values of the replies are written. A key in a command gets the prefix unless it has it,
+and keys in replies have it.
 """
 
 import os
@@ -43,7 +44,8 @@ def run_redis(
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
     settings = load(state_dir=state_dir)
     url = settings.store_url
-    if program and _redis_cli_supports(url):
+    # redis-cli knows no prefix.
+    if program and not settings.store_prefix and _redis_cli_supports(url):
         # redis-cli waits without an end for a store that does not answer, so this raises StoreUnavailable first.
         client_for(settings)
         options, password = redis_cli_options(url)
@@ -118,11 +120,15 @@ def _run(client: "redis.Redis", words: list[str]) -> bool:
     from shared.store.redis_errors import store_faults
 
     _check(words)
+    sent = [word.encode(errors="surrogateescape") for word in words]
     with store_faults(client):
         # Use a raw connection, because the client's methods convert replies depending on the command.
         connection = client.connection_pool.get_connection()
         try:
-            connection.send_command(*(word.encode(errors="surrogateescape") for word in words))
+            try:
+                connection.send_command(*sent)
+            except library.DataError as error:
+                raise ConfigError(f"command {words[0]!r} was not sent: {error}") from None
             while True:
                 try:
                     # No timeout: blocking commands such as BLPOP have a timeout of their own.

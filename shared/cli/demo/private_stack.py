@@ -20,7 +20,7 @@ from shared.cli.stack.processes import end_leftovers
 from shared.cli.stack.stack import report
 from shared.errors import PenstockError
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.state_dir import find_url
+from shared.state_dir import find_key_prefix, find_url
 from shared.store.connection import OPERATOR, open_client
 from shared.store.embedded import EmbeddedStore
 
@@ -95,7 +95,8 @@ class PrivateStack:
 
     def add_teams(self, teams: Sequence[Team]) -> dict[str, str]:
         """Give each team its weight and an API key. Return the keys by the teams' names."""
-        with open_client(find_url(self._state), name="penstock-demo", timeouts=OPERATOR) as client:
+        url, prefix = find_url(self._state), find_key_prefix(self._state)
+        with open_client(url, name="penstock-demo", prefix=prefix, timeouts=OPERATOR) as client:
             tenants, api_keys = Tenants(client), ApiKeys(client)
             for team in teams:
                 tenants.set(team.name, TenantPolicy(weight=team.weight))

@@ -96,6 +96,7 @@ class Stack:
                     lock=lock,
                     appendfsync=self._settings.appendfsync,
                     max_bytes=self._settings.store_max_bytes,
+                    key_prefix=self._settings.key_prefix,
                     should_abort=self._stopping,
                 )
                 self._keepers.append(ServerKeeper(self._embedded, report, self._stopping))
@@ -185,7 +186,8 @@ class Stack:
                 Workers(client).end_drain_for_stop()
 
     def _open_store(self) -> redis.Redis:
-        return open_client(self._settings.redis_url, name="penstock-up", timeouts=WORKER)
+        settings = self._settings
+        return open_client(settings.redis_url, name="penstock-up", prefix=settings.key_prefix, timeouts=WORKER)
 
     def _check_can_listen(self) -> None:
         """Raise ConfigError if another program listens on an address of the door or of the gate."""
