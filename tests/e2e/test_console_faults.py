@@ -16,10 +16,11 @@ from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
-from tests.support.console import Look, Viewer, add_tenants, streams
+from tests.support.console import Look, Viewer, add_tenants, press, streams
 from tests.support.door import a_door, door_store, refused
 from tests.support.lossy import LossyProxy
 from web.console import feed as console_feed
+from web.console import groups, routes, tenant_changes
 
 
 @pytest.fixture
@@ -138,3 +139,31 @@ def test_a_spoiled_record_of_a_tenant_hides_only_itself(visitor, store, look, re
     assert ">disabled<" in found.text
     redis_client.delete(keys.tenant("green"))
     redis_client.zrem(keys.tenants(), "green")
+
+
+@pytest.mark.parametrize(
+    ("button", "fields", "said"),
+    [
+        ("tenants/blue/policy", {"weight": "2"}, "Tenant blue: weight=2.0"),
+        ("tenants/blue/keys", {"label": "laptop"}, "psk_"),
+        ("groups", {"group": "new"}, "Group new is created"),
+        ("groups/lab/policy", {"weight": "2"}, "Group lab: weight=2.0"),
+        ("groups/remove", {"group": "lab"}, "Group lab is removed"),
+        ("routes", {"route": "fast", "pools": "m"}, "Route fast is added"),
+    ],
+)
+def test_a_change_is_not_reported_as_an_error_if_the_store_is_away_right_after_it(
+    store, store_url, redis_client, settings, tmp_path, monkeypatch, button, fields, said
+):
+    Groups(redis_client).set("lab", GroupPolicy())
+    with LossyProxy(tmp_path, store_url) as proxy:
+        visitor = a_door(door_store(proxy.url), settings)
+
+        def cut(*_: object) -> None:
+            proxy.__exit__()
+
+        for module in (groups, routes, tenant_changes):
+            monkeypatch.setattr(module, "log_action", cut)
+        answer = press(visitor, button, **fields)
+    assert (answer.status_code, said in answer.text) == (200, True)
+    assert "could not be read" in answer.text

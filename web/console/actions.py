@@ -1,7 +1,7 @@
 """The actions of operators on the console, all recorded: drain workers, cancel and submit jobs, disable tenants."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from flask import current_app, render_template, request
 from shared.accounts.admin_actions import announce, log_action
 from shared.accounts.tenants import Tenants
 from shared.accounts.workers import Workers
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StoreUnavailable
 from shared.store.keys import is_tenant_name
 from shared.store.replies import CancelAnswer
 from web.api.body import validated
@@ -65,6 +65,19 @@ def naming_fields() -> Iterator[None]:
         match = _FIELD.search(str(error))
         name = match[1] if match else "name"
         raise invalid_field(_FIELDS_OF_FORMS.get(name, name), str(error)) from None
+
+
+def changed(notice: str, part: str, read: Callable[[], Mapping[str, object]]) -> str:
+    """Return the answer to a change that was made: the notice, and the part of the page that `read` has values for.
+
+    If the store does not answer any more, or what was changed is gone, the change is not reported as an error.
+    """
+    try:
+        values = read()
+    except (ConfigError, StoreUnavailable) as error:
+        notice = f"{notice} The page could not be read again ({error}): load it anew."
+        return render_template("console/notice.html", notice=notice)
+    return render_template("console/changed.html", notice=notice, part=f"console/{part}.html", swapped=True, **values)
 
 
 def _workers() -> Workers:

@@ -10,7 +10,7 @@ from shared.accounts.groups import Groups, check_group_name
 from shared.accounts.stored_policy import describe_changes
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GroupPolicy
-from web.console.actions import named, naming_fields
+from web.console.actions import changed, named, naming_fields
 from web.console.feed import current_feed
 from web.console.guard import bp, not_found, page
 from web.console.policy_form import changes_in, group_form
@@ -62,7 +62,7 @@ def add_group() -> str:
         if not _groups().add(group, GroupPolicy()):
             raise invalid_field("group", f"group={group!r} exists")
     log_action(acting_admin(), "group.set", f"group {group}: the defaults")
-    return render_template("console/groups_changed.html", notice=f"Group {group} is created.", **_values_of_list())
+    return changed(f"Group {group} is created.", "group_list", _values_of_list)
 
 
 @bp.post("/groups/remove")
@@ -73,7 +73,7 @@ def remove_group() -> str:
         if not _groups().remove(group):
             raise invalid_field("group", f"group={group!r} does not exist")
     log_action(acting_admin(), "group.rm", f"group {group}")
-    return render_template("console/groups_changed.html", notice=f"Group {group} is removed.", **_values_of_list())
+    return changed(f"Group {group} is removed.", "group_list", _values_of_list)
 
 
 @bp.post("/groups/<group>/policy")
@@ -82,11 +82,10 @@ def change_group(group: str) -> str:
     with naming_fields():
         changes = changes_in(request.form)
         _groups().change(group, changes)
-        values = _values_of(group)
     described = describe_changes(changes)
     log_action(acting_admin(), "group.set", f"group {group}: {described}")
     current_feed().forget_tenant_facts()
-    return render_template("console/group_changed.html", notice=f"Group {group}: {described}.", **values)
+    return changed(f"Group {group}: {described}.", "group_policy", lambda: _values_of(group))
 
 
 def _groups() -> Groups:

@@ -8,7 +8,7 @@ from shared.accounts.admin_actions import log_action
 from shared.accounts.routes import Routes
 from shared.jobs.route import Route
 from shared.jobs.route_texts import format_step, parse_step
-from web.console.actions import named, naming_fields
+from web.console.actions import changed, named, naming_fields
 from web.console.guard import bp, page
 from web.http.api_errors import invalid_field
 from web.request.caller import acting_admin
@@ -47,7 +47,7 @@ def add_route() -> str:
         _routes().add(route)
     pools = ", ".join(step.pool for step in route.steps)
     log_action(acting_admin(), "route.add", f"route {name}: {pools}")
-    return render_template("console/routes_changed.html", notice=f"Route {name} is added: {pools}.", **_values())
+    return changed(f"Route {name} is added: {pools}.", "route_list", _values)
 
 
 @bp.post("/routes/remove")
@@ -58,7 +58,7 @@ def remove_route() -> str:
         if not _routes().remove(name):
             raise invalid_field("route", f"route={name!r} does not exist")
     log_action(acting_admin(), "route.rm", f"route {name}")
-    return render_template("console/routes_changed.html", notice=f"Route {name} is removed.", **_values())
+    return changed(f"Route {name} is removed.", "route_list", _values)
 
 
 def _routes() -> Routes:

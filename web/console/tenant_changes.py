@@ -1,8 +1,6 @@
 """The changes of a tenant on the console, all recorded: of its policy, and of its API keys. A new key is shown once."""
 
-from collections.abc import Mapping
-
-from flask import render_template, request
+from flask import request
 
 from shared.accounts.admin_actions import log_action
 from shared.accounts.api_keys import ApiKeys
@@ -11,7 +9,7 @@ from shared.accounts.stored_policy import describe_changes
 from shared.accounts.tenants import Tenants
 from shared.durations import parse_duration_ms
 from shared.jobs.key_bounds import KeyBounds, parse_bounds
-from web.console.actions import named, naming_fields
+from web.console.actions import changed, named, naming_fields
 from web.console.feed import current_feed
 from web.console.guard import bp
 from web.console.policy_form import changes_in
@@ -34,9 +32,7 @@ def change_policy(tenant: str) -> str:
     described = describe_changes(changes)
     log_action(acting_admin(), "tenant.set", f"tenant {tenant}: {described}")
     current_feed().forget_tenant_facts()
-    return render_template(
-        "console/policy_changed.html", notice=f"Tenant {tenant}: {described}.", **values_of_policy(tenant)
-    )
+    return changed(f"Tenant {tenant}: {described}.", "tenant_policy", lambda: values_of_policy(tenant))
 
 
 @bp.post("/tenants/<tenant>/keys")
@@ -90,5 +86,4 @@ def _unknown(selector: str) -> Exception:
 
 
 def _keys_changed(tenant: str, notice: str, new: NewKey | None = None) -> str:
-    values: Mapping[str, object] = values_of_keys(tenant)
-    return render_template("console/keys_changed.html", notice=notice, new_key=new, **values)
+    return changed(notice, "tenant_keys", lambda: values_of_keys(tenant) | {"new_key": new})
