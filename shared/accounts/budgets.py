@@ -17,7 +17,7 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from shared.store.decode import text
+from shared.store.decode import integer, text
 from shared.store.redis_errors import readable, store_faults
 
 Period = Literal["day", "month"]
@@ -127,12 +127,12 @@ def _budgets(
     match = _COUNTS.fullmatch(stored)
     day, of_day, of_month, reserved = match.groups() if match else ("", "0", "0", "0")
     counted = {
-        "day": int(of_day) if day == today.isoformat() else 0,
-        "month": int(of_month) if day[:7] == today.isoformat()[:7] else 0,
+        "day": integer(of_day) if day == today.isoformat() else 0,
+        "month": integer(of_month) if day[:7] == today.isoformat()[:7] else 0,
     }
     resets = {"day": today + timedelta(days=1), "month": (today.replace(day=1) + timedelta(days=32)).replace(day=1)}
     bounds: dict[Period, int | None] = {"day": policy.tokens_per_day, "month": policy.tokens_per_month}
     for period, most in bounds.items():
         if most is not None:
             resets_at = f"{resets[period]}T00:00:00Z"
-            yield Budget(kind, name, period, most, counted[period], int(reserved), resets_at)
+            yield Budget(kind, name, period, most, counted[period], integer(reserved), resets_at)

@@ -59,7 +59,8 @@ class Groups(StoredPolicies[GroupPolicy]):
     def _owner(self, name: str) -> str:
         return keys.group_owner(name)
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Return the names of all groups, sorted."""
         with store_faults(self._client):
             named: Any = self._client.smembers(keys.groups())
         return sorted(text(raw) for raw in named)
@@ -90,7 +91,7 @@ class Groups(StoredPolicies[GroupPolicy]):
         members = _tenants_of_groups(self._client)
         return tuple(
             GroupEntry(name, self.parse(name, stored)[0] or GroupPolicy(), len(members.get(name, [])))
-            for name, stored in self._records(self._names()).items()
+            for name, stored in self._records(self.names()).items()
         )
 
     def weights(self, groups: Collection[str]) -> dict[str, float]:

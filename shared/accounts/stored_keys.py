@@ -57,7 +57,7 @@ class StoredKeys(Generic[_Record]):
         self._actor = actor or local_actor()
 
     def _parse(self, digest: str, raw: str) -> _Record:
-        """Return a record. Raises ValueError, TypeError, KeyError, AttributeError or ConfigError if it is spoiled."""
+        """Return a record. If it is spoiled, raises one of the errors that `parse` catches."""
         raise NotImplementedError
 
     def _dump(self, one: _Record) -> str:
@@ -72,7 +72,7 @@ class StoredKeys(Generic[_Record]):
         """Return the record that `raw` represents. Raises ConfigError, which says how to remove a spoiled record."""
         try:
             return self._parse(digest, text(raw))
-        except (ConfigError, ValueError, TypeError, KeyError, AttributeError):
+        except (ConfigError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError):
             raise ConfigError(
                 f"the record of {self.kind} {digest[:ID_DIGITS]} in {self.hash_key} cannot be parsed; "
                 f"remove it with `penstock redis HDEL {self.hash_key} {digest}`"

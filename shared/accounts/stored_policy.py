@@ -54,7 +54,7 @@ class StoredPolicies(ABC, Generic[_Policy]):
         """Return the name under which the tenant or group has its hash."""
 
     @abstractmethod
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
         """Return the names of all tenants or groups, sorted."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class StoredPolicies(ABC, Generic[_Policy]):
 
     def find_spoiled(self) -> tuple[str, ...]:
         """Return a sentence about each hash and each field of a policy that another program has spoiled."""
-        records = self._records(self._names())
+        records = self._records(self.names())
         return tuple(problem for name, stored in records.items() for problem in self.parse(name, stored)[1])
 
     def _records(self, names: Iterable[str]) -> dict[str, dict[Any, Any] | None]:

@@ -10,6 +10,7 @@ To add a field: add it to TenantPolicy, to FIELDS and to the options of `penstoc
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any
 
 from redis.client import Pipeline
@@ -71,13 +72,15 @@ class Tenants(StoredPolicies[TenantPolicy]):
     def _owner(self, name: str) -> str:
         return name
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """Return the names of all tenants, sorted."""
         return sorted(self._scores())
 
     def _scores(self) -> dict[str, float]:
         with store_faults(self._client):
             seen: Any = self._client.zrange(keys.tenants(), 0, -1, withscores=True)
-        return {text(name): float(score) for name, score in seen}
+        # Another program may have given a tenant the score `inf`.
+        return {text(name): score if isfinite(score) else 0.0 for name, score in seen}
 
     def _policy_of_new(self, _name: str) -> TenantPolicy:
         return TenantPolicy()

@@ -1,6 +1,7 @@
 """The console's pages of models and of tenants over HTTP: what they show, and that their streams follow the store."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -21,6 +22,7 @@ from tests.support.builders import a_job, admitted, an_ending, claim_one, heartb
 from tests.support.console import ATTACK, Look, add_tenants, streams
 from tests.support.door import a_door
 from web.console import feed as console_feed
+from web.console import reads as reads_of_console
 
 
 @pytest.fixture(autouse=True)
@@ -113,17 +115,22 @@ def test_a_tenant_without_a_record_has_a_page_and_what_is_no_name_has_none(
     assert visitor.get("/console/tenants/a.b/live").status_code == 422
 
 
+@pytest.mark.parametrize("record", ["no record", '{"tenant": "blue", "label": "", "created_ms": 1e999}'])
 def test_spoiled_records_of_a_tenant_and_of_a_key_are_named_on_its_page(
-    visitor: FlaskClient, redis_client: redis.Redis
+    visitor: FlaskClient, redis_client: redis.Redis, record: str
 ) -> None:
-    Tenants(redis_client).set("blue", TenantPolicy(rpm=5))
-    redis_client.hset(keys.tenant("blue"), "policy_rpm", "many")
-    redis_client.hset(keys.keys(), "0" * 64, "no record")
+    Tenants(redis_client).set("blue", TenantPolicy(rpm=5, tokens_per_day=500))
+    redis_client.hset(keys.tenant("blue"), mapping={"policy_rpm": "many", "budget": f"2026-11-28 0 0 {'9' * 5_000}"})
+    redis_client.zadd(keys.tenants(), {"red": float("inf")})
+    redis_client.hset(keys.keys(), "0" * 64, record)
+    assert visitor.get("/console/tenants").status_code == 200
     page = visitor.get("/console/tenants/blue")
     assert page.status_code == 200
     assert "policy_rpm=&#39;many&#39;" in page.text
     assert "the record of key 000000000000" in page.text
     redis_client.hdel(keys.keys(), "0" * 64)
+    redis_client.hdel(keys.tenant("blue"), "budget")
+    redis_client.zrem(keys.tenants(), "red")
 
 
 def test_of_five_hundred_tenants_a_page_lists_fifty_and_a_name_or_a_group_finds_the_others(
@@ -162,3 +169,45 @@ def test_an_address_that_no_page_has_leads_back_to_the_pages(
         assert f"There is no page &#39;{address}&#39; in the console." in answer.text
         assert 'href="/console/tenants"' in answer.text
     assert a_door(store, settings, auth="required").get("/console/nosuch").status_code == 401
+
+
+def test_what_the_pages_of_a_tenant_and_of_usage_read_does_not_grow_with_the_tenants(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    add_tenants(redis_client, 500)
+
+    def reads_of(path: str) -> int:
+        before = sum(reads(redis_client))
+        assert visitor.get(path).status_code == 200
+        return sum(reads(redis_client)) - before
+
+    assert reads_of("/console/tenants/t001") < 250
+    assert reads_of("/console/usage") < 250
+
+
+def reads(client: redis.Redis) -> list[int]:
+    """Return how often the store was asked for one field and for all fields of a hash."""
+    commands: Any = client.info("commandstats")
+    return [commands.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("hget", "hgetall")]
+
+
+def test_of_more_running_jobs_than_are_read_a_page_does_not_say_that_none_is_its_tenants(
+    store: Store, look: Look, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads_of_console, "MAX_RUNNING", 1)
+    heartbeat(store)
+    for tenant in ("blue", "red"):
+        admitted(store, a_job(tenant))
+    for _ in range(2):
+        claim_one(store)
+    pages = [look(f"/console/tenants/{tenant}/live").read_until("event: running") for tenant in ("blue", "red")]
+    assert sum("None of the 1 running jobs whose leases end first is this tenant&#39;s" in page for page in pages) == 1
+
+
+def test_a_group_that_was_removed_meanwhile_stays_the_tenants_until_it_is_changed(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    Groups(redis_client).set("lab", GroupPolicy())
+    Tenants(redis_client).set("blue", TenantPolicy(group="lab"))
+    redis_client.srem(keys.groups(), "lab")
+    assert '<option value="lab" selected>' in visitor.get("/console/tenants/blue").text

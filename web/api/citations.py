@@ -54,7 +54,7 @@ class Retrieved:
             cited = tuple(Citation(str(one), int(two), float(three)) for one, two, three in kept["cited"])
             changes = [Change(str(what), before, after, str(why)) for what, before, after, why in kept["changed"]]
             found, took_ms = int(kept["found"]), int(kept.get("ms", 0))
-        except (KeyError, TypeError, ValueError):
+        except (ArithmeticError, KeyError, TypeError, ValueError):
             return None
         if view.fewer:
             changes.append(Change("passages", found, len(cited), view.fewer))

@@ -77,7 +77,9 @@ def tenant_form(
         "models": "all",
         "default_model": "none",
     }
-    choices = {"group": ("", *groups)} | dict.fromkeys(_PARTS["Switches"], _FLAGS)
+    # A browser would send another group in place of one that is not among the choices, because it was removed.
+    own = set() if policy is None or policy.group is None else {policy.group}
+    choices = {"group": ("", *sorted({*groups} | own))} | dict.fromkeys(_PARTS["Switches"], _FLAGS)
     return _form(policy or TenantPolicy(), defaults, choices, {name for part in _PARTS.values() for name in part})
 
 

@@ -125,20 +125,19 @@ def values_of_policy(tenant: str, standing: Standing | None = None) -> dict[str,
     context = current_context()
     standing = standing or read_standing(context, tenant)
     defaults = bounds_of(context.settings, None, context.readiness.get())
-    groups = [entry.name for entry in Groups(context.store.client).list()]
-    form = tenant_form(standing.policy, defaults, context.settings, groups)
+    form = tenant_form(standing.policy, defaults, context.settings, Groups(context.store.client).names())
     return {"tenant": tenant, "standing": standing, "form": form}
 
 
 def values_of_keys(tenant: str) -> dict[str, Any]:
-    """Return what the table of a tenant's keys shows. Raises StoreUnavailable."""
+    """Return what the table of a tenant's keys shows, or why they could not be read."""
     context = current_context()
     values: dict[str, Any] = {"tenant": tenant, "keys_ignored": context.settings.auth == "open"}
     try:
         now_ms, records = ApiKeys(context.store.client).ls(tenant)
-    except ConfigError as error:
-        # Another program has spoiled a record.
-        return values | {"keys": (), "now_ms": 0, "keys_problem": str(error)}
+    except (ConfigError, StoreUnavailable) as error:
+        # Another program has spoiled a record, or the store is away: a new key is shown all the same.
+        return values | {"keys": (), "now_ms": 0, "keys_problem": f"The keys could not be read: {error}"}
     return values | {"keys": records, "now_ms": now_ms, "keys_problem": ""}
 
 
@@ -178,7 +177,7 @@ def _render(environment: Environment, tenant: str, standing: Standing, board: Bo
     return {
         "figures": render_template_of(environment, "tenant_figures", standing=standing, line=line),
         "running": render_template_of(
-            environment, "running_jobs", running=running, whose="this tenant's", query=f"tenant={tenant}"
+            environment, "running_jobs", running=running, board=board, whose="this tenant's", query=f"tenant={tenant}"
         ),
     }
 

@@ -11,7 +11,7 @@ from shared.errors import ConfigError
 from shared.store.keys import is_tenant_name
 from web.console.guard import bp, page
 from web.http.api_errors import ApiError, invalid_field
-from web.jobs.snapshots import MAX_DAYS, read_usage
+from web.jobs.snapshots import MAX_DAYS, read_sums
 from web.runtime.current import current_context
 
 #: The sums to choose from, by their dimensions.
@@ -76,4 +76,4 @@ def _read(by: str) -> dict[str, Any]:
         except (ConfigError, OverflowError):
             # The read below names the invalid day.
             pass
-    return read_usage(context, tenant, by=by, first=first, last=last)
+    return read_sums(context, tenant, by=by, first=first, last=last)

@@ -145,7 +145,16 @@ def bounds_of(settings: QueueSettings, policy: TenantPolicy | None, overview: Ov
 def read_usage(
     context: DoorContext, tenant: str | None, *, by: str | None, first: str | None, last: str | None
 ) -> dict[str, Any]:
-    """Return the sums of a tenant's usage and its budgets, or those of all tenants if `tenant` is None.
+    """Return what `read_sums` returns, and the budgets of the tenant, or those of all tenants and groups."""
+    sums, budgets = read_sums(context, tenant, by=by, first=first, last=last), Budgets(context.store.client)
+    found = budgets.of_tenant(tenant) if tenant else budgets.read_all()
+    return sums | {"budgets": [budget.as_dict() for budget in found]}
+
+
+def read_sums(
+    context: DoorContext, tenant: str | None, *, by: str | None, first: str | None, last: str | None
+) -> dict[str, Any]:
+    """Return the sums of a tenant's usage, or those of all tenants if `tenant` is None.
 
     `by` lists the dimensions; the default is `day,model`, with `tenant` for all tenants. `first` and `last` are dates;
     by default, the last day is the current one, and the first is the first day of its month. Raises ApiError (422) if
@@ -159,14 +168,12 @@ def read_usage(
     kept = context.usage_days
     rows = (row for day in days for row in (kept.read_all(day) if tenant is None else kept.read(tenant, day, today)))
     sums = sum_by(dimensions, rows)
-    budgets = Budgets(context.store.client)
     return {
         "object": "usage",
         "tenant": tenant,
         "from": first_day.isoformat(),
         "to": last_day.isoformat(),
         "data": [dict(zip(dimensions, group, strict=True)) | amounts.as_dict() for group, amounts in sums.items()],
-        "budgets": [budget.as_dict() for budget in (budgets.of_tenant(tenant) if tenant else budgets.read_all())],
     }
 
 
