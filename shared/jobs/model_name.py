@@ -61,6 +61,14 @@ def counted_model(text: str) -> CountedModel | None:
     return CountedModel(found[2], found[1] or "", None if found[3] is None else int(found[3]))
 
 
+def split_parts(path: Path) -> list[Path]:
+    """Return the files of the model at `path`: all parts, in order, of one that is split, or else the file itself."""
+    part = SPLIT.fullmatch(path.name)
+    if part is None:
+        return [path]
+    return [path.with_name(f"{part[1]}-{i:05d}-of-{part[3]}.gguf") for i in range(1, int(part[3]) + 1)]
+
+
 def served_names(settings: WorkerSettings) -> list[str]:
     """Return a list of the model's served name, followed by its aliases.
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from shared.jobs.outcomes import EndCode
+from workers.engine.adapter_turns import TURN_S
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.sampling import Sampling, read_candidates
 
@@ -163,6 +164,10 @@ class Backend(Protocol):
     compact: bool
     #: Whether a device computes a step while the engine's thread can do something else.
     computes_apart: bool
+    #: The names of the model's adapters. All rows of a call must have the same one, or all none.
+    adapters: tuple[str, ...] = ()
+    #: How long the rows of one adapter are computed while those of others wait, in seconds.
+    turn_s: float = TURN_S
 
     def prepare(self, spec: JobSpec) -> Prepared:
         """Tokenize and validate a job. May be called from any thread. Raises JobRejected."""

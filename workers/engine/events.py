@@ -27,6 +27,8 @@ class JobSpec:
     traceparent: str = ""
     #: The tokens that earlier attempts generated. The answer continues after them; no Text event repeats their text.
     answer: tuple[int, ...] = ()
+    #: The LoRA adapter of the model that computes the job; "" for the model itself.
+    adapter: str = ""
 
 
 class JobRejected(Exception):

@@ -1,10 +1,11 @@
 """Create an engine from the settings. Only this module maps an engine's name to a backend."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shared.clock import Clock, RealClock
 from shared.errors import ModelError
+from shared.jobs.adapter_list import Adapter
 from shared.jobs.cost import reported_weight
 from shared.settings.setting import AUTO
 from shared.settings.settings import Settings
@@ -26,8 +27,9 @@ def make_engine(
     index: int = 0,
     workers: int = 1,
     progress: Callable[[float], None] | None = None,
+    adapters: Sequence[Adapter] = (),
 ) -> Engine:
-    """Load and calibrate the model, and return an engine that is ready to run.
+    """Load and calibrate the model with its `adapters`, and return an engine that is ready to run.
 
     The caller is worker number `index` of the `workers` that share this machine. While the model is loaded, `progress`
     is called with the fraction that is loaded so far, 0 to 1. Raises ModelError if no model is set, or if the model
@@ -43,7 +45,7 @@ def make_engine(
     from workers.engine.llama.backend import LlamaBackend, load_backend  # noqa: PLC0415 - see above
     from workers.engine.llama.calibration import calibrate  # noqa: PLC0415 - see above
 
-    backend = load_backend(settings, model_path, index=index, workers=workers, progress=progress)
+    backend = load_backend(settings, model_path, index=index, workers=workers, progress=progress, adapters=adapters)
     fit = None
     try:
         if isinstance(backend, LlamaBackend):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from shared.clock import Clock, RealClock
 from shared.jobs.job import ClaimRef
 from shared.jobs.outcomes import EndCode, FinishReason, Outcome
+from workers.engine.adapter_turns import Turn, next_turn
 from workers.engine.backend import END, Backend, BatchRow, Prepared, prepare_within_context
 from workers.engine.decoder import Decoder
 from workers.engine.events import DROPPED, RETURNED, Ended, Event, FreeCapacity, JobSpec
@@ -71,6 +72,8 @@ class Engine:
         self._soon_tokens = 1
         #: Time at which the last step was planned; None if no sequence decoded in that step.
         self._last_decode_s: float | None = None
+        #: The adapter whose sequences run; None before the first step, and if the model has no adapters.
+        self._turn: Turn | None = None
         #: Called when the engine first finds that a sequence will end soon.
         self.on_ending = on_ending
 
@@ -201,15 +204,27 @@ class Engine:
 
     def _plan(self) -> BatchPlan:
         self._update_soon_tokens()
-        others = taking_part(self._running, self._share.sits_out) if self._share.has_spenders else self._running
+        running = self._of_one_adapter() if self.backend.adapters else self._running
+        others = taking_part(running, self._share.sits_out) if self._share.has_spenders else running
         self._share.begin_step(charges=bool(others))
-        part, split = others or self._running, self._limits.split
+        part, split = others or running, self._limits.split
         decoding, prompts, ending = sort_by_stage(part, self._running, self._soon_tokens, split=split)
         self._last_decode_s = self._clock.monotonic() if decoding else None
         ending = {key for key in ending if self._by_key[key].ends_within(self._soon_tokens)}
         if self._inbox.set_ending_soon(ending):
             self.on_ending()
         return self._drafter.extend(plan(decoding, prompts, self._limits, self._fit, self.stats.steps))
+
+    def _of_one_adapter(self) -> dict[int, Sequence]:
+        """Return the running sequences of the adapter whose turn it is."""
+        by_adapter: dict[str, dict[int, Sequence]] = {}
+        for slot, sequence in self._running.items():
+            by_adapter.setdefault(sequence.job.spec.adapter, {})[slot] = sequence
+        if not by_adapter:
+            return {}
+        now_s, order = self._clock.monotonic(), ("", *self.backend.adapters)
+        self._turn = next_turn(order, by_adapter, self._turn, now_s, self.backend.turn_s)
+        return by_adapter[self._turn.adapter]
 
     def _update_soon_tokens(self) -> None:
         # Measure the whole last step, prompts included, because prompts in a step delay the next token of each answer.

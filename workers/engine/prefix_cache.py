@@ -4,12 +4,13 @@ Many prompts begin with the same system prompt, and each turn of a chat begins w
 sequence ends, its slot keeps the computed KV cells until the slot or the cells are needed for another job. A new job
 starts from the longest prefix of its prompt that a job of the same tenant computed and that a slot still holds. The
 prompt is never compared with tokens of another tenant's jobs, neither to copy them nor to choose a slot, so the time to
-an answer reveals nothing about another tenant's prompts.
+an answer reveals nothing about another tenant's prompts. Nor is it compared with tokens that another adapter computed,
+whose keys and values differ.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,11 +26,18 @@ Owner = tuple[ClaimRef, int]
 MIN_REUSED_TOKENS = 16
 
 
-@dataclass(frozen=True)
-class CachedTokens:
-    """The tokens whose keys and values are in a slot's KV cells, in order, and the tenant whose job computed them."""
+class Scope(NamedTuple):
+    """A tenant, and the adapter that computed its tokens ("" for none). Jobs reuse the tokens of their scope only."""
 
     tenant: str
+    adapter: str = ""
+
+
+@dataclass(frozen=True)
+class CachedTokens:
+    """The tokens whose keys and values are in a slot's KV cells, in order, and the scope in which they are reused."""
+
+    scope: Scope
     tokens: Tokens
     #: The paused sequence that continues after these tokens (`Sequence.owner`); None without one.
     owner: Owner | None = None
@@ -97,16 +105,16 @@ class PrefixCache:
         return next((slot for slot, cached in self._kept.items() if cached.owner == owner), None)
 
     def take(
-        self, tenant: str, prompt: Tokens | None, cells: int, running: Iterable[tuple[int, CachedTokens]]
+        self, scope: Scope, prompt: Tokens | None, cells: int, running: Iterable[tuple[int, CachedTokens]]
     ) -> SlotAssignment:
-        """Take a slot and `cells` cells for a job of `tenant`, and evict kept cells if necessary.
+        """Take a slot and `cells` cells for a job of `scope`, and evict kept cells if necessary.
 
-        The caller must have checked with `Slots.fits` that the job fits. `running` contains the slots in which the
-        tenant's jobs run, each with the tokens that it holds now. If `prompt` is None, no prefix is reused.
+        The caller must have checked with `Slots.fits` that the job fits. `running` contains the slots in which
+        jobs of the scope run, each with the tokens that it holds now. If `prompt` is None, no prefix is reused.
         """
         source, n = -1, 0
         if prompt is not None:
-            source, n = self._longest_prefix(tenant, prompt, running)
+            source, n = self._longest_prefix(scope, prompt, running)
         slot = self._choose_slot(source, n)
         for victim in self._eviction_order(cells, slot, source):
             if victim == source and slot != source:
@@ -141,7 +149,7 @@ class PrefixCache:
             self._evict(slot)
 
     def _longest_prefix(
-        self, tenant: str, prompt: Tokens, running: Iterable[tuple[int, CachedTokens]]
+        self, scope: Scope, prompt: Tokens, running: Iterable[tuple[int, CachedTokens]]
     ) -> tuple[int, int]:
         """Return the slot that holds the longest prefix of `prompt`, and the length of that prefix.
 
@@ -150,7 +158,7 @@ class PrefixCache:
         """
         source, longest = -1, MIN_REUSED_TOKENS - 1
         for slot, cached in (*self._kept.items(), *running):
-            if cached.tenant == tenant:
+            if cached.scope == scope:
                 n = common_prefix_length(cached.tokens, prompt[:-1])
                 if n > longest:
                     source, longest = slot, n

@@ -13,7 +13,7 @@ from workers.engine.answer.growing import GrowingAnswer, text_readers
 from workers.engine.answer.times import JobTimes
 from workers.engine.answer.words import is_end
 from workers.engine.backend import Prepared
-from workers.engine.prefix_cache import CachedTokens, Owner, Tokens
+from workers.engine.prefix_cache import CachedTokens, Owner, Scope, Tokens
 
 
 class SequenceState(Enum):
@@ -80,6 +80,11 @@ class Sequence(GrowingAnswer):
         return self.slot >= 0 or self.last_step_tokens > 0
 
     @property
+    def scope(self) -> Scope:
+        """The scope in which the sequence reuses computed tokens, and in which its own are reused."""
+        return Scope(self.job.spec.tenant, self.job.spec.adapter)
+
+    @property
     def owner(self) -> Owner:
         """Identifies the sequence's cells among all others while it is paused."""
         return self.key, self.index
@@ -141,7 +146,7 @@ class Sequence(GrowingAnswer):
         prompt = self.job.prompt[: self.n_past]
         answer = self.answer[: max(0, self.n_past - self.job.prompt_tokens)]
         tokens = np.concatenate([prompt, answer]).astype(np.int32) if answer else prompt
-        return CachedTokens(self.job.spec.tenant, tokens)
+        return CachedTokens(self.scope, tokens)
 
     @property
     def expires_at_s(self) -> float:

@@ -66,7 +66,7 @@ class SlotTable:
         Of the prompt, the last token is computed again: its logits are needed. Raises exceptions as `open`.
         """
         job = sequence.job
-        sequence.slot = self._prefixes.take(job.spec.tenant, None, job.cells, ()).slot
+        sequence.slot = self._prefixes.take(sequence.scope, None, job.cells, ()).slot
         self.running[sequence.slot] = sequence
         self._copy_prompt(sequence, sibling.slot)
         self._begin(sequence, PauseWay.KEPT, now_s)
@@ -103,15 +103,15 @@ class SlotTable:
     def _take_slot(self, sequence: Sequence) -> PauseWay:
         """Give the sequence a slot, and restore its cells. Return where they were, if it was paused."""
         job, way = sequence.job, PauseWay.KEPT
-        tenant = job.spec.tenant
         assigned = self._prefixes.take_back(sequence.owner, job.cells)
         if assigned is None:
             way = PauseWay.RECOMPUTED
             # A copy replaces all that the slot holds. If it cannot be restored, no prefix is left there either.
             reuses = self._reuses and sequence.owner not in self._copies
             known = sequence.known_tokens if reuses else None
-            held = ((slot, other.cached) for slot, other in self.running.items() if other.job.spec.tenant == tenant)
-            assigned = self._prefixes.take(tenant, known, job.cells, held)
+            scope = sequence.scope
+            held = ((slot, other.cached) for slot, other in self.running.items() if other.scope == scope)
+            assigned = self._prefixes.take(scope, known, job.cells, held)
         sequence.slot = assigned.slot
         sequence.n_past = self._restore_copy(sequence)
         if sequence.n_past:

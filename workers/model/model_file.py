@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shared.errors import ModelError
-from shared.jobs.model_name import SPLIT, hub_name
+from shared.jobs.model_name import hub_name, split_parts
 from shared.settings.worker import WorkerSettings
 
 
@@ -36,11 +36,8 @@ def local_parts(model: str) -> list[Path]:
     if path.is_dir():
         found = ", ".join(sorted(file.name for file in path.glob("*.gguf"))[:20]) or "no GGUF file"
         raise ModelError(f"the model {path} is a folder; name a file (it contains {found})")
-    part = SPLIT.fullmatch(path.name)
-    if part is None:
-        return [path]
-    parts = [path.with_name(f"{part[1]}-{i:05d}-of-{part[3]}.gguf") for i in range(1, int(part[3]) + 1)]
-    missing = [file.name for file in parts if not file.is_file()]
+    parts = split_parts(path)
+    missing = [file.name for file in parts if len(parts) > 1 and not file.is_file()]
     if missing:
         names = ", ".join(missing[:20])
         raise ModelError(f"the model {path} is one of {len(parts)} parts, and these are missing: {names}")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from llama_cpp import _ggml, llama_cpp
 
+from shared.jobs.adapter_list import Adapter
 from shared.jobs.outcomes import EndCode
 from shared.settings.worker import WorkerSettings
 from workers.engine.answer.words import is_end, token_of
@@ -25,6 +26,7 @@ from workers.engine.choosing.chooser import Chooser, NothingToChoose, Row
 from workers.engine.choosing.largest import Finder, load_library, rows_at
 from workers.engine.choosing.sampler import Sampler
 from workers.engine.events import JobRejected, JobSpec
+from workers.engine.llama.adapters import Adapters
 from workers.engine.llama.batch import Batch
 from workers.engine.llama.devices import Device, gpus
 from workers.engine.llama.embedding import EmbeddingBackend, RankingBackend
@@ -65,6 +67,7 @@ class LlamaBackend(Backend):
         shape: ModelShape,
         facts: Facts,
         limits: SchemaLimits,
+        adapters: Adapters,
         *,
         template_cpu_ms: int,
         choosing_threads: int,
@@ -74,6 +77,7 @@ class LlamaBackend(Backend):
         self.slots, self.cells, self.n_ctx = sizes.slots, sizes.cells, sizes.n_ctx
         self.sequences = int(llama_cpp.llama_n_seq_max(ctx))
         self._model, self._ctx = model, ctx
+        self._adapters, self.adapters = adapters, adapters.names
         # Prefixes can be reused only with a full KV cache. Recurrent memory keeps only the latest state of a sequence,
         # and a sliding window keeps only its last tokens.
         recurrent = has_recurrent_memory(llama_cpp, model)
@@ -165,6 +169,7 @@ class LlamaBackend(Backend):
 
     def open_slot(self, slot: int, job: Prepared, answer: Sequence[int] = (), saved: Any = None) -> None:
         """Make `slot` ready for a job that continues after the tokens `answer`, which follow its prompt."""
+        self._adapters.open_slot(slot, job.spec.adapter)
         self._prompts[slot] = np.concatenate([job.prompt, np.array(answer, np.int32)]) if answer else job.prompt
         grammar = None if job.grammar is None else job.grammar.start()
         self._samplers[slot] = Sampler(job.sampling, grammar, self._vocab.end_tokens)
@@ -196,6 +201,8 @@ class LlamaBackend(Backend):
         """Compute all rows with one llama_decode. If it fails, restore the sequences and raise DecodeFailed."""
         if self._damaged and any(row.slot in self._damaged for row in rows):
             raise DecodeFailed("the sequence could not be restored after a step had failed")
+        if self.adapters:
+            self._adapters.set_for(self._ctx, [row.slot for row in rows])
         # Sort by slot: with a split cache, llama.cpp computes adjacent slots together and all others one by one.
         self._step, self._chosen = sorted(rows, key=attrgetter("slot")), None
         first, outputs = self._fill_batch(self._step)
@@ -307,6 +314,7 @@ class LlamaBackend(Backend):
     def close_slot(self, slot: int) -> None:
         """Free what an ended sequence used, except for the slot's cells."""
         self._prompts.pop(slot, None)
+        self._adapters.close_slot(slot)
         self._damaged.discard(slot)
         self._logprobs.pop(slot, None)
         self._samplers.pop(slot, None)
@@ -346,15 +354,16 @@ def load_backend(
     index: int = 0,
     workers: int = 1,
     progress: Callable[[float], None] | None = None,
+    adapters: Sequence[Adapter] = (),
 ) -> LlamaBackend | EmbeddingBackend:
     """Load the model at `path` onto the devices that the settings select, and create a context for all slots.
 
     `index` is this worker's index among the `workers` of this machine. `progress` is called with the fraction of the
-    model that is loaded so far, 0 to 1. Raises ModelError if the model cannot be loaded or used.
+    model that is loaded so far, 0 to 1. Raises ModelError if the model or one of its `adapters` cannot be used.
     """
     llama_cpp.llama_backend_init()
     libs = Libraries(llama_cpp, _ggml.libggml, _LOG)
-    opened = open_model(libs, settings, path, index=index, workers=workers, progress=progress)
+    opened = open_model(libs, settings, path, index=index, workers=workers, progress=progress, adapters=adapters)
     if opened.pooling:
         kind = RankingBackend if opened.pooling == RANK else EmbeddingBackend
         return kind(libs, opened.model, opened.ctx, opened.facts)
@@ -370,6 +379,7 @@ def load_backend(
         opened.shape,
         opened.facts,
         limits,
+        opened.adapters,
         template_cpu_ms=settings.template_cpu_ms,
         choosing_threads=choosing_threads_of(workers),
         explains_tools=settings.tools_without_template == "generic",

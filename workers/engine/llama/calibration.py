@@ -5,6 +5,7 @@ from statistics import median
 
 from shared.clock import Clock
 from shared.jobs.job import ClaimRef
+from workers.engine.adapter_turns import turn_length_s
 from workers.engine.backend import END, BatchRow, Facts, Prepared
 from workers.engine.events import JobSpec
 from workers.engine.llama.backend import LlamaBackend
@@ -21,6 +22,8 @@ _SINGLE_STEPS = 4
 _ROWS, _DRAFT_STEPS = 5, 2
 #: Number of steps with each number of slots that is tried, and after how many seconds no further number is tried.
 _TRIAL_STEPS, _TRIAL_S = 8, 5.0
+#: Number of changes of the adapter that are measured.
+_CHANGES = 6
 #: Twice as many slots are worthwhile if they generate this many times the tokens in a second.
 _WORTHWHILE = 1.1
 #: More prompt tokens in a step are worthwhile if this many times the tokens are computed in a second, and if the step
@@ -35,9 +38,12 @@ def calibrate(
 
     With `longest_step_ms`, first reduces the backend's slots to as many as are worthwhile, and whose steps are at most
     that long (ADR 89). With `measures_chunk`, also reduces the prompt tokens of a step to as many as are worthwhile.
+    Sets how long the turns of adapters are.
     """
     if longest_step_ms is not None:
         backend.slots = _worthwhile_slots(backend, clock, longest_step_ms / 1000)
+    if backend.adapters:
+        backend.turn_s = turn_length_s(_change_of_adapter(backend, clock))
     prompt = max(1, min(_PROMPT, backend.n_ctx // 2, backend.cells // 2))
     prefill_s, single_s = min(_one_slot(backend, clock, prompt) for _ in range(2))
     draft_s = _draft(backend, clock, single_s)
@@ -71,6 +77,19 @@ def _one_slot(backend: LlamaBackend, clock: Clock, prompt: int) -> tuple[float, 
     backend.close_slot(0)
     backend.clear_slot(0)
     return max(prefill_s, 1e-9), max(median(times_s), 1e-9) if times_s else prefill_s
+
+
+def _change_of_adapter(backend: LlamaBackend, clock: Clock) -> float:
+    """Return how many seconds longer the first step with another adapter takes than the next one."""
+    longer_s = []
+    for trial in range(min(_CHANGES, backend.n_ctx // 2)):
+        job = _job(backend, 1, 2 * _CHANGES, adapter=backend.adapters[0] if trial % 2 else "")
+        backend.open_slot(0, job)
+        first_s, next_s = (_step(backend, clock, [0], 2 * trial + step) for step in range(2))
+        longer_s.append(first_s - next_s)
+    backend.close_slot(0)
+    backend.clear_slot(0)
+    return max(0.0, median(longer_s))
 
 
 def _draft(backend: LlamaBackend, clock: Clock, single_s: float) -> float:
@@ -155,5 +174,5 @@ def _step(backend: LlamaBackend, clock: Clock, slots: list[int], pos: int) -> fl
     return clock.monotonic() - began_s
 
 
-def _job(backend: LlamaBackend, prompt: int, steps: int) -> Prepared:
-    return backend.calibration_job(JobSpec(ClaimRef("calibration", ""), "", {}, steps, 0.0), prompt)
+def _job(backend: LlamaBackend, prompt: int, steps: int, adapter: str = "") -> Prepared:
+    return backend.calibration_job(JobSpec(ClaimRef("calibration", ""), "", {}, steps, 0.0, adapter=adapter), prompt)

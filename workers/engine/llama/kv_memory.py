@@ -46,7 +46,7 @@ def cells_that_fit(
             # Recurrent memory depends on the number of slots, not of cells.
             fixed_bytes = max(0.0, one[device.name] - smallest * cell_bytes)
             spare_bytes = GPU_SPARE_BYTES + (paused_bytes if device.integrated else 0)
-            own_bytes = most_bytes - libs.log.device_bytes("model").get(device.name, 0)
+            own_bytes = most_bytes - libs.log.device_bytes("model", "LoRA").get(device.name, 0)
             free_bytes = min(describe(libs.ggml, device.handle).free_bytes, own_bytes) - spare_bytes - fixed_bytes
             fitting.append(int(max(0.0, free_bytes) / cell_bytes))
     return min(fitting) // CELL_STEP * CELL_STEP

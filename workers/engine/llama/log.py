@@ -15,9 +15,10 @@ _HOST_BEGINNING, _HOST_END = "CPU", "_Host"
 _WARN, _ERROR = 3, 4
 #: The most errors of one model that are logged, and the most characters of one.
 _MAX_LOGGED, _MAX_ERROR = 200, 1000
-_BUFFER = re.compile(r"(\S+)\s+(model|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
-#: A device may have several buffers of these kinds: one for layers with a sliding window and one for the others.
-_SUMMED = ("KV", "RS")
+_BUFFER = re.compile(r"(\S+)\s+(model|LoRA|KV|RS|compute|output) buffer size\s*=\s*([\d.]+) MiB")
+#: A device may have several buffers of these kinds: one for layers with a sliding window and one for the others, or one
+#: for each adapter.
+_SUMMED = ("KV", "RS", "LoRA")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
 
 
@@ -66,21 +67,25 @@ class LlamaLog:
     def clear(self) -> None:
         """Discard everything collected so far. Called before a model is loaded."""
         self.logs_errors, self._logged = False, 0
-        self._errors.clear()
-        self._warnings.clear()
+        self.forget_complaints()
         self._buffers.clear()
         self.layers_offloaded = self.layers = 0
 
+    def forget_complaints(self) -> None:
+        """Discard the errors and warnings so far. Called before something else is loaded for the same model."""
+        self._errors.clear()
+        self._warnings.clear()
+
     def forget_context(self) -> None:
         """Discard the sizes of the buffers of a context. Called before another context is created."""
-        self._buffers = {name: size for name, size in self._buffers.items() if name[1] == "model"}
+        self._buffers = {name: size for name, size in self._buffers.items() if name[1] in {"model", "LoRA"}}
 
     def errors(self) -> str:
         """Return the last errors joined by "; ". If there are no errors, return the last warnings; if none, ""."""
         return "; ".join(dict.fromkeys(self._errors or self._warnings))
 
     def buffer_bytes(self, *kinds: str) -> int:
-        """Return the total bytes of all buffers of these kinds: `model`, `KV`, `RS`, `compute` or `output`."""
+        """Return the total bytes of all buffers of these kinds: `model`, `LoRA`, `KV`, `RS`, `compute` or `output`."""
         return sum(size for (_, kind), size in self._buffers.items() if kind in kinds)
 
     def device_bytes(self, *kinds: str) -> dict[str, int]:

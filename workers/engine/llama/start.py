@@ -1,14 +1,18 @@
 """Opens a model: chooses its devices, loads it, sizes its context by the free memory, and states the facts."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from shared.jobs.adapter_list import Adapter
+from shared.jobs.model_name import split_parts
 from shared.settings.setting import AUTO
 from shared.settings.worker import WorkerSettings
 from workers.engine.backend import Facts
 from workers.engine.llama.aborts import log_aborts
+from workers.engine.llama.adapter_file import check_adapters
+from workers.engine.llama.adapters import Adapters, load_adapters
 from workers.engine.llama.devices import Device, choose, gpus, unused_gpu_advice
 from workers.engine.llama.fingerprint import fingerprint_of
 from workers.engine.llama.kv_memory import bytes_of_a_cell, cells_that_fit, roomiest_context
@@ -36,6 +40,7 @@ class OpenModel:
     shape: ModelShape
     pooling: str
     facts: Facts
+    adapters: Adapters
 
 
 def open_model(
@@ -46,12 +51,14 @@ def open_model(
     index: int,
     workers: int,
     progress: Callable[[float], None] | None,
+    adapters: Sequence[Adapter] = (),
 ) -> OpenModel:
     """Load the model at `path` onto the devices that the settings select, and create a context for all slots.
 
     `index` is this worker's index among the `workers` of this machine. `progress` is called with the fraction of the
-    model that is loaded so far, 0 to 1. Raises ModelError if the model cannot be loaded or used.
+    model that is loaded so far, 0 to 1. Raises ModelError if the model or one of its `adapters` cannot be used.
     """
+    check_adapters(adapters, split_parts(path))
     seen = gpus(libs.ggml)
     devices = choose(settings.device, seen, index=index)
     log_aborts(libs.ggml, libs.log, _names_of(devices))
@@ -59,6 +66,7 @@ def open_model(
     try:
         threads = threads_of(settings, gpu=bool(devices) and not _computes_on_cpu(libs, model), workers=workers)
         pooling = pooling_of(libs.lib, model, settings.pooling)
+        loaded = load_adapters(libs, model, adapters, embeds=bool(pooling))
         wanted = _wanted_shape(libs, settings, model, devices, threads, embeds=bool(pooling))
         if pooling:
             ctx, shape = new_embedding_context(libs, model, wanted, pooling), wanted
@@ -75,7 +83,7 @@ def open_model(
     facts = _facts(libs, model, ctx, shape, devices, pooling=pooling, advice=advice)
     facts = replace(facts, fingerprint=fingerprint_of(path))
     libs.log.logs_errors = True
-    return OpenModel(model, ctx, shape, pooling, facts)
+    return OpenModel(model, ctx, shape, pooling, facts, loaded)
 
 
 def _wanted_shape(
@@ -157,7 +165,7 @@ def _facts(
         pooling=pooling,
         layers=log.layers or lib.llama_model_n_layer(model) + 1,
         layers_offloaded=log.layers_offloaded if devices else 0,
-        weights_bytes=log.buffer_bytes("model") or lib.llama_model_size(model),
+        weights_bytes=log.buffer_bytes("model", "LoRA") or lib.llama_model_size(model),
         kv_bytes=log.buffer_bytes("KV", "RS"),
         compute_bytes=log.buffer_bytes("compute", "output"),
         warning=advice,

@@ -17,6 +17,7 @@ from workers.engine.prefix_cache import (
     MIN_REUSED_TOKENS,
     CachedTokens,
     PrefixCache,
+    Scope,
     SlotAssignment,
     common_prefix_length,
 )
@@ -49,7 +50,7 @@ def scene():
 def _run_and_end(scene, slot: int, tenant: str, tokens: np.ndarray) -> None:
     """Run a sequence that fills the slot with `tokens`, and end it."""
     scene.slots.take(len(tokens), slot)
-    scene.cache.give_back(slot, CachedTokens(tenant, tokens))
+    scene.cache.give_back(slot, CachedTokens(Scope(tenant), tokens))
 
 
 def test_the_common_prefix_length_of_two_token_lists():
@@ -61,50 +62,50 @@ def test_the_common_prefix_length_of_two_token_lists():
 def test_a_job_gets_the_slot_that_keeps_its_tenants_longest_common_prefix(scene):
     _run_and_end(scene, 1, "blue", _run(0, 20))
     _run_and_end(scene, 2, "blue", _run(0, 50))
-    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(2, 2, 50)
+    assert scene.cache.take(Scope("blue"), _run(0), 200, []) == SlotAssignment(2, 2, 50)
     assert scene.cleared == []
 
 
 def test_the_last_token_of_a_prompt_is_always_computed(scene):
     _run_and_end(scene, 0, "blue", _run(0))
-    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(0, 0, 99)
+    assert scene.cache.take(Scope("blue"), _run(0), 200, []) == SlotAssignment(0, 0, 99)
 
 
 def test_tokens_that_another_tenant_computed_are_not_reused(scene):
     _run_and_end(scene, 0, "red", _run(0))
-    assert scene.cache.take("blue", _run(0), 200, []).reused == 0
+    assert scene.cache.take(Scope("blue"), _run(0), 200, []).reused == 0
 
 
 def test_a_common_prefix_of_a_few_tokens_is_not_reused(scene):
     _run_and_end(scene, 3, "blue", _run(0, MIN_REUSED_TOKENS - 1))
-    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(0, 0)
+    assert scene.cache.take(Scope("blue"), _run(0), 200, []) == SlotAssignment(0, 0)
 
 
 def test_the_prefix_of_a_running_sequence_is_copied_to_a_neighboring_slot(scene):
     scene.slots.take(200, 2)
-    assignment = scene.cache.take("blue", _run(0), 200, [(2, CachedTokens("blue", _run(0, 40)))])
+    assignment = scene.cache.take(Scope("blue"), _run(0), 200, [(2, CachedTokens(Scope("blue"), _run(0, 40)))])
     assert assignment == SlotAssignment(1, 2, 40)
 
 
 def test_a_job_gets_a_slot_beside_running_ones_and_copies_its_prefix_from_a_distant_slot(scene):
     _run_and_end(scene, 3, "blue", _run(0))
     scene.slots.take(200, 0)
-    assert scene.cache.take("blue", _run(0), 200, []) == SlotAssignment(1, 3, 99)
+    assert scene.cache.take(Scope("blue"), _run(0), 200, []) == SlotAssignment(1, 3, 99)
     assert scene.cache.kept == {3: 100}
 
 
 def test_a_kept_slot_much_longer_than_the_common_prefix_is_copied_from_and_left_whole(scene):
     _run_and_end(scene, 0, "blue", _run(0, 400))
-    assert scene.cache.take("blue", _run(0, 50), 100, []) == SlotAssignment(1, 0, 49)
+    assert scene.cache.take(Scope("blue"), _run(0, 50), 100, []) == SlotAssignment(1, 0, 49)
     assert scene.cache.kept == {0: 400}
 
 
 def test_without_an_empty_slot_the_least_recently_used_one_is_evicted(scene):
     for slot, tenant in enumerate("abcd"):
         _run_and_end(scene, slot, tenant, _run(0))
-    assert scene.cache.take("a", _run(0), 150, []) == SlotAssignment(0, 0, 99)
-    scene.cache.give_back(0, CachedTokens("a", _run(0)))
-    assert scene.cache.take("e", _run(0), 150, []) == SlotAssignment(1, 1)
+    assert scene.cache.take(Scope("a"), _run(0), 150, []) == SlotAssignment(0, 0, 99)
+    scene.cache.give_back(0, CachedTokens(Scope("a"), _run(0)))
+    assert scene.cache.take(Scope("e"), _run(0), 150, []) == SlotAssignment(1, 1)
     assert sorted(scene.cache.kept) == [0, 2, 3]
 
 
@@ -112,14 +113,14 @@ def test_needed_cells_are_evicted_from_the_least_recently_used_slot_first(scene)
     _run_and_end(scene, 0, "a", _run(0, 300))
     _run_and_end(scene, 1, "b", _run(0, 300))
     _run_and_end(scene, 2, "c", _run(0, 300))
-    assert scene.cache.take("d", _run(500), 350, []) == SlotAssignment(3, 3)
+    assert scene.cache.take(Scope("d"), _run(500), 350, []) == SlotAssignment(3, 3)
     assert scene.cleared == [0]
     scene.slots.check_integrity(running=1)
 
 
 def test_without_cells_for_a_copy_a_job_takes_the_slot_that_keeps_its_prefix(scene):
     _run_and_end(scene, 0, "blue", _run(0, 400))
-    assert scene.cache.take("blue", _run(0, 101), 900, []) == SlotAssignment(0, 0, 100)
+    assert scene.cache.take(Scope("blue"), _run(0, 101), 900, []) == SlotAssignment(0, 0, 100)
     scene.slots.check_integrity(running=1)
 
 
@@ -137,15 +138,15 @@ def test_the_accounting_is_correct_after_any_jobs_and_every_job_that_fits_gets_i
             tenant, n = data.draw(st.sampled_from(["a", "b"])), data.draw(st.integers(1, 120))
             prompt = _run(data.draw(st.integers(0, 1)), n)
             if slots.fits(n + 10):
-                mates = [(slot, known) for slot, known in held.items() if known.tenant == tenant]
-                before = {slot: known.tenant for slot, known in (*held.items(), *cache._kept.items())}
-                assignment = cache.take(tenant, prompt, n + 10, mates)
+                mates = [(slot, known) for slot, known in held.items() if known.scope == Scope(tenant)]
+                before = {slot: known.scope for slot, known in (*held.items(), *cache._kept.items())}
+                assignment = cache.take(Scope(tenant), prompt, n + 10, mates)
                 assert assignment.slot not in held
                 assert assignment.reused == 0 or (
-                    before[assignment.source] == tenant and assignment.source not in cleared
+                    before[assignment.source] == Scope(tenant) and assignment.source not in cleared
                 )
                 assert assignment.reused < n
-                held[assignment.slot] = CachedTokens(tenant, prompt)
+                held[assignment.slot] = CachedTokens(Scope(tenant), prompt)
         cleared.clear()
         slots.check_integrity(running=len(held))
         assert slots._kept == cache.kept
