@@ -18,7 +18,7 @@ from shared import failpoints
 from shared import log as logging
 from shared.clock import RealClock
 from shared.errors import ConfigError, EmbeddedStoreError, ModelError, StoreUnavailable, StoreUnfit
-from shared.jobs.cost import reported_weight
+from shared.jobs.adapter_list import adapter_models, listed_adapters
 from shared.jobs.model_name import listed_models, served_names
 from shared.log import get_logger
 from shared.settings.secret_values import without_password
@@ -29,8 +29,7 @@ from shared.store.keys import model_slug
 from shared.store.preflight import check_fitness, require_answer
 from shared.store.store import Store
 from shared.tracing.traces import make_traces
-from workers.duties.heartbeat import Heartbeat, WorkerStatus, new_worker_name
-from workers.duties.job_loop import JobLoop
+from workers.duties.heartbeat import WorkerStatus, new_worker_name
 from workers.engine.backend import UNLIMITED_CTX
 from workers.engines import make_job_engine
 from workers.exit_codes import ExitCode
@@ -39,6 +38,8 @@ from workers.job_engine import JobEngine
 from workers.model.model_file import model_file
 from workers.model.progress_bar import loading_bar
 from workers.place import WorkerPlace
+from workers.pools.make_pools import PoolMaker
+from workers.pools.pool_weights import PoolWeights
 from workers.supervisor import Supervisor
 
 log = get_logger()
@@ -133,7 +134,8 @@ def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
     traces = make_traces("penstock-worker", on=settings.traces == "on")
     scripts.preload(*_SCRIPTS)
     store = _open_store(settings, worker)
-    names, path = served_names(settings), model_file(settings)
+    names, path, adapters = served_names(settings), model_file(settings), listed_adapters(settings)
+    maker = PoolMaker(settings, store, clock, traces)
     with loading_bar(names[0], alone=place.workers == 1) as report_progress:
         start_engine = partial(
             make_job_engine,
@@ -143,30 +145,16 @@ def _serve(settings: Settings, place: WorkerPlace) -> ExitCode:
             index=place.index,
             workers=place.workers,
             progress=report_progress,
+            adapters=adapters,
         )
-        job_loop = JobLoop(
-            store,
-            worker,
-            names[0],
-            start_engine,
-            generated_weight=reported_weight(settings.generated_weight),
-            prepare_threads=settings.prepare_threads,
-            preempts=settings.preempts,
-            resume_tokens=settings.resume_tokens,
-            interval_s=settings.text_interval_ms / 1000,
-            clock=clock,
-            traces=traces,
+        pools = (
+            maker.several(worker, names, start_engine, adapters) if adapters else maker.one(worker, names, start_engine)
         )
-    _log_engine_facts(job_loop.engine)
-    status.heartbeat = Heartbeat(
-        worker,
-        names,
-        job_loop.engine,
-        job_loop.claimed_jobs,
-        job_loop.throughput,
-        lambda: job_loop.claimer.idle_slot_steps,
-    )
-    code = Supervisor(settings, store, job_loop, status.heartbeat, clock=clock).run()
+    _log_engine_facts(pools[0].job_loop.engine)
+    status.heartbeat = pools[0].heartbeat
+    weights = PoolWeights(store, {pool.model: pool.job_loop.share for pool in pools if pool.job_loop.share})
+    more_work = [weights] if adapters else []
+    code = Supervisor(settings, store, pools, clock=clock, more_work=more_work).run()
     traces.close()
     # The worker has stopped. While the interpreter shuts down, it gives signals with a handler their default action,
     # which would replace the exit code. It leaves ignored signals alone.
@@ -201,7 +189,8 @@ def _open_store(settings: Settings, worker: str) -> Store:
             for warning in check_fitness(client):
                 log.warning("store.doubt", warning=warning)
             store.configure(settings)
-            _check_name_is_free(store, served_names(settings)[0])
+            for name in (served_names(settings)[0], *adapter_models(settings)):
+                _check_name_is_free(store, name)
         except StoreUnavailable as error:
             if time.monotonic() - logged_s >= _LOG_INTERVAL_S:
                 logged_s = time.monotonic()

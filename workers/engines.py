@@ -1,9 +1,10 @@
 """Creates the engine that PENSTOCK_ENGINE names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shared.clock import Clock
+from shared.jobs.adapter_list import Adapter
 from shared.log import get_logger
 from shared.settings.settings import Settings
 from workers.engine.events import Event
@@ -23,6 +24,7 @@ def make_job_engine(
     index: int,
     workers: int,
     progress: Callable[[float], None] | None,
+    adapters: Sequence[Adapter] = (),
 ) -> JobEngine:
     """Return an engine that is ready to run: see `make_engine`. Raises ModelError."""
     if settings.engine == "upstream":
@@ -40,4 +42,5 @@ def make_job_engine(
         index=index,
         workers=workers,
         progress=progress,
+        adapters=adapters,
     )

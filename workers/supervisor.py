@@ -9,8 +9,9 @@ leases expire, and other workers claim the jobs.
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from types import FrameType
 
@@ -23,16 +24,13 @@ from shared.settings.settings import Settings
 from shared.store.reaper import Reaper
 from shared.store.store import Store
 from workers.duties.audit import Audit
-from workers.duties.doorbell import Doorbell
 from workers.duties.endings import encodable
-from workers.duties.heartbeat import Heartbeat
-from workers.duties.job_loop import JobLoop
-from workers.duties.leases import Leases
 from workers.duties.load_log import LoadLog
 from workers.duties.reconciler import Reconciler
 from workers.duties.watchdog import Watchdog
-from workers.duty import Duty
+from workers.duty import Duty, DutyWork
 from workers.exit_codes import ExitCode
+from workers.pools.served_pool import ServedPool
 from workers.rqworker import RqWorker
 
 log = get_logger()
@@ -67,17 +65,30 @@ class _Notice:
     why: str = ""
 
 
+def _do_nothing() -> None:
+    """Leave the store as it is."""
+
+
 class Supervisor:
-    """Runs one worker, from its first heartbeat to its last."""
+    """Runs one worker, from its first heartbeat to its last. It serves one pool, or several that share its engine."""
 
     def __init__(
-        self, settings: Settings, store: Store, job_loop: JobLoop, heartbeat: Heartbeat, *, clock: Clock
+        self,
+        settings: Settings,
+        store: Store,
+        pools: Sequence[ServedPool],
+        *,
+        clock: Clock,
+        more_work: Sequence[DutyWork] = (),
     ) -> None:
+        """Create the supervisor of a worker, whose first pool is that of its model.
+
+        `more_work` is for duties that only observe, beside those of every worker.
+        """
         self._settings, self._store, self._clock = settings, store, clock
-        self._job_loop, self._heartbeat = job_loop, heartbeat
-        self._engine, self._claimer, self._delivery = job_loop.engine, job_loop.claimer, job_loop.delivery
-        self._claimed_jobs = job_loop.claimed_jobs
-        self._worker = heartbeat.worker
+        self._pools = list(pools)
+        self._engine = pools[0].job_loop.engine
+        self._worker = pools[0].worker
         self._notices: SimpleQueue[_Notice] = SimpleQueue()
         self._exit = ExitCode.DRAINED
         #: Why the worker ends, unless it was asked to.
@@ -87,46 +98,32 @@ class Supervisor:
         self._engine_stop = threading.Event()
         self._engine_thread = threading.Thread(target=self._run_engine, name="engine", daemon=True)
         self._rq = RqWorker(self._worker, store.client, self._serve)
-        #: Starts first, because no job is claimed before the first heartbeat is answered. Stops last, to renew leases.
-        self._leases = Duty(self._make_leases(), self._duty_failed)
+        own = [self._duties_of(pool) for pool in self._pools]
+        #: Start first, because no job is claimed before the first heartbeat is answered. Stop last, to renew leases.
+        self._leases = [leases for leases, _, _ in own]
         #: All duties, in the order in which they are started. Those that serve all workers, or only observe, do not end
         #: the process if they fail.
         self._duties = [
-            self._leases,
+            *self._leases,
             *(Duty(work(store), on_failure=None) for work in (Reaper, Reconciler, Sweeper)),
             Duty(Historian(store, settings.history_bytes), on_failure=None),
-            # The job loop starts before the doorbell, which wakes the job loop or runs its passes.
-            Duty(job_loop, self._duty_failed, job_loop.wake),
-            Duty(self._make_doorbell(), self._duty_failed),
+            *(duty for _, job_loop, doorbell in own for duty in (job_loop, doorbell)),
             # These duties start last, because they observe the others.
             Duty(self._make_watchdog(), self._duty_failed),
-            Duty(LoadLog(self._engine, self._claimed_jobs, clock), on_failure=None),
-            Duty(Audit(store, self._claimed_jobs, clock), on_failure=None),
+            Duty(LoadLog(self._engine, [pool.job_loop.claimed_jobs for pool in pools], clock), on_failure=None),
+            Duty(Audit(store, pools[0].job_loop.claimed_jobs, clock), on_failure=None),
+            *(Duty(work, on_failure=None) for work in more_work),
         ]
 
-    def _make_leases(self) -> Leases:
-        return Leases(
+    def _duties_of(self, pool: ServedPool) -> tuple[Duty, Duty, Duty]:
+        is_first = pool is self._pools[0]
+        return pool.duties(
             self._store,
-            claimed_jobs=self._claimed_jobs,
-            engine=self._engine,
-            lease_ms=self._settings.lease_ms,
-            make_report=self._heartbeat.report,
+            self._settings.lease_ms,
+            on_failure=self._duty_failed,
             on_drain=self._set_paused,
-            on_unregistered=self._register,
-        )
-
-    def _make_doorbell(self) -> Doorbell:
-        return Doorbell(
-            self._store,
-            self._worker,
-            self._heartbeat.model,
-            claimed_jobs=self._claimed_jobs,
-            engine=self._engine,
-            pool=self._job_loop.pool,
-            has_free_slot=lambda: self._claimer.has_free_slot,
-            on_work=self._job_loop.claim_now,
-            on_contest=self._job_loop.contest,
-            on_follower=self._delivery.note_follower,
+            # RQ has one record of this process.
+            on_unregistered=self._register if is_first else _do_nothing,
         )
 
     def _make_watchdog(self) -> Watchdog:
@@ -157,7 +154,7 @@ class Supervisor:
         else:
             self._end_by(notice)
             if notice.code is ExitCode.CONFIG_LOST:
-                self._claimer.closed = True
+                self._close()
                 self._release_held()
         self._stop()
         self._check_late_faults()
@@ -181,15 +178,24 @@ class Supervisor:
             log.exception("engine.fault")
             self._notices.put(_Notice(code=ExitCode.ENGINE, why=f"the engine's loop ended: {fault}"))
 
-    def _set_paused(self, paused: bool) -> None:
+    def _set_paused(self, pool: ServedPool, paused: bool) -> None:
         """Pause or resume claiming, as the answer to a heartbeat requests. A pause does not end the process."""
-        if paused != self._claimer.paused:
-            log.info("worker.paused" if paused else "worker.claiming")
-            self._claimer.paused = paused
-            self._heartbeat.draining = paused or self._claimer.closed
+        claimer = pool.job_loop.claimer
+        if paused != claimer.paused:
+            log.info("worker.paused" if paused else "worker.claiming", model=pool.model)
+            claimer.paused = paused
+            pool.heartbeat.draining = paused or claimer.closed
             if paused:
                 self._engine.recall()
-            self._job_loop.look_for_work()
+            pool.job_loop.look_for_work()
+
+    def _close(self) -> None:
+        for pool in self._pools:
+            pool.job_loop.claimer.closed = True
+
+    @property
+    def _held(self) -> int:
+        return sum(len(pool.job_loop.claimed_jobs) for pool in self._pools)
 
     def _register(self) -> None:
         """Register this worker with RQ. If the store now has other system-wide settings, request CONFIG_LOST instead.
@@ -206,13 +212,14 @@ class Supervisor:
 
     def _drain(self, signal_name: str) -> None:
         grace_s = self._settings.drain_grace_ms / 1000
-        log.info("worker.draining", signal=signal_name, held=len(self._claimed_jobs), grace_s=grace_s)
-        self._claimer.closed = True
-        # Another worker continues the jobs that do not end in time, so their text must be in the store by then.
-        self._delivery.send_all_text()
-        self._heartbeat.draining = True
-        self._leases.wake()
-        self._job_loop.wake.set()
+        log.info("worker.draining", signal=signal_name, held=self._held, grace_s=grace_s)
+        self._close()
+        for pool, leases in zip(self._pools, self._leases, strict=True):
+            # Another worker continues the jobs that do not end in time, so their text must be in the store by then.
+            pool.job_loop.delivery.send_all_text()
+            pool.heartbeat.draining = True
+            leases.wake()
+            pool.job_loop.wake.set()
         began_s = self._clock.monotonic()
         until_s = began_s + grace_s - min(_RELEASE_S, grace_s * _RELEASE_SHARE)
         while not self._drained(began_s) and self._clock.monotonic() < until_s:
@@ -226,18 +233,20 @@ class Supervisor:
                 self._end_by(notice)
                 return
             if self._clock.monotonic() - began_s > _SAME_REQUEST_S:
-                log.warning(
-                    "worker.forced", signal=notice.signal, held=len(self._claimed_jobs), exit=int(ExitCode.FORCED)
-                )
+                log.warning("worker.forced", signal=notice.signal, held=self._held, exit=int(ExitCode.FORCED))
                 os._exit(ExitCode.FORCED)
         if not self._drained(began_s):
             self._release_held()
-        self._store_away |= self._claimer.claim_pending and self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S
+        self._store_away |= self._claim_pending and self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S
+
+    @property
+    def _claim_pending(self) -> bool:
+        return any(pool.job_loop.claimer.claim_pending for pool in self._pools)
 
     def _drained(self, began_s: float) -> bool:
-        if len(self._claimed_jobs) or self._delivery.has_unsent:
+        if any(pool.holds_jobs for pool in self._pools):
             return False
-        return not self._claimer.claim_pending or self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S
+        return not self._claim_pending or self._clock.monotonic() - began_s >= _CLAIM_ANSWER_S
 
     def _next_notice(self, wait_s: float) -> _Notice | None:
         try:
@@ -247,27 +256,33 @@ class Supervisor:
 
     def _release_held(self) -> None:
         """Release the jobs that did not end in time; the engine drops them first and computes nothing more for them."""
-        held = self._claimed_jobs.held()
-        for claim in held:
+        by_pool = [(pool, pool.job_loop.claimed_jobs.held()) for pool in self._pools]
+        for claim in (claim for _, held in by_pool for claim in held):
             self._engine.cancel(claim, drop=True)
-        try:
-            released = self._store.release(self._worker, held) if held else 0
-        except StoreUnavailable as error:
-            self._store_away = True
-            log.warning("worker.not_given_back", held=len(held), error=str(error))
-            return
-        for claim in held:
-            self._claimed_jobs.remove(claim)
-        log.info("worker.gave_back", held=len(held), released=released)
+        for pool, held in by_pool:
+            try:
+                released = self._store.release(pool.worker, held) if held else 0
+            except StoreUnavailable as error:
+                self._store_away = True
+                log.warning("worker.not_given_back", held=len(held), error=str(error))
+                return
+            for claim in held:
+                pool.job_loop.claimed_jobs.remove(claim)
+            log.info("worker.gave_back", held=len(held), released=released)
         self._report_computed_tokens()
 
     def _report_computed_tokens(self) -> None:
         """Report the tokens that the engine computed for released jobs, if its step ends within `_REPORT_S`."""
         until_s = self._clock.monotonic() + _REPORT_S
-        while self._clock.monotonic() < until_s and (self._busy() or self._delivery.has_unsent):
-            self._job_loop.wake.set()
+        while self._clock.monotonic() < until_s and (self._busy() or self._has_unsent):
+            for pool in self._pools:
+                pool.job_loop.wake.set()
             # This wait only sleeps, because `_stop` sets the event later. `_next_notice` would consume a notice.
             self._engine_stop.wait(_DRAIN_POLL_S)
+
+    @property
+    def _has_unsent(self) -> bool:
+        return any(pool.job_loop.delivery.has_unsent for pool in self._pools)
 
     def _check_late_faults(self) -> None:
         """Set the exit code from a fault that occurred after the main thread had stopped waiting for notices."""
@@ -280,15 +295,16 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Stop all duties (the leases last), then the engine. The duties share one timeout, in case the store hangs."""
-        # The doorbell's thread may hear of a job before it ends, and must not claim it then.
-        self._claimer.closed = True
-        others = [duty for duty in reversed(self._duties) if duty is not self._leases]
+        # A doorbell's thread may hear of a job before it ends, and must not claim it then.
+        self._close()
+        others = [duty for duty in reversed(self._duties) if duty not in self._leases]
         for duty in others:
             duty.request_stop()
-        # The doorbell's thread is blocked in a call to the store; ringing the worker's own doorbell ends that call.
-        self._call_store(lambda: self._store.ring(self._worker))
+        # A doorbell's thread is blocked in a call to the store; ringing the worker's own doorbell ends that call.
+        for pool in self._pools:
+            self._call_store(partial(self._store.ring, pool.worker))
         until_s = self._clock.monotonic() + (0.0 if self._store_away else _STOP_S)
-        for duty in (*others, self._leases):
+        for duty in (*others, *self._leases):
             if not (duty.stop(max(0.0, until_s - self._clock.monotonic())) or self._store_away):
                 log.warning("duty.hangs", duty=duty.work.name)
         self._engine_stop.set()
@@ -296,7 +312,8 @@ class Supervisor:
         self._engine_thread.join(_STOP_S)
         # Admission must stop counting this worker's slots. If the store cannot be reached now, the slots are counted
         # until five seconds after the last heartbeat.
-        self._call_store(lambda: self._store.farewell(self._worker, self._heartbeat.model, fault=self._fault))
+        for pool in self._pools:
+            self._call_store(partial(self._store.farewell, pool.worker, pool.model, fault=self._fault))
         self._rq.skip_deregistration = self._store_away
         log.info("worker.stopped", exit=int(self._exit))
 

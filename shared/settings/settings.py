@@ -159,12 +159,20 @@ def _check_names_known(names: Mapping[str, str], source: str) -> None:
 
 
 def _check_models(settings: Settings) -> None:
-    """Raise ConfigError for settings that exclude PENSTOCK_MODELS."""
-    if settings.model or settings.model_name:
-        name = "PENSTOCK_MODEL" if settings.model else "PENSTOCK_MODEL_NAME"
-        raise ConfigError(f"{name}={settings.model or settings.model_name!r} is for one model; unset PENSTOCK_MODELS")
-    if settings.engine == "upstream":
-        raise ConfigError(f"PENSTOCK_MODELS={settings.models!r} is not for an upstream, which loads its own models")
+    """Raise ConfigError for settings that exclude PENSTOCK_MODELS or PENSTOCK_ADAPTERS."""
+    for name, value in (("PENSTOCK_MODELS", settings.models), ("PENSTOCK_ADAPTERS", settings.adapters)):
+        if value and settings.engine == "upstream":
+            raise ConfigError(f"{name}={value!r} is not for an upstream, which loads its own")
+    if not settings.models:
+        return
+    others = {
+        "PENSTOCK_MODEL": settings.model,
+        "PENSTOCK_MODEL_NAME": settings.model_name,
+        "PENSTOCK_ADAPTERS": settings.adapters,
+    }
+    for name, value in others.items():
+        if value:
+            raise ConfigError(f"{name}={value!r} is for one model; unset PENSTOCK_MODELS")
 
 
 def _check_combinations(settings: Settings) -> None:
@@ -182,8 +190,7 @@ def _check_combinations(settings: Settings) -> None:
         raise ConfigError("PENSTOCK_ENGINE='upstream' needs PENSTOCK_UPSTREAM_URL, such as http://127.0.0.1:8080/v1")
     if settings.engine == "upstream" and not (settings.upstream_model or settings.model_name):
         raise ConfigError("PENSTOCK_ENGINE='upstream' needs PENSTOCK_UPSTREAM_MODEL, the model's name at the upstream")
-    if settings.models:
-        _check_models(settings)
+    _check_models(settings)
     check_key_prefix(settings.key_prefix)
     parse_hosts(settings.webhook_hosts)
     check_sign_in(settings)

@@ -18,6 +18,11 @@ class WorkerSettings:
         "served name, then aliases, comma-separated",
         "unset: the file name without its extension, or org/repo; never a path",
     )
+    adapters: str = text(
+        "",
+        "NAME=FILE[:SCALE], comma-separated",
+        "LoRA adapters of PENSTOCK_MODEL, each a GGUF file; each is served as a model of its own, BASE:NAME",
+    )
     models: str = text(
         "",
         "a folder of GGUF files, or [NAME=]MODEL, comma-separated",

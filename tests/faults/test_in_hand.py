@@ -14,6 +14,7 @@ from workers.duty import MAX_FAULTS
 from workers.engine.events import Ended
 from workers.engine.sequence import SequenceState
 from workers.exit_codes import ExitCode
+from workers.pools.served_pool import ServedPool
 from workers.supervisor import Supervisor
 
 SLOTS = 8
@@ -105,8 +106,7 @@ def a_supervisor(worker: OneWorker) -> Supervisor:
     return Supervisor(
         load(environ={"PENSTOCK_ENGINE": "sim"}, dotenv=None),
         worker.store,
-        loop,
-        heartbeat,
+        [ServedPool(loop, heartbeat)],
         clock=worker.clock,
     )
 
@@ -142,8 +142,8 @@ def test_an_operators_drain_releases_a_prefetched_job(flaky):
     run_until_prefetched(worker)
     worker.claimer.paused = True
     supervisor = a_supervisor(worker)
-    supervisor._set_paused(paused=False)
-    supervisor._set_paused(paused=True)
+    supervisor._set_paused(supervisor._pools[0], paused=False)
+    supervisor._set_paused(supervisor._pools[0], paused=True)
     worker.run_until(lambda: len(worker.claimed_jobs) < SLOTS and not worker.delivery.has_unsent)
     assert state_and_attempts(flaky, queued_ids[0]) == (JobState.QUEUED, 0)
     flaky.cancel(queued_ids[0])
@@ -174,7 +174,7 @@ def test_a_duty_that_fails_while_a_drain_reports_its_last_tokens_sets_the_exit_c
     report = threading.Thread(target=supervisor._report_computed_tokens)
     report.start()
     supervisor._duty_failed("doorbell")
-    wait_for(supervisor._job_loop.wake.is_set, "the report to begin")
+    wait_for(worker.job_loop.wake.is_set, "the report to begin")
     worker.run_until(worker.all_ended)
     report.join(10)
     assert not report.is_alive()

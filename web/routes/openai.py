@@ -124,6 +124,9 @@ def _model_json(name: str) -> dict[str, Any]:
     of_vllm = {} if longest is None else {"max_model_len": longest}
     own = {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"}
     own |= {"loaded": current_context().pools.is_loaded(name)}
+    if base := current_context().pools.base_of(name):
+        # As vLLM names the model of an adapter.
+        own |= {"parent": base}
     return own | of_anthropic | of_vllm
 
 

@@ -39,6 +39,8 @@ class Model:
     live: bool
     #: Whether a worker holds the model. Of a live model that is not loaded, a worker loads it for the jobs it gets.
     loaded: bool = True
+    #: The model to which this adapter belongs; "" for other models.
+    base: str = ""
     #: Whether the model counts each word as one token, as the `sim` backend does.
     counts_words: bool = False
     tokens_per_byte: float = cost.TOKENS_PER_BYTE
@@ -157,6 +159,7 @@ def read_directory(snapshot: Snapshot) -> ModelDirectory:
             worker.model,
             live=True,
             loaded=worker.model in loaded,
+            base=worker.facts.get("base", ""),
             counts_words=worker.facts.get("counts_words") == "true",
             tokens_per_byte=_number(worker.facts, "tokens_per_byte") or cost.TOKENS_PER_BYTE,
             tokens_per_attachment=_number(worker.facts, "tokens_per_attachment") or cost.TOKENS_PER_ATTACHMENT,
@@ -251,6 +254,12 @@ class ModelPools:
     def is_loaded(self, name: str) -> bool:
         """Return whether a worker holds the model that a name, an alias or a route stands for."""
         return any(model.loaded for model in self._live_behind(name))
+
+    def base_of(self, name: str) -> str | None:
+        """Return the model to which the adapter with this name or alias belongs; None if it is no adapter."""
+        directory = self.directory()
+        model = None if name in directory.routes else directory.find(self._own_name(name))
+        return None if model is None else model.base or None
 
     def _live_behind(self, name: str) -> list[Model]:
         """Return the live models that a name, an alias or a route stands for."""

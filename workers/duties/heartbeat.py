@@ -11,7 +11,9 @@ from shared.log import LimitedEvent
 from shared.store.replies import HeartbeatReport
 from workers.duties.claimed_jobs import ClaimedJobs
 from workers.duties.endings import encodable
+from workers.duties.slot_shares import PoolShare
 from workers.duties.throughput import Throughput
+from workers.engine.stats import EngineStats
 from workers.job_engine import JobEngine
 
 _UNMEASURED = LimitedEvent("heartbeat.unmeasured", interval_s=60.0)
@@ -51,17 +53,22 @@ class Heartbeat:
         claimed_jobs: ClaimedJobs,
         throughput: Throughput,
         idle_slot_steps: Callable[[], int],
+        share: PoolShare | None = None,
+        base: str = "",
     ) -> None:
         """Create the heartbeat of a worker. `names` contains the name of the served model, and then its aliases.
 
-        `idle_slot_steps` returns the number of steps that ran with a free slot while a job waited for one.
+        `idle_slot_steps` returns the number of steps that ran with a free slot while a job waited for one. `share` is
+        the pool's part of an engine that serves several, and `base` is the model whose adapter the pool serves, or "".
         """
         self.worker = worker
         self.model = names[0]
         self._engine = engine
         self._claimed_jobs = claimed_jobs
         self.throughput = throughput
+        self._share, self._is_adapter = share, bool(base)
         self._fixed = _fixed_facts(engine) | ({"aliases": ",".join(names[1:])} if names[1:] else {})
+        self._fixed |= {"base": base} if base else {}
         #: Whether the worker has stopped claiming jobs. The supervisor sets it.
         self.draining = False
         self.idle_slot_steps = idle_slot_steps
@@ -73,7 +80,12 @@ class Heartbeat:
 
     def report(self) -> HeartbeatReport:
         free, stats = self._engine.free_capacity(), self._engine.stats
-        busy = self._busy
+        if self._is_adapter:
+            # The counters are those of the whole engine, and the pool of its model reports them.
+            stats = EngineStats()
+        busy, slots, is_full = self._busy, self._engine.slots, self._busy >= self._engine.slots
+        if self._share is not None:
+            slots, is_full = self._share.slots, not self._share.shares.free()
         changing: dict[str, str | int | float] = {
             "steps": stats.steps,
             "computed_prompt_tokens": stats.prompt_tokens,
@@ -93,18 +105,22 @@ class Heartbeat:
             worker=self.worker,
             model=self.model,
             # While an upstream is away, the worker has only the slots of the jobs that still run there.
-            slots=self._engine.slots if free.live else busy,
+            slots=slots if free.live else busy,
             slots_busy=busy,
             cells=self._engine.facts.cells,
             cells_free=free.cells,
-            facts=self._fixed | changing | self._measured(full=busy >= self._engine.slots),
+            facts=self._fixed | changing | self._measured(full=is_full),
             draining=self.draining,
         )
 
     def _measured(self, *, full: bool) -> dict[str, str | int | float]:
         """Return the measured rates; nothing if measuring fails. The store then keeps those of earlier heartbeats."""
         try:
-            return {**self.throughput.rates(full=full), **self._engine.figures()}
+            rates = self.throughput.rates(full=full)
+            if self._share is not None:
+                part = self._share.rate_part
+                rates |= {name: float(rates[name]) * part for name in ("mu_wtps", "generated_tps")}
+            return {**rates, **self._engine.figures()}
         except Exception as fault:  # noqa: BLE001 - a heartbeat also renews leases, for which no rates are needed
             _UNMEASURED.log("error", exc_info=fault)
             return {}
@@ -115,7 +131,11 @@ class Heartbeat:
         used = self._engine.free_capacity().kv_used(engine_facts.cells)
         own: dict[str, tuple[str, str, float]] = {
             "slots": ("gauge", "Number of jobs that this worker can run at the same time", self._engine.slots),
-            "slots_busy": ("gauge", "Number of slots in use", self._busy),
+            "slots_busy": (
+                "gauge",
+                "Number of slots in use",
+                self._busy if self._share is None else self._share.shares.held,
+            ),
             "paused_jobs": ("gauge", "Number of jobs that wait for a slot again", self._claimed_jobs.paused),
             "kv_used_ratio": ("gauge", "Share of the KV cells that is reserved for jobs, 0 to 1", used),
             "idle_slot_steps": ("counter", _IDLE_SLOT_STEPS, self.idle_slot_steps()),

@@ -26,6 +26,7 @@ from workers.duties.claims.preparation import Preparation
 from workers.duties.delivery import Delivery
 from workers.duties.doorbell import PoolSubscription
 from workers.duties.job_spans import JobSpans
+from workers.duties.slot_shares import PoolShare, SlotShares
 from workers.duties.text_pacing import TextPacing
 from workers.duties.throughput import Throughput
 from workers.engine.events import Ended, Event
@@ -65,7 +66,9 @@ class JobLoop:
         clock: Clock,
         interval_s: float = 0.0,
         traces: Traces | None = None,
+        shares: SlotShares | None = None,
     ) -> None:
+        """Create the job loop of one pool. `shares` are those of an engine that serves several."""
         self._clock = clock
         spans = JobSpans(traces or Traces(), worker, clock)
         #: Setting this event starts the next pass at once.
@@ -88,6 +91,7 @@ class JobLoop:
             settle=self._settle,
         )
         self._store, self._worker = store, worker
+        self.share = None if shares is None else shares.join(self.claimed_jobs)
         self.claimer = Claimer(
             store,
             worker,
@@ -99,12 +103,19 @@ class JobLoop:
             record_prompt=self.throughput.sizes.observe,
             preparation=Preparation(engine.prepare, prepare_threads, self.wake.set),
             preempts=preempts,
+            share=self.share,
         )
+        if self.share is not None:
+            self._join(self.share)
         self._last_slots_freed = 0
         #: Held during a pass.
-        self._passing = threading.Lock()
+        self._passing = threading.Lock() if shares is None else shares.passing
         #: Clock time at which the duty's thread runs the next pass unless it is woken.
         self._due_s = math.inf
+
+    def _join(self, share: PoolShare) -> None:
+        share.may_wait = lambda: self.claimer.may_claim(hears_rings=self.pool.active)
+        share.wake = self.look_for_work
 
     def emit(self, event: Event) -> None:
         """Accept an event from the engine. This method never blocks."""
@@ -179,6 +190,8 @@ class JobLoop:
         slot_freed = self.delivery.slots_freed != self._last_slots_freed
         self._last_slots_freed = self.delivery.slots_freed
         delay_s = self.claimer.one_pass(slot_freed=slot_freed)
+        if self.share is not None:
+            self.share.pass_on()
         if self.claimer.has_free_slot:
             self.pool.resume()
         next_claim_s = math.inf if delay_s is None else self._clock.monotonic() + delay_s

@@ -1,5 +1,7 @@
 """Logs one line every 10 s under load: running and waiting jobs, tokens per second, and KV cells in use."""
 
+from collections.abc import Sequence
+
 from shared.clock import Clock
 from shared.log import get_logger
 from workers.duties.claimed_jobs import ClaimedJobs
@@ -16,7 +18,8 @@ class LoadLog:
 
     name = "load_log"
 
-    def __init__(self, engine: JobEngine, claimed_jobs: ClaimedJobs, clock: Clock) -> None:
+    def __init__(self, engine: JobEngine, claimed_jobs: Sequence[ClaimedJobs], clock: Clock) -> None:
+        """`claimed_jobs` has the jobs of each pool that the engine serves."""
         self._engine = engine
         self._claimed_jobs = claimed_jobs
         self._clock = clock
@@ -33,10 +36,13 @@ class LoadLog:
         pairs = zip(now, self._previous, strict=True)
         passed_s, steps, prompts, completions, cached = (after - before for after, before in pairs)
         self._previous = now
-        held = len(self._claimed_jobs)
+        held = sum(map(len, self._claimed_jobs))
         if (held or steps) and passed_s > 0:
             facts, free = self._engine.facts, self._engine.free_capacity()
-            running, paused = min(held, self._engine.slots - free.slots), self._claimed_jobs.paused
+            running, paused = (
+                min(held, self._engine.slots - free.slots),
+                sum(jobs.paused for jobs in self._claimed_jobs),
+            )
             log.info(
                 "worker.load",
                 running=running,

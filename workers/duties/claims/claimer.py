@@ -28,6 +28,7 @@ from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
 from workers.duties.claims.handover import SlotHandover
 from workers.duties.claims.job_starter import JobStarter
 from workers.duties.claims.preparation import Preparation
+from workers.duties.slot_shares import PoolShare
 from workers.engine.events import FreeCapacity
 from workers.engine.inbox import max_prefetched
 from workers.job_engine import JobEngine
@@ -43,6 +44,10 @@ _IDLE_AFTER_S = 0.005
 
 #: A worker without a free slot claims at most once in this time, however often its doorbell rings.
 _CONTEST_INTERVAL_S = 0.02
+
+#: How long a pool that shares an engine counts as empty after a claim that found no job, while its doorbell is not
+#: heard, in seconds. Each freed slot costs such a pool a claim otherwise.
+_UNHEARD_S = 0.05
 
 
 class Claimer:
@@ -61,8 +66,11 @@ class Claimer:
         record_prompt: Callable[[Mapping[str, Any], int], None],
         preparation: Preparation,
         preempts: bool,
+        share: PoolShare | None = None,
     ) -> None:
         """Create a claimer, which starts paused. If `preempts` is true, the store may pause jobs of this worker.
+
+        `share` is the pool's part of an engine that serves several.
 
         `fail` is called to end a job that the engine rejects. `record_prompt` is called for each job that was submitted
         to the engine, with the job's payload and the number of tokens in its prompt.
@@ -72,9 +80,9 @@ class Claimer:
         self._model = model
         self._claimed_jobs = claimed_jobs
         self._engine = engine
-        self._clock = clock
+        self._clock, self._share = clock, share
         self._preempts = preempts and engine.can_pause
-        self._handover = SlotHandover(claimed_jobs, engine, clock)
+        self._handover = SlotHandover(claimed_jobs, engine, clock, share)
         self.starts = JobStarter(
             claimed_jobs, engine, self._handover, preparation, fail=fail, record_prompt=record_prompt
         )
@@ -128,6 +136,16 @@ class Claimer:
         """Whether a job may wait for a slot that becomes free soon: in the pool or, paused, on this worker."""
         asked_long_ago = self._clock.monotonic() - self._last_sent_s >= _CONTEST_INTERVAL_S
         return self._work_expected or (self._preempts and self._claimed_jobs.paused > 0 and asked_long_ago)
+
+    def may_claim(self, *, hears_rings: bool) -> bool:
+        """Return whether a free slot may be used. `hears_rings` says whether the pool's doorbell would have told.
+
+        Without that, jobs may wait that nobody knows of, unless a claim has just found none. For any thread.
+        """
+        if self.closed or self.paused:
+            return False
+        asked_long_ago = self._clock.monotonic() - self._last_sent_s >= _UNHEARD_S
+        return self._work_expected or self._claimed_jobs.paused > 0 or (not hears_rings and asked_long_ago)
 
     @property
     def claim_pending(self) -> bool:
@@ -248,6 +266,8 @@ class Claimer:
         """
         engine_free = self._engine.free_capacity()
         unheld = self._engine.slots - self._claimed_jobs.computing(leaving)
+        if self._share is not None:
+            unheld = self._share.room(self._claimed_jobs.computing() - self._claimed_jobs.computing(leaving))
         slots = max(0, min(engine_free.slots, unheld))
         ahead = max_prefetched(self._engine.slots, self._claimed_jobs.paused)
         ending_soon = max(0, min(engine_free.slots_ending_soon, unheld + ahead - slots))

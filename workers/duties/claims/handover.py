@@ -14,6 +14,7 @@ from shared.clock import Clock
 from shared.jobs.job import ClaimRef
 from shared.store.replies import HeldProgress
 from workers.duties.claimed_jobs import ClaimedJobs, HeldJob
+from workers.duties.slot_shares import PoolShare
 from workers.engine.backend import Prepared
 from workers.engine.events import FreeCapacity
 from workers.job_engine import JobEngine
@@ -22,8 +23,11 @@ from workers.job_engine import JobEngine
 class SlotHandover:
     """The slots of one engine. Only the thread of the claimer's passes uses it."""
 
-    def __init__(self, claimed_jobs: ClaimedJobs, engine: JobEngine, clock: Clock) -> None:
-        self._claimed_jobs, self._engine, self._clock = claimed_jobs, engine, clock
+    def __init__(
+        self, claimed_jobs: ClaimedJobs, engine: JobEngine, clock: Clock, share: PoolShare | None = None
+    ) -> None:
+        """`share` is the pool's part of an engine that serves several."""
+        self._claimed_jobs, self._engine, self._clock, self._share = claimed_jobs, engine, clock, share
         #: Jobs that the store has paused, and that keep their slots until other jobs need the slots, in order.
         self._giving_way: deque[HeldJob] = deque()
         #: Jobs that were resumed without the store's word since the last report.
@@ -71,6 +75,8 @@ class SlotHandover:
         # Jobs that are being prepared take the next free slots.
         preparing = sum(job.slot_since_s is None for job in jobs)
         free = self._engine.free_capacity().slots - preparing
+        if self._share is not None:
+            free = min(free, self._share.room(0))
         for held_job in paused:
             if held_job in self._giving_way:
                 goes_on = not preparing

@@ -7,16 +7,15 @@ from typing import Any
 from shared.errors import ModelError
 from shared.jobs.adapter_list import Adapter
 from workers.engine.backend import DecodeFailed
-from workers.engine.llama.fingerprint import fingerprint_of
 from workers.engine.llama.load import Libraries
 
 
 class Adapters:
     """The adapters of one model, which frees them when it is freed. Used by the engine's thread only."""
 
-    def __init__(self, lib: Any, loaded: dict[str, tuple[Any, float]], fingerprints: dict[str, str]) -> None:
-        """`loaded` has each adapter's handle and scale by its name, and `fingerprints` identifies each one's file."""
-        self._lib, self._loaded, self.fingerprints = lib, loaded, fingerprints
+    def __init__(self, lib: Any, loaded: dict[str, tuple[Any, float]]) -> None:
+        """`loaded` has each adapter's handle and scale by its name."""
+        self._lib, self._loaded = lib, loaded
         #: Slot → the adapter of its sequence.
         self._by_slot: dict[int, str] = {}
         #: The adapter that the context has now; "" for none.
@@ -66,4 +65,4 @@ def load_adapters(libs: Libraries, model: int, adapters: Sequence[Adapter], *, e
         if not handle:
             raise ModelError(f"{adapter} could not be loaded: {libs.log.errors() or 'llama.cpp gives no reason'}")
         loaded[adapter.name] = handle, adapter.scale
-    return Adapters(libs.lib, loaded, {adapter.name: fingerprint_of(adapter.path) for adapter in adapters})
+    return Adapters(libs.lib, loaded)

@@ -1,0 +1,1 @@
+"""The pools that one worker serves: that of its model, and one of each of the model's adapters."""
