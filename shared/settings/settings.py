@@ -28,6 +28,7 @@ from shared.settings.secret_values import read_secret_file
 from shared.settings.setting import Setting, host_port
 from shared.settings.sign_in_roles import check_sign_in
 from shared.settings.store import BatchSettings, StoreSettings
+from shared.settings.store_url import is_cluster_url
 from shared.settings.webhook_hosts import parse_hosts
 from shared.settings.worker import WorkerSettings
 
@@ -191,7 +192,7 @@ def _check_combinations(settings: Settings) -> None:
     if settings.engine == "upstream" and not (settings.upstream_model or settings.model_name):
         raise ConfigError("PENSTOCK_ENGINE='upstream' needs PENSTOCK_UPSTREAM_MODEL, the model's name at the upstream")
     _check_models(settings)
-    check_key_prefix(settings.key_prefix)
+    check_key_prefix(settings.key_prefix, in_cluster=is_cluster_url(settings.redis_url))
     parse_hosts(settings.webhook_hosts)
     check_sign_in(settings)
     for field, setting in SETTINGS.items():

@@ -16,9 +16,9 @@ class StoreSettings:
     redis_url: str = text(
         "",
         "a URL of Redis >= 6.2 or Valkey",
-        "the URL of the store: redis://, rediss://, unix:// or redis+sentinel://, also written valkey://, valkeys://, "
-        "redis+unix:// or valkey+sentinel://; REDIS_URL_FILE may name a file with it; "
-        "unset: the store in PENSTOCK_STATE_DIR",
+        "the URL of the store: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, also written "
+        "valkey://, valkeys://, redis+unix://, valkey+sentinel:// or valkey+cluster://; REDIS_URL_FILE may name "
+        "a file with it; unset: the store in PENSTOCK_STATE_DIR",
         secret=True,
         pattern=f"|{PATTERN}",
         prefix="",

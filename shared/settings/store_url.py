@@ -11,10 +11,19 @@ _SAME_AS = {
     "valkey+unix": "unix",
     "valkey+socket": "unix",
     "valkey+sentinel": "redis+sentinel",
+    "valkey+cluster": "redis+cluster",
 }
-_SCHEMES = "|".join(re.escape(scheme) for scheme in ("redis", "rediss", "unix", "redis+sentinel", *_SAME_AS))
+_SCHEMES = "|".join(
+    re.escape(scheme) for scheme in ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster", *_SAME_AS)
+)
+#: The beginning of the URL of a Redis or Valkey Cluster.
+CLUSTER = "redis+cluster://"
 #: The form of a store's URL. A socket may also be named without slashes before its path.
 PATTERN = rf"(?i:({_SCHEMES})://|unix:/).*"
+
+
+def is_cluster_url(url: str) -> bool:
+    return normal_store_url(url).startswith(CLUSTER)
 
 
 def normal_store_url(url: str) -> str:

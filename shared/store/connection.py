@@ -7,19 +7,22 @@ Penstock's exceptions. shared/store/preflight.py checks whether the store's conf
 import select
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import parse_url
+from redis.connection import Connection, SSLConnection, parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from shared.errors import ConfigError
 from shared.settings.secret_values import without_password
-from shared.settings.store_url import normal_store_url
-from shared.store.key_prefix import KeyPrefixer
-from shared.store.quick_client import Poll, QuickClient, QuickPool
+from shared.settings.store_url import CLUSTER, normal_store_url
+from shared.store.clients.cluster import NodeConnection, NodePool, SlotOwner, SSLNodeConnection
+from shared.store.clients.hash_slots import hash_tag, slot_of
+from shared.store.clients.key_prefix import KeyPrefixer
+from shared.store.clients.quick_client import Poll, QuickClient, QuickPool
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ _FIXED_OPTIONS = (
 )
 
 _SENTINEL = "redis+sentinel://"
+#: The values of the option `ssl` that turn it on.
+_TRUE = frozenset({"1", "true", "yes"})
 
 
 def open_client(
@@ -64,23 +69,27 @@ def open_client(
 ) -> redis.Redis:
     """Return a client of the store at `url`. The client returns bytes, uses `timeouts` and never retries a call.
 
-    `prefix` is the key prefix of the cell, which the client puts before each key (shared/store/key_prefix.py).
+    `prefix` is the key prefix of the cell, which the client puts before each key (shared/store/clients/key_prefix.py).
     The client connects at its first command. CLIENT LIST shows `name`, which must not contain spaces. The URL starts
-    with `redis://`, `rediss://` or `unix://`, or is `redis+sentinel://[user:password@]host:port[,…]/service[/db]`; the
-    other names of these schemes are those of shared/settings/store_url.py. The
-    query of the URL may contain options of redis-py; for Sentinel also `ssl=true` and the credentials of the sentinels
-    themselves (`sentinel_username`, `sentinel_password`). `make_poll` is `select.poll`, which gevent replaces. Raises
-    ConfigError for an invalid URL.
+    with `redis://`, `rediss://` or `unix://`, or is `redis+sentinel://[user:password@]host:port[,…]/service[/db]` or
+    `redis+cluster://[user:password@]host:port[,…]`; the other names of these schemes are those of
+    shared/settings/store_url.py. The query of the URL may contain options of redis-py; for Sentinel and clusters also
+    `ssl=true`, and for Sentinel the credentials of the sentinels themselves (`sentinel_username`, `sentinel_password`).
+    `make_poll` is `select.poll`, which gevent replaces. Raises ConfigError for an invalid URL, and for a cluster if the
+    prefix has no hash tag.
     """
     url = normal_store_url(url)
     try:
         if url.startswith(_SENTINEL):
             return _open_via_sentinel(url, name, prefix, timeouts)
-        options = parse_url(url)
+        if url.startswith(CLUSTER):
+            pool: QuickPool = _cluster_pool(url, name, prefix, timeouts)
+        else:
+            options = parse_url(url)
+            _reject_fixed_options(url, options)
+            pool = QuickPool(**(options | _connection_options(name, prefix, timeouts)))
     except ValueError as error:
         raise ConfigError(f"REDIS_URL={without_password(url)!r} cannot be used: {error}") from None
-    _reject_fixed_options(url, options)
-    pool = QuickPool(**(options | _connection_options(name, prefix, timeouts)))
     pool.make_poll = make_poll
     return QuickClient.from_pool(pool)
 
@@ -98,7 +107,8 @@ def open_blocking_client(client: redis.Redis, *, block_s: float) -> redis.Redis:
         del options["connection_pool"]  # this object belongs to the old pool; the new pool creates its own
         options |= {"connection_class": pool.connection_class, "is_master": True}
         return QuickClient.from_pool(SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **options))
-    quick = QuickPool(connection_class=pool.connection_class, **options)
+    make = type(pool) if isinstance(pool, QuickPool) else QuickPool
+    quick = make(connection_class=pool.connection_class, **options)
     quick.make_poll = getattr(pool, "make_poll", select.poll)
     return QuickClient.from_pool(quick)
 
@@ -123,6 +133,30 @@ def _connection_options(name: str, prefix: str, timeouts: Timeouts) -> dict[str,
     }
 
 
+def _cluster_pool(url: str, name: str, prefix: str, timeouts: Timeouts) -> NodePool:
+    """Return a pool of connections to the node that owns the cell's slot. Raises ValueError and ConfigError."""
+    if not hash_tag(prefix):
+        raise ValueError(f"a cluster needs a hash tag in PENSTOCK_KEY_PREFIX={prefix!r}, as in {{c1}}:")
+    parts = urlsplit(url)
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    if parts.path.strip("/") not in {"", "0"}:
+        raise ValueError(f"a cluster has no database {parts.path.strip('/')!r}")
+    options: dict[str, Any] = {key: values[0] for key, values in parse_qs(parts.query).items()}
+    _reject_fixed_options(url, options)
+    is_secure = options.pop("ssl", "false").lower() in _TRUE
+    options |= _connection_options(name, prefix, timeouts) | _credentials(credentials)
+    asking = {key: value for key, value in options.items() if key not in {"command_packer", "max_connections"}}
+    kind = SSLConnection if is_secure else Connection
+    seeds = [_host_port(host, 6379, "node") for host in hosts.split(",")]
+    owner = SlotOwner(seeds, slot_of(prefix), kind, **asking)
+    return NodePool(connection_class=SSLNodeConnection if is_secure else NodeConnection, owner=owner, **options)
+
+
+def _credentials(text: str) -> dict[str, object]:
+    username, _, password = text.partition(":")
+    return {"username": unquote(username) or None, "password": unquote(password) or None} if text else {}
+
+
 def _open_via_sentinel(url: str, name: str, prefix: str, timeouts: Timeouts) -> redis.Redis:
     parts = urlsplit(url)
     credentials, _, hosts = parts.netloc.rpartition("@")
@@ -134,10 +168,8 @@ def _open_via_sentinel(url: str, name: str, prefix: str, timeouts: Timeouts) -> 
     options = {key: values[0] for key, values in parse_qs(parts.query).items()}
     _reject_fixed_options(url, options)
     connection_options = _connection_options(name, prefix, timeouts) | {"db": int(options.pop("db", db) or 0)}
-    username, _, password = credentials.partition(":")
-    if credentials:
-        connection_options |= {"username": unquote(username) or None, "password": unquote(password) or None}
-    if options.pop("ssl", "false").lower() in {"1", "true", "yes"}:
+    connection_options |= _credentials(credentials)
+    if options.pop("ssl", "false").lower() in _TRUE:
         connection_options["ssl"] = True
     sentinel_options = {
         "socket_connect_timeout": timeouts.connect_s,
@@ -147,18 +179,18 @@ def _open_via_sentinel(url: str, name: str, prefix: str, timeouts: Timeouts) -> 
         "username": options.pop("sentinel_username", None),
         "password": options.pop("sentinel_password", None),
     }
-    sentinels = [_host_port(host) for host in hosts.split(",")]
+    sentinels = [_host_port(host, 26379, "sentinel") for host in hosts.split(",")]
     manager = Sentinel(sentinels, sentinel_kwargs=sentinel_options, **(options | connection_options))
     client: redis.Redis = manager.master_for(service, redis_class=QuickClient)
     return client
 
 
-def _host_port(text: str) -> tuple[str, int]:
+def _host_port(text: str, default: int, of: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon:
-        host, port = text, "26379"
+        host, port = text, str(default)
     if not host or not port.isdigit():
-        raise ValueError(f"{text!r} is not a sentinel's host:port")
+        raise ValueError(f"{text!r} is not a {of}'s host:port")
     return host.strip("[]"), int(port)
 
 

@@ -11,8 +11,8 @@ from shared import store_clock
 from shared.jobs.job_filter import InvalidFilter, JobFilter
 from shared.jobs.states import JobState
 from shared.store import keys, scripts
+from shared.store.clients.quick_client import execute_together
 from shared.store.decode import integer, text
-from shared.store.quick_client import execute_together
 from shared.store.redis_errors import store_faults
 
 #: The most jobs on a page.

@@ -11,6 +11,7 @@ from shared import schema
 from shared.errors import StoreUnavailable, StoreUnfit
 from shared.settings.secret_values import without_password
 from shared.store import keys
+from shared.store.clients.cluster import NodePool
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 from shared.store_fault import StoreFault
@@ -91,9 +92,7 @@ def check_fitness(client: redis.Redis) -> list[str]:
         info: dict[str, Any] = client.info("all")
         configured = {name: _configured(client, name) for name in _READ_SETTINGS}
     _check_version(str(info.get("redis_version", "")))
-    if str(info.get("cluster_enabled", "0")) == "1":
-        raise StoreUnfit("the store is a Redis Cluster; a deployment needs one primary (docs/runbook.md)")
-    warnings = []
+    warnings = _cluster_warnings(client) if str(info.get("cluster_enabled", "0")) == "1" else []
     policy = configured["maxmemory-policy"] or info.get("maxmemory_policy")
     if policy is None:
         warnings.append("the store does not report its maxmemory-policy; it must be noeviction, or jobs can be lost")
@@ -111,6 +110,19 @@ def check_fitness(client: redis.Redis) -> list[str]:
         )
     warnings += [_limit_warning(configured["maxmemory"] or info.get("maxmemory")), *_record_warnings(configured)]
     return [warning for warning in warnings if warning]
+
+
+def _cluster_warnings(client: redis.Redis) -> list[str]:
+    """Return a warning if the loss of a node stops the others. Raises StoreUnfit if the client knows one node only."""
+    if not isinstance(client.connection_pool, NodePool):
+        raise StoreUnfit(
+            "the store is a cluster: name it as REDIS_URL=redis+cluster://host:port,host:port, and set "
+            "PENSTOCK_KEY_PREFIX with a hash tag, as in {c1}:, which puts all keys into one slot (docs/runbook.md)"
+        )
+    if _configured(client, "cluster-require-full-coverage") != "yes":
+        return []
+    warning = "cluster-require-full-coverage is 'yes': if slots lose their last node, all other cells stop too"
+    return [f"{warning} (`CONFIG SET cluster-require-full-coverage no` on each node)"]
 
 
 def check_format(client: redis.Redis) -> None:

@@ -12,10 +12,10 @@ from shared.jobs.routing import Routing
 from shared.jobs.states import TERMINAL_STATES
 from shared.store import decode, keys, scripts
 from shared.store.admit_call import quote_call
+from shared.store.clients.key_prefix import prefix_of
+from shared.store.clients.quick_client import execute_together
 from shared.store.connection import open_blocking_client
-from shared.store.key_prefix import prefix_of
 from shared.store.keys import model_slug
-from shared.store.quick_client import execute_together
 from shared.store.redis_errors import store_faults
 from shared.store.replies import JobPage, Overview, PatrolStep, Quote, Rings, RouteChanged, Snapshot
 

@@ -13,6 +13,7 @@ from redis import exceptions as failed
 from redis.sentinel import MasterNotFoundError
 
 from shared.errors import StoreUnavailable
+from shared.store.clients.quick_client import follow
 from shared.store_fault import StoreFault
 
 #: The faults of the error codes with which a server reports that it currently cannot answer or write. MISCONF has two.
@@ -43,6 +44,8 @@ _TEMPORARY_ERRORS = (
     failed.ReadOnlyError,
     failed.ClusterDownError,
     failed.TryAgainError,
+    # The slot of the keys moves, or has moved, to another node of the cluster.
+    failed.AskError,
     failed.InvalidResponse,
     OSError,
 )
@@ -82,9 +85,13 @@ def store_faults(client: redis.Redis) -> Iterator[None]:
         fault = find_fault(error)
         if fault is None:
             raise
+        if isinstance(error, failed.AskError) and not follow(client, error):
+            hint = "; the keys are on another node of a cluster, which is named by REDIS_URL=redis+cluster://…"
+        else:
+            hint = ""
         if fault is StoreFault.READ_ONLY:
             client.connection_pool.disconnect(inuse_connections=False)
-        message = f"the store cannot serve: it {fault.says} ({type(error).__name__}: {error})"
+        message = f"the store cannot serve: it {fault.says} ({type(error).__name__}: {error}){hint}"
         raise StoreUnavailable(message, fault) from error
 
 

@@ -25,9 +25,9 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from shared.errors import ScriptError
 from shared.store import keys, lua_bundle
-from shared.store.hash_slots import hash_tag, slot_of
-from shared.store.key_prefix import prefix_of
-from shared.store.quick_client import execute_together
+from shared.store.clients.hash_slots import hash_tag, slot_of
+from shared.store.clients.key_prefix import prefix_of
+from shared.store.clients.quick_client import execute_together
 
 ArgType = Literal["text", "int", "rest"]
 Value = str | bytes | int

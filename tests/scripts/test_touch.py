@@ -5,7 +5,7 @@ import redis
 
 from shared.jobs.states import JobState
 from shared.store import keys
-from shared.store.quick_client import execute_together
+from shared.store.clients.quick_client import execute_together
 from tests.support.builders import (
     MODEL,
     a_heartbeat,

@@ -4,8 +4,8 @@ import os
 
 import redis
 
+from shared.store.clients.key_prefix import prefix_of
 from shared.store.connection import open_client
-from shared.store.key_prefix import prefix_of
 
 #: The key prefix of the store fixture's cell.
 KEY_PREFIX = os.environ.get("TEST_KEY_PREFIX", "")

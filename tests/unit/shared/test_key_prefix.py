@@ -7,9 +7,9 @@ from shared.errors import ConfigError, ScriptError
 from shared.settings.key_prefix import check_key_prefix
 from shared.settings.settings import load
 from shared.store import keys, scripts
+from shared.store.clients.hash_slots import hash_tag, slot_of
+from shared.store.clients.key_prefix import KeyPrefixer, prefix_of
 from shared.store.connection import open_blocking_client, open_client
-from shared.store.hash_slots import hash_tag, slot_of
-from shared.store.key_prefix import KeyPrefixer, prefix_of
 
 PREFIX = "{c7}:"
 

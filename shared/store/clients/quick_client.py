@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import redis
+from redis.client import Pipeline
 from redis.connection import ConnectionPool
+from redis.exceptions import MovedError
 
-from shared.store.key_prefix import prefixer_of, reply_callbacks
+from shared.store.clients.key_prefix import prefixer_of, reply_callbacks
 
 
 class Poll(Protocol):
@@ -79,17 +81,25 @@ class QuickClient(redis.Redis):
         if prefixer is not None:
             self.response_callbacks.update(reply_callbacks(prefixer, self.response_callbacks))
 
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Pipeline:
+        """Return a new pipeline."""
+        make = getattr(self.connection_pool, "pipeline_class", Pipeline)
+        made: Pipeline = make(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        return made
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command and return its reply. Raises redis.RedisError."""
         names = options.pop("keys", None)
         if options:
-            return super().execute_command(*args, **options, keys=names)  # type: ignore[no-untyped-call]  # has no types
+            return self._execute_with_options(args, options | {"keys": names})
         connection = self.connection or self.connection_pool.get_connection()
         try:
             connection.send_command(*args)
             reply = connection.read_response()
-        except redis.ResponseError:
-            raise
+        except redis.ResponseError as error:
+            if not follow(self, error):
+                raise
+            reply = _send_again(connection, args)
         except BaseException:
             # The rest of the reply may still come.
             connection.disconnect()
@@ -99,6 +109,33 @@ class QuickClient(redis.Redis):
                 self.connection_pool.release(connection)
         callback = self.response_callbacks.get(args[0])
         return reply if callback is None else callback(reply)
+
+    def _execute_with_options(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        try:
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # has no types
+        except MovedError as error:
+            if not follow(self, error):
+                raise
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # has no types
+
+
+def follow(client: redis.Redis, error: Exception) -> bool:
+    """Return whether `error` names another server that has the keys now, to which new connections then lead."""
+    pool = client.connection_pool
+    return hasattr(pool, "follow") and bool(pool.follow(error))
+
+
+def _send_again(connection: Any, args: tuple[Any, ...]) -> Any:
+    """Send a command that had no effect on a new connection, and return the reply."""
+    try:
+        connection.disconnect()
+        connection.send_command(*args)
+        return connection.read_response()
+    except redis.ResponseError:
+        raise
+    except BaseException:
+        connection.disconnect()
+        raise
 
 
 def execute_together(client: redis.Redis, *commands: tuple[str | bytes | int, ...]) -> list[Any]:
@@ -121,4 +158,19 @@ def execute_together(client: redis.Redis, *commands: tuple[str | bytes | int, ..
         raise
     finally:
         client.connection_pool.release(connection)
+    moved = [index for index, reply in enumerate(replies) if isinstance(reply, MovedError)]
+    if moved and follow(client, replies[moved[0]]):
+        for index in moved:
+            replies[index] = _reply_at_new_server(client, commands[index])
     return replies
+
+
+def _reply_at_new_server(client: redis.Redis, command: tuple[str | bytes | int, ...]) -> Any:
+    """Return the reply as it comes, or a ResponseError in its place, to a command that had no effect before."""
+    connection = client.connection_pool.get_connection()
+    try:
+        return _send_again(connection, command)
+    except redis.ResponseError as error:
+        return error
+    finally:
+        client.connection_pool.release(connection)

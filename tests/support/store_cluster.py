@@ -1,0 +1,137 @@
+"""A cluster of store servers on loopback ports, which a test can end and between which it can move slots."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import redis
+
+from shared.store.clients.hash_slots import slot_of
+from shared.store.connection import OPERATOR, open_client
+from shared.store.embedded import server_binary
+from tests.support.ports import free_port
+from tests.support.processes import Process, wait_for
+
+_SLOTS = 16_384
+
+
+class Node:
+    """One server of the cluster."""
+
+    def __init__(self, folder: Path, node_timeout_ms: int) -> None:
+        folder.mkdir(parents=True)
+        self.port, self.bus_port = free_port(), free_port()
+        self.client = open_client(f"redis://127.0.0.1:{self.port}", name="penstock-test", timeouts=OPERATOR)
+        options = {
+            "port": self.port,
+            "cluster-port": self.bus_port,
+            "bind": "127.0.0.1",
+            "dir": folder,
+            "cluster-enabled": "yes",
+            "cluster-node-timeout": node_timeout_ms,
+            "cluster-require-full-coverage": "no",
+            # A replica may be promoted whatever its link to the lost primary was like.
+            "cluster-replica-validity-factor": 0,
+            "appendonly": "yes",
+            "save": "",
+            "repl-diskless-sync-delay": 0,
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        self.process = Process([str(server_binary()), *words], {}, folder / "server.log")
+        self.id = ""
+
+    def ask(self, *words: str | int) -> Any:
+        return self.client.execute_command("CLUSTER", *words)  # type: ignore[no-untyped-call]  # has no types
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.RedisError:
+            assert self.process.alive, self.process.log.read_text(errors="replace")
+            return False
+
+    def is_ok(self, nodes: int) -> bool:
+        """Return whether this server knows all nodes, by their number, and an owner of each slot."""
+        info = self.ask("INFO")
+        info = info if isinstance(info, dict) else dict(line.split(":") for line in info.decode().split())
+        return info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(nodes)
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.end()
+
+
+class StoreCluster:
+    """Three primaries with a third of the slots each, and replicas of the first of them if wanted.
+
+    A node counts as failed if others hear nothing of it for `node_timeout_ms`.
+    """
+
+    def __init__(self, folder: Path, *, replicas: int = 0, node_timeout_ms: int = 30_000) -> None:
+        self._stack = ExitStack()
+        self.nodes: list[Node] = []
+        for number in range(3 + replicas):
+            self.nodes.append(Node(folder / str(number), node_timeout_ms))
+            self._stack.callback(self.nodes[-1].close)
+
+    def __enter__(self) -> Self:
+        try:
+            self._join()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _join(self) -> None:
+        for node in self.nodes:
+            wait_for(node.answers, "a node that answers")
+            node.id = str(node.ask("MYID").decode())
+        first, *others = self.nodes
+        third = _SLOTS // 3 + 1
+        for number, node in enumerate(self.nodes[:3]):
+            node.ask("ADDSLOTSRANGE", number * third, min((number + 1) * third, _SLOTS) - 1)
+            node.ask("SET-CONFIG-EPOCH", number + 1)
+        for node in others:
+            first.ask("MEET", "127.0.0.1", node.port, node.bus_port)
+        wait_for(lambda: all(node.is_ok(len(self.nodes)) for node in self.nodes), "the nodes to know each other")
+        for replica in self.nodes[3:]:
+            replica.ask("REPLICATE", first.id)
+            wait_for(lambda one=replica: one.client.info("replication")["master_link_status"] == "up", "a replica")  # type: ignore[misc]
+
+    @property
+    def url(self) -> str:
+        return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def owner(self, prefix: str) -> Node:
+        """Return the node that owns the slot of a cell, as it says itself."""
+        slot = slot_of(prefix)
+        for node in self.nodes:
+            if node.process.alive and slot in _own_slots(node):
+                return node
+        raise AssertionError(f"no node owns slot {slot}")
+
+    def prefix_on(self, node: Node) -> str:
+        """Return the prefix of a cell whose slot is on this node."""
+        own = _own_slots(node)
+        return next(prefix for prefix in (f"{{c{n}}}:" for n in range(1_000)) if slot_of(prefix) in own)
+
+    def move(self, prefix: str, to: Node) -> None:
+        """Move the slot of a cell to a node by atomic slot migration, and wait until both nodes know it."""
+        slot, source = slot_of(prefix), self.owner(prefix)
+        source.ask("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.id)
+        wait_for(lambda: slot in _own_slots(to) and slot not in _own_slots(source), "the slot to move")
+
+
+def _own_slots(node: Node) -> set[int]:
+    own = next(line for line in node.ask("NODES").decode().splitlines() if "myself" in line).split()
+    if "slave" in own[2] or "replica" in own[2]:
+        return set()
+    found: set[int] = set()
+    for word in own[8:]:
+        first, _, last = word.partition("-")
+        if not word.startswith("["):
+            found |= set(range(int(first), int(last or first) + 1))
+    return found
