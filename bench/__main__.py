@@ -31,6 +31,8 @@ NAMES = (
     "collection_sizes",
     "retrieval_step",
     "semantic_cache",
+    "swapping",
+    "adapters",
     "gpu",
 )
 

@@ -8,7 +8,7 @@ an answer reveals nothing about another tenant's prompts. Nor is it compared wit
 whose keys and values differ.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -105,17 +105,23 @@ class PrefixCache:
         return next((slot for slot, cached in self._kept.items() if cached.owner == owner), None)
 
     def take(
-        self, scope: Scope, prompt: Tokens | None, cells: int, running: Iterable[tuple[int, CachedTokens]]
+        self,
+        scope: Scope,
+        prompt: Tokens | None,
+        cells: int,
+        running: Iterable[tuple[int, CachedTokens]],
+        beside: Collection[int] | None = None,
     ) -> SlotAssignment:
         """Take a slot and `cells` cells for a job of `scope`, and evict kept cells if necessary.
 
         The caller must have checked with `Slots.fits` that the job fits. `running` contains the slots in which
         jobs of the scope run, each with the tokens that it holds now. If `prompt` is None, no prefix is reused.
+        `beside` are the slots in use that are in the same steps as the job; None for all of them.
         """
         source, n = -1, 0
         if prompt is not None:
             source, n = self._longest_prefix(scope, prompt, running)
-        slot = self._choose_slot(source, n)
+        slot = self._choose_slot(source, n, self._slots.held_slots if beside is None else beside)
         for victim in self._eviction_order(cells, slot, source):
             if victim == source and slot != source:
                 # There are not enough cells for both the prefix and its copy, so the job takes the source slot itself.
@@ -164,10 +170,10 @@ class PrefixCache:
                     source, longest = slot, n
         return (source, longest) if source >= 0 else (-1, 0)
 
-    def _choose_slot(self, source: int, n: int) -> int:
+    def _choose_slot(self, source: int, n: int, beside: Collection[int]) -> int:
         free = self._slots.free_slots
         if self._compact:
-            free = _most_adjacent(free, self._slots.held_slots)
+            free = _most_adjacent(free, beside, set(self._slots.held_slots).difference(beside))
         empty = [slot for slot in free if slot not in self._kept]
         oldest = [slot for slot in self._by_worth() if slot in free]
         others = empty or [slot for slot in oldest if slot != source]
@@ -216,8 +222,16 @@ def common_prefix_length(one: Tokens, other: Tokens) -> int:
     return int(differ.argmax()) if differ.any() else n
 
 
-def _most_adjacent(free: list[int], held: list[int]) -> list[int]:
-    """Return the free slots with the most neighbours in use. Taking one keeps the slots in use close together."""
-    neighbours = {slot: (slot - 1 in held) + (slot + 1 in held) for slot in free}
-    most = max(neighbours.values())
-    return [slot for slot in free if neighbours[slot] == most]
+def _most_adjacent(free: list[int], beside: Collection[int], others: Collection[int]) -> list[int]:
+    """Return the free slots with the most neighbours in `beside` and, of these, those farthest from `others`.
+
+    Taking one keeps the slots of a step close together, and leaves room beside those of other steps.
+    """
+
+    def worth(slot: int) -> tuple[int, int]:
+        distance = min((abs(slot - other) for other in others), default=0)
+        return (slot - 1 in beside) + (slot + 1 in beside), distance
+
+    worths = {slot: worth(slot) for slot in free}
+    most = max(worths.values())
+    return [slot for slot in free if worths[slot] == most]

@@ -66,7 +66,7 @@ class SlotTable:
         Of the prompt, the last token is computed again: its logits are needed. Raises exceptions as `open`.
         """
         job = sequence.job
-        sequence.slot = self._prefixes.take(sequence.scope, None, job.cells, ()).slot
+        sequence.slot = self._prefixes.take(sequence.scope, None, job.cells, (), self._beside(sequence)).slot
         self.running[sequence.slot] = sequence
         self._copy_prompt(sequence, sibling.slot)
         self._begin(sequence, PauseWay.KEPT, now_s)
@@ -111,13 +111,18 @@ class SlotTable:
             known = sequence.known_tokens if reuses else None
             scope = sequence.scope
             held = ((slot, other.cached) for slot, other in self.running.items() if other.scope == scope)
-            assigned = self._prefixes.take(scope, known, job.cells, held)
+            assigned = self._prefixes.take(scope, known, job.cells, held, self._beside(sequence))
         sequence.slot = assigned.slot
         sequence.n_past = self._restore_copy(sequence)
         if sequence.n_past:
             return PauseWay.COPIED
         sequence.n_past = self._backend.set_prefix(assigned.slot, assigned.source, assigned.reused)
         return way if sequence.n_past else PauseWay.RECOMPUTED
+
+    def _beside(self, sequence: Sequence) -> set[int]:
+        """Return the slots in use that are in the same steps as the sequence."""
+        adapter = sequence.job.spec.adapter
+        return {slot for slot, other in self.running.items() if other.job.spec.adapter == adapter}
 
     def pause(self, sequence: Sequence) -> None:
         """Take the slot from the sequence, which continues later. The slot keeps the computed tokens if possible."""
