@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,22 @@ def listed_adapters(settings: WorkerSettings) -> list[Adapter]:
     if len(found) > MOST_ADAPTERS:
         raise ConfigError(f"{SETTING} names {len(found)} adapters, more than {MOST_ADAPTERS}")
     return list(found.values())
+
+
+def joined_adapters(texts: Sequence[str]) -> str | None:
+    """Return the values of `--adapter` as PENSTOCK_ADAPTERS has them, or None without any. Raises ConfigError."""
+    for text in texts:
+        if not _ADAPTER.fullmatch(text.strip()) or "," in text:
+            raise ConfigError(f"--adapter={text!r} is not NAME=FILE[:SCALE] without a comma")
+    return ",".join(texts) or None
+
+
+def check_adapter_files(settings: WorkerSettings) -> None:
+    """Raise ConfigError if there is no file of one of the adapters, unless no engine here would read it."""
+    for adapter in listed_adapters(settings) if settings.engine_kind.loads_model else ():
+        if not adapter.path.is_file():
+            what = "a folder" if adapter.path.is_dir() else "no file"
+            raise ConfigError(f"{adapter} is {what}; name a GGUF file with a LoRA adapter")
 
 
 def _scale_of(text: str | None, settings: WorkerSettings, whole: str) -> float:

@@ -22,6 +22,7 @@ class WorkerSettings:
         "",
         "NAME=FILE[:SCALE], comma-separated",
         "LoRA adapters of PENSTOCK_MODEL, each a GGUF file; each is served as a model of its own, BASE:NAME",
+        option="--adapter",
     )
     models: str = text(
         "",

@@ -11,10 +11,13 @@ from typing import NoReturn
 from shared.cli import output
 from shared.cli.reach import FAULT, USAGE
 from shared.errors import ConfigError, PenstockError
+from shared.jobs.adapter_list import SETTING as ADAPTERS
+from shared.jobs.adapter_list import listed_adapters
 from shared.jobs.model_name import CountedModel, counted_model, hub_name
 from shared.log import configure
 from shared.machine_memory import memory_limit_bytes
 from shared.settings.settings import Settings, load
+from workers.engine.llama.adapter_file import adapter_bytes
 from workers.gguf_header import Header, read_local_header
 from workers.model.model_file import local_parts
 from workers.plan import together
@@ -98,7 +101,9 @@ def _several(
     if options.here and options.gpu is not None:
         raise ConfigError(f"--here and --gpu={options.gpu} exclude each other")
     settings = replace(load(max_batch_size=options.slots, n_ctx=options.context), engine="llama")
-    layouts = [(model, _as_served(layout_of(_headers_of(model.model)), settings)) for model in models]
+    if settings.adapters and len({model.model for model in models}) > 1:
+        raise ConfigError(f"{ADAPTERS}={settings.adapters!r} is for the plan of one model")
+    layouts = [(model, _as_served(_headers_of(model.model), settings)) for model in models]
     workers = [(model.name or model.model, layout) for model, layout in layouts for _ in range(model.workers or 1)]
     if not options.here:
         gpus = [] if options.gpu is None else [Gpu(0, parse_size("--gpu", options.gpu))]
@@ -123,15 +128,22 @@ def _plan(options: argparse.Namespace, model: str) -> Plan:
     gpu_bytes = None if options.gpu is None else parse_size("--gpu", options.gpu)
     settings = replace(load(max_batch_size=options.slots, n_ctx=options.context), engine="llama")
     headers = _headers_of(model)
-    layout = _as_served(layout_of(headers), settings)
+    layout = _as_served(headers, settings)
     sizes = fit(layout, settings, gpu_bytes)
     work = None if demand is None else work_of(sizes, settings, demand, options.rate)
     name = headers[0].values.get("general.name")
     return Plan(name if isinstance(name, str) and name else headers[0].name, layout, settings, sizes, work)
 
 
-def _as_served(layout: Layout, settings: Settings) -> Layout:
-    """Return the layout for what PENSTOCK_POOLING makes the model do: embed, generate text, or what its file says."""
+def _as_served(headers: Sequence[Header], settings: Settings) -> Layout:
+    """Return the layout for what PENSTOCK_POOLING makes the model do: embed, generate text, or what its file says.
+
+    It has the memory of the adapters that PENSTOCK_ADAPTERS names. Raises ModelError for one of another model.
+    """
+    layout = layout_of(headers)
+    layout = replace(
+        layout, adapters_bytes=sum(adapter_bytes(adapter, headers) for adapter in listed_adapters(settings))
+    )
     return layout if settings.pooling == "auto" else replace(layout, embeds=settings.pooling != "none")
 
 

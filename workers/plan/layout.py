@@ -40,6 +40,8 @@ class Layout:
     copied_bytes: int
     #: Whether the model makes embeddings or ranks documents. It then has no KV cells.
     embeds: bool
+    #: The tensors of the model's LoRA adapters, which are where the weights are.
+    adapters_bytes: int = 0
 
     @property
     def is_recurrent(self) -> bool:

@@ -157,8 +157,8 @@ def _checked(layout: Layout, settings: WorkerSettings, sizes: Sizes, gpu_bytes: 
     result = Fit(
         sizes=sizes,
         shared=shape.shared,
-        weights_bytes=layout.weights_bytes + (layout.copied_bytes if gpu else 0),
-        host_bytes=layout.host_bytes if gpu else layout.weights_bytes,
+        weights_bytes=layout.weights_bytes + layout.adapters_bytes + (layout.copied_bytes if gpu else 0),
+        host_bytes=layout.host_bytes if gpu else layout.weights_bytes + layout.adapters_bytes,
         cells_bytes=round(cells * cell_bytes(layout, settings.kv_type, flash=flash)),
         recurrent_bytes=_recurrent_bytes(layout, sequences),
         compute_bytes=_compute_bytes(layout, shape, part, sequences, flash=flash),
@@ -180,7 +180,7 @@ def _shape(layout: Layout, settings: WorkerSettings, sizes: Sizes, *, gpu: bool)
 
 
 def _device_weights_bytes(layout: Layout) -> int:
-    return layout.weights_bytes - layout.host_bytes + layout.copied_bytes
+    return layout.weights_bytes + layout.adapters_bytes - layout.host_bytes + layout.copied_bytes
 
 
 def _recurrent_bytes(layout: Layout, sequences: int) -> int:

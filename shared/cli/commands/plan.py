@@ -8,6 +8,7 @@ from shared.cli.commands.services import exec_module
 from shared.cli.reach import Json, StateDir, store_client
 from shared.cli.stack.extras import require_extra
 from shared.errors import ConfigError
+from shared.jobs.adapter_list import joined_adapters
 from shared.jobs.model_name import counted_model, served_names
 from shared.settings.settings import Settings, load
 
@@ -25,6 +26,10 @@ def plan(
     users: Annotated[int | None, typer.Option(min=1, help="Users who have a job inflight at the same time.")] = None,
     prompt: Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="Prompt tokens of a job.")] = None,
     answer: Annotated[int | None, typer.Option(min=1, metavar="TOKENS", help="Answer tokens of a job.")] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="A LoRA adapter of the model. Default: PENSTOCK_ADAPTERS."),
+    ] = None,
     slots: Annotated[
         int | None, typer.Option(min=1, help="Jobs that run at once. Default: PENSTOCK_MAX_BATCH_SIZE.")
     ] = None,
@@ -52,7 +57,8 @@ def plan(
     if measured and len(models) > 1:
         raise ConfigError("--measured is for the plan of one model")
     counted = counted_model(models[0])
-    settings = load(model=models[0] if counted is None else counted.model, state_dir=state_dir)
+    own = models[0] if counted is None else counted.model
+    settings = load(model=own, state_dir=state_dir, adapters=joined_adapters(adapter or []))
     if measured:
         rate = _measured_rate(settings, state_dir)
     numbers = {"users": users, "prompt": prompt, "answer": answer, "slots": slots, "context": context, "rate": rate}

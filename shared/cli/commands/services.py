@@ -13,6 +13,7 @@ import typer
 
 from shared.cli.reach import client_for
 from shared.cli.stack.extras import module_command, require_engine, require_extra
+from shared.jobs.adapter_list import joined_adapters
 from shared.settings.settings import Settings, as_environ, load
 
 TakeOver = Annotated[
@@ -58,6 +59,12 @@ def worker(
         str | None,
         typer.Option(metavar="PATH|NAME", help="A GGUF file or org/repo. Default: the setting PENSTOCK_MODEL."),
     ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH[:SCALE]", help="A LoRA adapter, served as MODEL:NAME. Default: PENSTOCK_ADAPTERS."
+        ),
+    ] = None,
     engine: Annotated[
         str | None, typer.Option(metavar="llama|upstream|sim", help="Default: the setting PENSTOCK_ENGINE.")
     ] = None,
@@ -67,7 +74,7 @@ def worker(
     take_over: TakeOver = False,
 ) -> None:
     """Run only one worker, with the settings in force."""
-    settings = load(model=model, engine=engine, device=device)
+    settings = load(model=model, engine=engine, device=device, adapters=joined_adapters(adapter or []))
     require_engine(settings.engine)
     exec_module(["workers"], settings, take_over=take_over)
 

@@ -12,6 +12,7 @@ from shared.cli.stack.addresses import listen_address
 from shared.cli.stack.extras import require_engine, require_extra
 from shared.cli.stack.workers import counted_models, embedding_worker, workers_of
 from shared.errors import ConfigError
+from shared.jobs.adapter_list import joined_adapters
 from shared.jobs.model_name import served_names
 from shared.settings.setting import HOST
 from shared.settings.settings import Settings, load_with_origin
@@ -57,6 +58,15 @@ Model = Annotated[
     ),
 ]
 
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="NAME=PATH[:SCALE]",
+        help="A LoRA adapter of the model, a GGUF file, served as MODEL:NAME. May be repeated.",
+    ),
+]
+
 ModelList = Annotated[
     str | None,
     typer.Option(
@@ -82,6 +92,7 @@ UpstreamModel = Annotated[
 def up(
     *,
     model: Model = None,
+    adapter: Adapters = None,
     models: ModelList = None,
     engine: Engine = None,
     upstream: Upstream = None,
@@ -109,7 +120,7 @@ def up(
     engines = _engine_overrides(engine, upstream, upstream_models[0] if upstream_models else None)
     if counted:
         engines |= {"model": counted[0].model, "model_name": counted[0].name or None}
-    engines["models"] = models
+    engines |= {"models": models, "adapters": joined_adapters(adapter or [])}
     settings = _settings(engines, host=host, port=port, gate_port=gate_port, state_dir=state_dir)
     require_extra("web")
     require_engine(settings.engine)

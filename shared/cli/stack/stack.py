@@ -32,6 +32,7 @@ from shared.cli.stack.server_keeper import ServerKeeper
 from shared.cli.stack.workers import WorkerChange
 from shared.cli.streams import OutputError
 from shared.errors import PenstockError, StoreUnavailable
+from shared.jobs.adapter_list import adapter_models
 from shared.jobs.model_name import served_names
 from shared.settings.database import EMBEDDED
 from shared.settings.settings import Settings, as_environ
@@ -233,7 +234,9 @@ class Stack:
 
     def _models_not_ready(self, client: redis.Redis) -> str:
         """Return which models are not live yet, or "" if all are. The door is ready with one."""
-        missing = {served_names(replace(self._settings, **change))[0] for change in self._workers if change}
+        own = [replace(self._settings, **change) for change in self._workers]
+        missing = {served_names(settings)[0] for settings, change in zip(own, self._workers, strict=True) if change}
+        missing |= {name for settings in own for name in adapter_models(settings)}
         with suppress(StoreUnavailable):
             missing -= set(Store(client).snapshot(tenants=0).live_models) if missing else set()
         return f"no worker is live yet for {', '.join(sorted(missing))}" if missing else ""

@@ -11,6 +11,8 @@ from typing import Any
 from shared.cli.stack.extras import module_command, require_extra
 from shared.cli.stack.gpus import visible_gpus
 from shared.errors import ConfigError, PenstockError
+from shared.jobs.adapter_list import SETTING as ADAPTERS
+from shared.jobs.adapter_list import adapter_models, check_adapter_files
 from shared.jobs.model_name import CountedModel, counted_model, hub_name, listed_models, served_names
 from shared.settings.setting import expand_path
 from shared.settings.settings import Settings, as_environ
@@ -52,6 +54,9 @@ def workers_of(
     else:
         changes = _changes(settings, models)
     changes = changes if len(changes) > 1 else [{}]
+    if settings.adapters and len(changes) > 1:
+        raise ConfigError(f"{ADAPTERS}={settings.adapters!r} is for one model; serve it by a command of its own")
+    check_adapter_files(settings)
     _check_names([replace(settings, **change) for change in changes])
     for change in changes:
         _check_model_file(replace(settings, **change), "--model" if models else "PENSTOCK_MODEL")
@@ -73,7 +78,7 @@ def embedding_worker(settings: Settings, model: str) -> WorkerChange:
     # Workers of text take the memory of their GPUs as if they were alone on them.
     change: WorkerChange = {"engine": "llama", "device": "cpu", "pooling": "auto"}
     # Also of a stack with PENSTOCK_MODELS, this worker has one model.
-    change |= {"models": "", "model": model, "model_name": ""}
+    change |= {"models": "", "adapters": "", "model": model, "model_name": ""}
     own = replace(settings, **change)
     require_extra("worker")
     _check_model_file(own, "--embedding-model")
@@ -95,7 +100,7 @@ def _changes(settings: Settings, models: Sequence[CountedModel]) -> list[WorkerC
 def _check_names(workers: Sequence[Settings]) -> None:
     """Raise ConfigError if two models have the same name, or names that become the same in the store's keys."""
     seen: dict[str, str] = {}
-    for name in [served_names(worker)[0] for worker in workers]:
+    for name in [name for worker in workers for name in (served_names(worker)[0], *adapter_models(worker))]:
         slug = model_slug(name)
         if slug in seen:
             raise ConfigError(f"{seen[slug]!r} and {name!r} would share a queue; write --model NAME=MODEL for one")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import ConfigError
-from shared.jobs.adapter_list import MOST_ADAPTERS, adapter_models, listed_adapters
+from shared.jobs.adapter_list import MOST_ADAPTERS, adapter_models, joined_adapters, listed_adapters
 from shared.settings.settings import load
 
 
@@ -54,3 +54,11 @@ def test_adapters_are_for_one_model_that_this_worker_computes():
     ):
         with pytest.raises(ConfigError, match="PENSTOCK_ADAPTERS='a=x'"):
             load({"PENSTOCK_ADAPTERS": "a=x"} | other, None)
+
+
+def test_options_are_joined_to_the_setting_and_what_is_wrong_is_quoted():
+    assert joined_adapters(["a=x", "b=y:0.5"]) == "a=x,b=y:0.5"
+    assert joined_adapters([]) is None
+    for wrong in ("x.gguf", "a=x,b=y"):
+        with pytest.raises(ConfigError, match=f"^--adapter='{wrong}'"):
+            joined_adapters([wrong])

@@ -79,3 +79,19 @@ def test_options_that_contradict_each_other_are_refused(models, options, expecte
     with pytest.raises(ConfigError) as caught:
         workers(*models, **options)
     assert expected in str(caught.value)
+
+
+def test_an_adapter_without_a_file_and_adapters_of_several_models_are_refused(tmp_path):
+    (tmp_path / "m.gguf").touch()
+    model, missing = str(tmp_path / "m.gguf"), tmp_path / "x.gguf"
+    with pytest.raises(ConfigError, match=r"PENSTOCK_ADAPTERS: adapter 'a' \('a=.*x.gguf'\) is no file"):
+        workers(model, engine="llama", adapters=f"a={missing}")
+    with pytest.raises(ConfigError, match=r"PENSTOCK_ADAPTERS='a=x' is for one model"):
+        workers("a", "b", adapters="a=x")
+    assert workers("a", adapters="a=x") == [{}]
+
+
+def test_the_worker_that_embeds_has_no_adapters(tmp_path):
+    (tmp_path / "small.gguf").touch()
+    settings = load({"PENSTOCK_ADAPTERS": "a=x"}, None)
+    assert embedding_worker(settings, str(tmp_path / "small.gguf"))["adapters"] == ""

@@ -1,11 +1,16 @@
 """Tests of the command line of a plan: its numbers, its table and its exit codes."""
 
+import contextlib
 import json
+from pathlib import Path
 
 import pytest
 
-from shared.settings.settings import SETTINGS
+from shared.jobs.adapter_list import Adapter
+from shared.settings.settings import SETTINGS, load
+from tests.support.lora import write_lora
 from workers.demo.random_gguf import write_random_model
+from workers.engine.llama.backend import load_backend
 from workers.plan.__main__ import main, parse_size
 
 
@@ -39,6 +44,26 @@ def test_the_table_has_the_sizes_the_jobs_and_the_settings(model, capsys):
     assert not [line for line in named if line.startswith("PENSTOCK_MAX_BATCH_SIZE")]
     assert "PENSTOCK_MAX_WAIT_MS=18000" in named
     assert "PENSTOCK_MAX_QUEUE_SIZE=128" in named
+
+
+def test_a_plan_has_the_memory_of_the_adapters_that_a_worker_takes(model, tmp_path, monkeypatch, capsys):
+    path = write_lora(tmp_path / "a.gguf", Path(model), seed=1, rank=64)
+    monkeypatch.setenv("PENSTOCK_ADAPTERS", f"a={path}")
+    assert main([model, "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["memory"]["weights_bytes"]
+    settings = load({}, None, device="cpu", threads=1)
+    with contextlib.closing(load_backend(settings, Path(model), adapters=[Adapter("a", path, "")])) as backend:
+        assert planned == pytest.approx(backend.facts.weights_bytes, abs=24_000)
+    assert main([model, model + "2", "--json"]) == 2
+    assert "is for the plan of one model" in capsys.readouterr().err
+
+
+def test_an_adapter_of_another_model_has_no_plan(model, tmp_path, monkeypatch, capsys):
+    other = tmp_path / "other.gguf"
+    write_random_model(other, n_embd=128)
+    monkeypatch.setenv("PENSTOCK_ADAPTERS", f"a={write_lora(tmp_path / 'a.gguf', other, seed=1)}")
+    assert main([model]) == 1
+    assert "PENSTOCK_ADAPTERS: adapter 'a'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
