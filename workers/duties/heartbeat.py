@@ -84,8 +84,10 @@ class Heartbeat:
             # The counters are those of the whole engine, and the pool of its model reports them.
             stats = EngineStats()
         busy, slots, is_full = self._busy, self._engine.slots, self._busy >= self._engine.slots
+        part = 1.0
         if self._share is not None:
-            slots, is_full = self._share.slots, not self._share.shares.free()
+            is_full = not self._share.shares.free()
+            slots, part = self._share.reported()
         changing: dict[str, str | int | float] = {
             "steps": stats.steps,
             "computed_prompt_tokens": stats.prompt_tokens,
@@ -109,16 +111,18 @@ class Heartbeat:
             slots_busy=busy,
             cells=self._engine.facts.cells,
             cells_free=free.cells,
-            facts=self._fixed | changing | self._measured(full=is_full),
+            facts=self._fixed | changing | self._measured(part, full=is_full),
             draining=self.draining,
         )
 
-    def _measured(self, *, full: bool) -> dict[str, str | int | float]:
-        """Return the measured rates; nothing if measuring fails. The store then keeps those of earlier heartbeats."""
+    def _measured(self, part: float, *, full: bool) -> dict[str, str | int | float]:
+        """Return the pool's part of the measured rates; nothing if measuring fails.
+
+        The store then keeps those of earlier heartbeats.
+        """
         try:
             rates = self.throughput.rates(full=full)
-            if self._share is not None:
-                part = self._share.rate_part
+            if part != 1.0:
                 rates |= {name: float(rates[name]) * part for name in ("mu_wtps", "generated_tps")}
             return {**rates, **self._engine.figures()}
         except Exception as fault:  # noqa: BLE001 - a heartbeat also renews leases, for which no rates are needed

@@ -37,7 +37,11 @@ def divide(free: int, contenders: Sequence[Contender]) -> list[int]:
 
 @dataclass(eq=False)
 class PoolShare:
-    """The part of one pool. Its job loop sets `may_wait` and `wake`; any thread may call the methods."""
+    """The part of one pool. Its job loop sets `may_wait` and `wake`; any thread may call the methods.
+
+    The store gets the parts with heartbeats. Those of pools in use add up to the engine's slots and rates, and so do
+    those of all pools if none is in use. The first job of an idle pool brings a heartbeat at once.
+    """
 
     shares: "SlotShares"
     claimed_jobs: ClaimedJobs
@@ -45,9 +49,13 @@ class PoolShare:
     may_wait: Callable[[], bool] = field(default=lambda: False)
     #: Starts a pass that claims jobs of the pool.
     wake: Callable[[], None] = field(default=lambda: None)
+    #: Sends a heartbeat of the pool. The supervisor sets it.
+    report: Callable[[], None] = field(default=lambda: None)
     weight: float = 1.0
     #: The slot time in seconds that the pool has had, over its weight.
     service_s: float = 0.0
+    #: Whether the last heartbeat reported the pool as in use.
+    _was_in_use: bool = False
 
     @property
     def held(self) -> int:
@@ -58,20 +66,25 @@ class PoolShare:
         """Return how many jobs the pool may claim now, if `leaving` of its jobs give their slots back."""
         return self.shares.room(self, leaving)
 
+    @property
+    def in_use(self) -> bool:
+        return self.held > 0 or self.may_wait()
+
     def pass_on(self) -> None:
         """Let the other pools claim that may take what is free now. Called after each pass of this one."""
+        if self.held and not self._was_in_use:
+            self.report()
         for other in self.shares.others_with_room(self):
             other.wake()
 
-    @property
-    def slots(self) -> int:
-        """The slots that the pool has or could take now; at least one, because it gets the next one that is due."""
-        return max(1, self.held + self.shares.free())
+    def reported(self) -> tuple[int, float]:
+        """Return the pool's slots and its part of the engine's rates, for a heartbeat.
 
-    @property
-    def rate_part(self) -> float:
-        """The part of the engine's rates that the pool gets, by the weights of the pools in use."""
-        return self.shares.rate_part(self)
+        The slots are those of its jobs and its part of the free ones; at least one, because it gets the next one that
+        is due.
+        """
+        self._was_in_use = self.held > 0
+        return self.shares.reported(self)
 
 
 class SlotShares:
@@ -116,16 +129,18 @@ class SlotShares:
         waiting = [other for other in self.pools if other is not pool and other.may_wait()]
         return [other for other in waiting if self.room(other)]
 
-    def rate_part(self, pool: PoolShare) -> float:
-        """Return the pool's weight over the weights of all pools in use, itself included."""
-        in_use = [each for each in self.pools if each is pool or each.held or each.may_wait()]
-        return pool.weight / sum(each.weight for each in in_use)
+    def reported(self, pool: PoolShare) -> tuple[int, float]:
+        """Return what the pool reports: its slots, and its part of the rates."""
+        competing = [each for each in self.pools if each.in_use] if pool.in_use else self.pools
+        part, extra = divmod(self.free(), len(competing))
+        slots = pool.held + part + (competing.index(pool) < extra)
+        return max(1, slots), pool.weight / sum(each.weight for each in competing)
 
     def _count_service(self) -> None:
         """Add the time since the last call to the service of the pools that have slots, and lift idle pools."""
         now_s = self._clock.monotonic()
         passed_s, self._counted_s = now_s - self._counted_s, now_s
-        active = [pool for pool in self.pools if pool.held or pool.may_wait()]
+        active = [pool for pool in self.pools if pool.in_use]
         for pool in active:
             pool.service_s += passed_s * pool.held / pool.weight
         least_s = min((pool.service_s for pool in active), default=0.0)

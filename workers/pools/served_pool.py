@@ -66,4 +66,7 @@ class ServedPool:
             on_contest=loop.contest,
             on_follower=loop.delivery.note_follower,
         )
-        return Duty(leases, on_failure), Duty(loop, on_failure, loop.wake), Duty(doorbell, on_failure)
+        duty = Duty(leases, on_failure)
+        if loop.share is not None:
+            loop.share.report = duty.wake
+        return duty, Duty(loop, on_failure, loop.wake), Duty(doorbell, on_failure)

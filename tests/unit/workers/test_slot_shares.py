@@ -101,11 +101,25 @@ def test_the_pools_wake_each_other_for_what_is_free_until_nobody_waits():
     assert woken == [two]
 
 
-def test_each_pool_reports_the_slots_that_it_has_or_could_take_and_its_part_of_the_rates():
-    _, _, (one, two, three) = shared(4, 3)
-    assert [pool.slots for pool in (one, two, three)] == [4, 4, 4]
-    assert one.rate_part == 1.0
-    one.claimed_jobs.n, two.claimed_jobs.n = 3, 1
-    assert [pool.slots for pool in (one, two, three)] == [3, 1, 1]
+def test_the_pools_in_use_report_the_engines_slots_and_rates_together_and_so_do_all_idle_pools():
+    _, _, pools = shared(5, 3)
+    one, two, three = pools
+    assert [pool.reported() for pool in pools] == [(2, 1 / 3), (2, 1 / 3), (1, 1 / 3)]
+    one.claimed_jobs.n = 3
+    assert one.reported() == (5, 1.0)
+    two.claimed_jobs.n = 1
     two.weight = 3.0
-    assert (one.rate_part, two.rate_part, three.rate_part) == (0.25, 0.75, 0.2)
+    assert (one.reported(), two.reported()) == ((4, 0.25), (1, 0.75))
+    one.claimed_jobs.n = 4
+    assert (one.reported()[0], two.reported()[0], three.reported()[0]) == (4, 1, 1)
+
+
+def test_the_first_job_of_an_idle_pool_brings_a_heartbeat():
+    _, _, (one, _) = shared(2, 2)
+    told = []
+    one.report = lambda: told.append(one.reported())
+    one.pass_on()
+    one.claimed_jobs.n = 1
+    one.pass_on()
+    one.pass_on()
+    assert told == [(2, 1.0)]
