@@ -83,11 +83,12 @@
     document.getElementById(asked.elt.id)?.focus();
   });
 
-  // The button of a form is disabled, or replaced, while the door answers, and then has the focus no more.
+  // The button of a form is disabled, or replaced, while the door answers, and then has the focus no more. Until the
+  // browser draws again, a button of the closed question may still have it.
   document.addEventListener("htmx:afterRequest", (event) => {
-    if (asked && event.detail.requestConfig.elt === asked.elt && document.activeElement === document.body) {
-      document.getElementById(asker)?.focus();
-    }
+    const focused = document.activeElement;
+    const isLost = focused === document.body || (!dialog.open && dialog.contains(focused));
+    if (asked && event.detail.requestConfig.elt === asked.elt && isLost) document.getElementById(asker)?.focus();
   });
 
   function say(text) {
@@ -116,9 +117,10 @@
     if (!button) return;
     const text = document.getElementById(button.dataset.copy);
     getSelection().selectAllChildren(text);
-    // Only pages over https or of this machine may write to the clipboard. On others, the text is selected.
-    await navigator.clipboard?.writeText(text.textContent);
-    button.textContent = navigator.clipboard ? "Copied" : "Selected";
+    // Only pages over https or of this machine may write to the clipboard, unless the browser's user forbids it. On
+    // others, the text is selected.
+    const isCopied = await navigator.clipboard?.writeText(text.textContent).then(() => true, () => false);
+    button.textContent = isCopied ? "Copied" : "Selected";
   });
   const sayLost = () => say("That did not work: the door does not answer.");
   document.addEventListener("htmx:responseError", sayError);
