@@ -12,12 +12,15 @@ from openai import OpenAI
 
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.chromium import Browser, Page, chromium
 from tests.support.door import a_door
 from tests.support.embedder import Embedder
 from tests.support.kept_alive import keep_alive
 from tests.support.nginx import MAY_BE_SKIPPED
 from tests.support.postgres import execute
-from tests.support.served import Address, Served
+from tests.support.processes import Stage
+from tests.support.served import SIM, Address, Served
+from tests.support.store_servers import StoreServer
 
 WAYS = {
     "direct": "direct",
@@ -63,6 +66,40 @@ def served(common: Served, way: str) -> Iterator[Address]:
     """The module's ingress, reached this way; afterwards every job must have ended and every invariant hold."""
     yield common.by(way)
     common.stage.assert_sound()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for the tests of all files, which takes seconds to start."""
+    with chromium(tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A tab that must complain about nothing but the answers of a door whose store is away."""
+    page = browser.page()
+    page.look(1_280)
+    yield page
+    page.call("Page.close")
+    assert [one for one in page.complaints if "503" not in one] == []
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
+    """A store of the file, which its tests may kill and start again."""
+    with StoreServer(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def door(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A door of one process and without a worker, whose store is the file's."""
+    with (
+        Stage(tmp_path_factory.mktemp("door"), **(SIM | {"REDIS_URL": server.url})) as stage,
+        Served(stage, PENSTOCK_WEB_WORKERS="1") as served,
+    ):
+        yield served
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The console and `/` in a real browser: live without a reload, on each screen and scheme, by mouse and by keyboard."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
@@ -9,20 +8,17 @@ from shared.accounts.admin_actions import list_actions
 from shared.accounts.admin_keys import AdminKeys
 from shared.accounts.workers import Workers
 from shared.store import keys
-from tests.support import processes
 from tests.support.browser import needs_browser
 from tests.support.builders import a_heartbeat
-from tests.support.chromium import Browser, Page, chromium
+from tests.support.chromium import Browser, Page
 from tests.support.forwarder import Forwarder
+from tests.support.painted import wait_for
 from tests.support.served import Served, sim_served
 
 pytestmark = needs_browser
 
 SCREENS = [(1_280, False), (1_280, True), (390, False), (390, True)]
 NAMES = ["light", "dark", "phone", "phone, dark"]
-
-#: Waits as long as a slow machine may need, beside a browser.
-wait_for = partial(processes.wait_for, timeout_s=60)
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +28,6 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with sim_served(folder, PENSTOCK_SIM_DECODE_TPS="20", PENSTOCK_WEB_WORKERS="2") as served:
         yield served
         served.stage.assert_sound()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("browser")) as running:
-        yield running
 
 
 @pytest.fixture

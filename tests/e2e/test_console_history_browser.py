@@ -1,9 +1,5 @@
 """The console's page of the history in a real browser: with 500 tenants, on each screen, and without the store."""
 
-import os
-from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,39 +7,22 @@ import pytest
 from shared.history.points import RINGS
 from shared.history.stored import StoredHistory
 from shared.store import keys
-from tests.support import processes
 from tests.support.browser import needs_browser
-from tests.support.chromium import Browser, Page, chromium
-from tests.support.processes import Stage
-from tests.support.served import SIM, Served
+from tests.support.chromium import Page
+from tests.support.painted import assert_painted, wait_for
+from tests.support.served import Served
 from tests.support.store_servers import StoreServer
 
 pytestmark = needs_browser
 
-PICTURES = os.environ.get("PICTURES", "")
 SCREENS = [(1_280, False), (1_280, True), (390, False), (390, True)]
-#: The most CPU time of the store for one page, and the longest time until its first paint, in seconds. A quiet machine
-#: paints within a second; the bound is much longer, because tests run beside others.
-MOST_STORE_S, MOST_PAINT_S = 0.25, 30.0
-
-wait_for = partial(processes.wait_for, timeout_s=60)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with StoreServer(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def door(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A door without a worker, whose store has a whole hour of 500 tenants."""
-    with (
-        Stage(tmp_path_factory.mktemp("history"), **(SIM | {"REDIS_URL": server.url})) as stage,
-        Served(stage, PENSTOCK_WEB_WORKERS="1") as served,
-    ):
-        fill(server)
-        yield served
+def hour(door: Served, server: StoreServer) -> Served:
+    """A door whose store has a whole hour of 500 tenants."""
+    fill(server)
+    return door
 
 
 def fill(server: StoreServer) -> None:
@@ -73,49 +52,15 @@ def newest(history: StoredHistory) -> list[Any]:
     return history.read(10, now_ms - 120_000, now_ms)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("browser")) as running:
-        yield running
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    page = browser.page()
-    yield page
-    page.call("Page.close")
-
-
-def store_cpu_s(server: StoreServer) -> float:
-    used: Any = server.client.info("cpu")
-    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
-
-
 def test_an_hour_of_500_tenants_is_painted_soon_and_costs_the_store_little(
-    page: Page, door: Served, server: StoreServer
+    page: Page, hour: Served, server: StoreServer
 ) -> None:
-    paints_ms, costs_s = [], []
-    painted = partial(page.run, "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0")
-    for width, dark in SCREENS:
-        page.look(width, dark=dark)
-        before_s = store_cpu_s(server)
-        page.open(f"{door.url}/console/history")
-        paints_ms.append(wait_for(painted, "the first paint"))
-        costs_s.append(store_cpu_s(server) - before_s)
-        assert wait_for(lambda: page.run("document.querySelectorAll('#history canvas').length"), "the charts") == 5
-        assert page.width_needed() == width
-        if PICTURES:
-            page.picture(Path(PICTURES) / f"history-{width}-{'dark' if dark else 'light'}.png")
-    paints = ", ".join(f"{ms:.0f}" for ms in paints_ms)
-    print(f"first paint after {paints} ms; the store's CPU {[round(1000 * one) for one in costs_s]} ms")
-    assert min(costs_s) < MOST_STORE_S
-    assert min(paints_ms) < 1_000 * MOST_PAINT_S
-    assert page.complaints == []
+    assert_painted(page, f"{hour.url}/console/history", server.client, SCREENS)
+    assert wait_for(lambda: page.run("document.querySelectorAll('#history canvas').length"), "the charts") == 5
 
 
-def test_a_click_on_a_chart_leads_to_a_link_that_shows_what_happened_then(page: Page, door: Served) -> None:
-    page.look(1_280)
-    page.open(f"{door.url}/console/history")
+def test_a_click_on_a_chart_leads_to_a_link_that_shows_what_happened_then(page: Page, hour: Served) -> None:
+    page.open(f"{hour.url}/console/history")
     wait_for(lambda: page.run("document.querySelectorAll('#history canvas').length") == 5, "the charts")
     page.run("document.querySelector('#past-refused').scrollIntoView({block: 'center'})")
     page.click("#past-refused .u-over")
@@ -125,14 +70,12 @@ def test_a_click_on_a_chart_leads_to_a_link_that_shows_what_happened_then(page: 
     page.open(page.run("document.querySelector('table[aria-label=Tenant] a').href"))
     page.wait_for_text("h1", "of tenant t")
     assert "at=" in page.run("location.href")
-    assert page.complaints == []
 
 
 def test_without_the_store_an_open_page_stays_and_the_next_one_comes_back_with_it(
-    page: Page, door: Served, server: StoreServer
+    page: Page, hour: Served, server: StoreServer
 ) -> None:
-    page.look(1_280)
-    page.open(f"{door.url}/console/history")
+    page.open(f"{hour.url}/console/history")
     page.wait_for_text("#total", "Admitted")
     server.process.kill()
     page.click("button.strong")

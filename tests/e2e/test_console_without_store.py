@@ -1,45 +1,15 @@
 """A door, and the console in a browser, while the store is stopped, asks for another password, and comes back."""
 
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.support import processes
 from tests.support.browser import needs_browser
-from tests.support.chromium import Browser, chromium
-from tests.support.processes import Stage
-from tests.support.served import SIM, Served
+from tests.support.chromium import Page
+from tests.support.painted import wait_for
+from tests.support.served import Served
 from tests.support.store_servers import StoreServer
 
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
-
-#: Waits as long as a slow machine may need, beside a browser.
-wait_for = partial(processes.wait_for, timeout_s=60)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreServer]:
-    with StoreServer(tmp_path_factory.mktemp("server")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def door(server: StoreServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A door without a worker, whose store the tests stop."""
-    with (
-        Stage(tmp_path_factory.mktemp("away"), **(SIM | {"REDIS_URL": server.url})) as stage,
-        Served(stage, PENSTOCK_WEB_WORKERS="1") as served,
-    ):
-        yield served
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with chromium(tmp_path_factory.mktemp("browser")) as running:
-        yield running
 
 
 def not_ready(door: Served) -> Any:
@@ -69,10 +39,8 @@ def test_a_door_says_why_while_its_store_is_stopped_or_asks_for_a_password(serve
 
 @needs_browser
 def test_a_browser_is_told_why_on_each_screen_and_sees_the_console_when_the_store_is_back(
-    server: StoreServer, door: Served, browser: Browser, tmp_path: Path
+    server: StoreServer, door: Served, page: Page, tmp_path: Path
 ) -> None:
-    page = browser.page()
-    page.look(1_280)
     page.open(f"{door.url}/console")
     page.wait_for_text("#panel-state", "No worker")
     server.process.kill()
@@ -89,6 +57,3 @@ def test_a_browser_is_told_why_on_each_screen_and_sees_the_console_when_the_stor
     assert len(backgrounds) == 2
     server.start()
     page.wait_for_text("#panel-state", "No worker")
-    # The browser itself notes each answer 503, and nothing else is wrong with the pages.
-    assert [one for one in page.complaints if "503" not in one] == []
-    page.call("Page.close")
