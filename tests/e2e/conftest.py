@@ -13,6 +13,7 @@ from openai import OpenAI
 from shared.settings.settings import Settings
 from shared.store.store import Store
 from tests.support.chromium import Browser, Page, chromium
+from tests.support.console import Look, streams
 from tests.support.door import a_door
 from tests.support.embedder import Embedder
 from tests.support.kept_alive import keep_alive
@@ -21,6 +22,7 @@ from tests.support.postgres import execute
 from tests.support.processes import Stage
 from tests.support.served import SIM, Address, Served
 from tests.support.store_servers import StoreServer
+from web.console import feed as console_feed
 
 WAYS = {
     "direct": "direct",
@@ -66,6 +68,20 @@ def served(common: Served, way: str) -> Iterator[Address]:
     """The module's ingress, reached this way; afterwards every job must have ended and every invariant hold."""
     yield common.by(way)
     common.stage.assert_sound()
+
+
+@pytest.fixture
+def visitor(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
+    """A browser at a door that requires no key, and whose console's reader ends as soon as the last viewer has left."""
+    monkeypatch.setattr(console_feed, "_IDLE_S", 0.0)
+    return a_door(store, settings)
+
+
+@pytest.fixture
+def look(visitor: FlaskClient) -> Iterator[Look]:
+    """A function that opens a stream; all are closed afterwards."""
+    with streams(visitor) as open_stream:
+        yield open_stream
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,7 @@
 
 import re
 import threading
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
-from flask.testing import FlaskClient
 
 from shared.accounts.admin_actions import list_actions
 from shared.accounts.groups import Groups
@@ -15,36 +11,15 @@ from shared.accounts.workers import Workers
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.outcomes import Outcome, Refused
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_heartbeat, a_job, admitted, an_ending, claim_one, heartbeat, view_of
-from tests.support.console import ATTACK, Look, add_tenants, feed_of, press, streams
-from tests.support.door import a_door
+from tests.support.console import ATTACK, add_tenants, feed_of, press
 from tests.support.processes import wait_for
 from web.console import feed as console_feed
 from web.console import reads
 from web.console.feed import MAX_VIEWERS
 from web.console.panels import UNKNOWN
-
-
-@pytest.fixture(autouse=True)
-def end_readers(monkeypatch):
-    """Let the readers of an app end as soon as the last viewer has left."""
-    monkeypatch.setattr(console_feed, "_IDLE_S", 0.0)
-
-
-@pytest.fixture
-def visitor(store: Store, settings: Settings) -> FlaskClient:
-    """A browser at a door that requires no key."""
-    return a_door(store, settings)
-
-
-@pytest.fixture
-def look(visitor: FlaskClient) -> Iterator[Look]:
-    """A function that opens a stream; all are closed afterwards."""
-    with streams(visitor) as open_stream:
-        yield open_stream
 
 
 def test_the_stream_shows_tenants_groups_workers_and_running_jobs(store, look, redis_client):

@@ -16,7 +16,7 @@ from shared.clock import RealClock
 from shared.errors import StoreUnavailable
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.settings.settings import Settings, load
+from shared.settings.settings import load
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, heartbeat, view_of
@@ -27,12 +27,6 @@ from web.app import create_app
 from web.console import actions, feed, streams
 from web.console.guard import TOKEN_HEADER, VALID_S, PageTokens
 from web.console.reads import TenantFacts, read_tenant_facts
-
-
-@pytest.fixture
-def visitor(store: Store, settings: Settings) -> FlaskClient:
-    """A browser at a door that requires no key."""
-    return a_door(store, settings)
 
 
 @pytest.fixture

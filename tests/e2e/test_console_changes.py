@@ -25,11 +25,6 @@ from tests.support.console import ATTACK, press
 from tests.support.door import a_door, fault, submit
 
 
-@pytest.fixture
-def visitor(store: Store, settings: Settings) -> FlaskClient:
-    return a_door(store, settings)
-
-
 def newest(client: redis.Redis) -> tuple[str, str, str]:
     one = next(list_actions(client, limit=1))
     return one.who, one.what, one.on

@@ -1,10 +1,7 @@
 """The console when something is wrong: the store is away, a value is spoiled, or its own code fails."""
 
-from collections.abc import Iterator
-
 import pytest
 import structlog
-from flask.testing import FlaskClient
 
 from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants
@@ -12,28 +9,14 @@ from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.outcomes import Outcome
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.log import LimitedEvent
-from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
-from tests.support.console import Look, Viewer, add_tenants, press, streams
+from tests.support.console import Viewer, add_tenants, press
 from tests.support.door import a_door, door_store, refused
 from tests.support.lossy import LossyProxy
 from web.console import feed as console_feed
 from web.console import groups, routes, tenant_changes
-
-
-@pytest.fixture
-def visitor(store: Store, settings: Settings) -> FlaskClient:
-    """A browser at a door that requires no key."""
-    return a_door(store, settings)
-
-
-@pytest.fixture
-def look(visitor: FlaskClient) -> Iterator[Look]:
-    """A function that opens a stream; all are closed afterwards."""
-    with streams(visitor) as open_stream:
-        yield open_stream
 
 
 def test_while_the_store_does_not_answer_the_stream_says_so(settings, tmp_path):

@@ -11,17 +11,11 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.route import Route, RouteStep
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import heartbeat
 from tests.support.console import ATTACK, press
-from tests.support.door import a_door, fault
-
-
-@pytest.fixture
-def visitor(store: Store, settings: Settings) -> FlaskClient:
-    return a_door(store, settings)
+from tests.support.door import fault
 
 
 def newest(client: redis.Redis) -> tuple[str, str]:

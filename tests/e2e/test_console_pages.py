@@ -1,6 +1,5 @@
 """The console's pages of models and of tenants over HTTP: what they show, and that their streams follow the store."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,27 +18,9 @@ from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
-from tests.support.console import ATTACK, Look, add_tenants, streams
+from tests.support.console import ATTACK, Look, add_tenants
 from tests.support.door import a_door
-from web.console import feed as console_feed
 from web.console import reads as reads_of_console
-
-
-@pytest.fixture(autouse=True)
-def end_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the readers of an app end as soon as the last viewer has left."""
-    monkeypatch.setattr(console_feed, "_IDLE_S", 0.0)
-
-
-@pytest.fixture
-def visitor(store: Store, settings: Settings) -> FlaskClient:
-    return a_door(store, settings)
-
-
-@pytest.fixture
-def look(visitor: FlaskClient) -> Iterator[Look]:
-    with streams(visitor) as open_stream:
-        yield open_stream
 
 
 def test_the_page_of_a_model_shows_its_workers_jobs_price_and_routes(

@@ -10,17 +10,11 @@ from flask.testing import FlaskClient
 
 from shared.accounts.admin_actions import Actor, record
 from shared.accounts.usage import Amounts, UsageRecords
-from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, heartbeat
 from tests.support.console import ATTACK
-from tests.support.door import a_door, fault
-
-
-@pytest.fixture
-def visitor(store: Store, settings: Settings) -> FlaskClient:
-    return a_door(store, settings)
+from tests.support.door import fault
 
 
 def use(client: redis.Redis, days_ago: int, series: str, amounts: str) -> str:
