@@ -22,6 +22,7 @@ from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.store import Store
 from tests.support.cell import KEY_PREFIX, empty, foreign_keys
+from tests.support.quick_doors import compile_once
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,6 +76,14 @@ def empty_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("SSL_CERT_FILE", str(authority))
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_doors() -> Iterator[None]:
+    """Compile what all doors of this process have alike only once."""
+    with pytest.MonkeyPatch.context() as patch:
+        compile_once(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)
