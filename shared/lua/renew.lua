@@ -16,8 +16,9 @@
 --   renewed: 1 if the worker must drain; 1 if RQ has no record of the worker; ids of lost jobs; ids of jobs to cancel;
 --            number of requests that the model's pool has refused because of its load
 -- KEEPS 1 8 9 12
--- USES clock settings oom_write mark schema job_record reap_pause fleet fastest_worker stats progress pausing rq
--- RARELY charge count discount note_crash off_since_ms
+-- USES clock settings oom_write mark schema job_record reap_pause fleet fastest_worker stats progress pausing loadable
+-- USES rq
+-- RARELY note_loadable charge count discount note_crash off_since_ms
 
 local reported = cjson.decode(facts)
 local set = settings.read_settings({ 'lease_ms', 'fairness', 'preemption' })
@@ -105,16 +106,17 @@ redis.call('ZADD', k_pool .. slug, now_ms, worker)
 redis.call('ZREMRANGEBYSCORE', k_pool .. slug, '-inf', now_ms - 60000)
 redis.call('EXPIRE', k_pool .. slug, 3600)
 redis.call('ZADD', k_models, now_ms, model)
-fleet.count_worker(worker, slug, slots, now_ms)
+-- A worker that could load the model says when it expects to claim jobs. It has the slots only once it loads it.
+local is_loadable = reported.claims_in_ms ~= nil and reported.loading ~= 1
+fleet.count_worker(worker, slug, slots, now_ms, is_loadable)
 note_drain(slug, draining == 1)
 if reported.can_pause == 1 then
   redis.call('HSET', k_books .. slug, 'can_pause_ms', now_ms)
 end
--- A worker that could load the model says when it expects to claim jobs. One that holds it has nothing to add.
 if reported.claims_in_ms then
-  redis.call('HSET', k_books .. slug, 'claims_from_ms', now_ms + number(reported.claims_in_ms, 0, 0, 86400000))
+  loadable.note_loadable(slug, slots, reported)
 elseif draining == 0 then
-  redis.call('HDEL', k_books .. slug, 'claims_from_ms')
+  loadable.forget_loadable(slug)
 end
 fastest_worker.note_fastest(slug, worker, draining == 0 and not reported.claims_in_ms)
 if redis.call('EXISTS', k_leases) == 0 then

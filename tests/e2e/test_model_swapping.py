@@ -78,6 +78,15 @@ def test_an_answer_that_runs_is_whole_although_others_wait_for_another_model(sta
         assert other.result().json()["model"] == "two"
 
 
+def test_a_request_that_the_load_would_make_late_is_refused_and_has_the_model_loaded(stack):
+    chat(stack, "one")
+    body = {"model": "two", "messages": [{"role": "user", "content": "once"}], "max_tokens": 4}
+    refusal = httpx.post(f"{stack.url}/v1/chat/completions", json=body, headers={"X-Deadline-Ms": "100"}, timeout=60)
+    assert refusal.status_code == 503, refusal.text
+    assert refusal.json()["error"]["code"] == "deadline_unmeetable"
+    wait_for(lambda: loaded(stack) == {"two"}, "the model to be loaded", timeout_s=60)
+
+
 def test_a_model_whose_process_is_killed_is_loaded_again(stack):
     chat(stack, "two")
     os.kill(held_pid(stack), signal.SIGKILL)

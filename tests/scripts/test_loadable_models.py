@@ -3,14 +3,17 @@
 import pytest
 
 from shared.store import keys
+from shared.store.replies import Admitted
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending, claim_one, refused
 
 RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 
 
-def loadable(store, claims_in_ms, **facts):
+def loadable(store, claims_in_ms, *, model=MODEL, slots=4, **facts):
     """Send a heartbeat of a worker that does not hold the model, and claims its jobs only then."""
-    store.renew(a_heartbeat("loadable", slots=4, cells=100_000, facts={"claims_in_ms": claims_in_ms, **facts}), [])
+    name = "loadable" if model == MODEL else f"loadable-{model}"
+    facts = {"claims_in_ms": claims_in_ms, **facts}
+    store.renew(a_heartbeat(name, model=model, slots=slots, cells=100_000, facts=facts), [])
 
 
 @pytest.fixture
@@ -60,3 +63,64 @@ def test_a_draining_worker_that_held_the_model_leaves_the_time_of_the_next_load(
 def test_a_model_that_is_not_loaded_is_not_the_fastest_worker_of_its_pool(proven):
     loadable(proven, 20_000, **RATES)
     assert proven.client.hget(keys.books(MODEL), "fast_worker") != "loadable"
+
+
+def test_a_worker_of_three_models_has_the_slots_and_the_rate_of_the_one_that_it_holds(proven):
+    proven.renew(a_heartbeat(slots=4, cells=100_000, facts=RATES), [])
+    for name in ("second", "third"):
+        loadable(proven, 20_000, model=name, **RATES)
+    snapshot = proven.snapshot()
+    assert (snapshot.live_slots, snapshot.capacity_wtps) == (4, 1_000)
+    assert snapshot.pools["second"].slots == 0
+    assert proven.overview().slots == 4
+
+
+def test_a_model_that_is_being_loaded_has_its_slots(proven):
+    loadable(proven, 2_000, loading=1, **RATES)
+    assert proven.snapshot().live_slots == 4
+    loadable(proven, 20_000, loading=0, **RATES)
+    assert proven.snapshot().live_slots == 0
+
+
+def test_models_that_are_not_loaded_do_not_raise_the_automatic_bounds(store):
+    store.renew(a_heartbeat(slots=32, cells=100_000), [])
+    for number in range(8):
+        loadable(store, 20_000, model=f"m{number}", slots=32)
+    assert store.snapshot().max_inflight == 128
+
+
+def test_the_places_of_a_loaded_model_leave_some_to_those_that_could_be_loaded(store):
+    store.renew(a_heartbeat(slots=4, cells=100_000), [])
+    loadable(store, 0, model="second")
+    taken = 0
+    while isinstance(store.admit(a_job(tenant=f"t{taken}")), Admitted):
+        taken += 1
+    assert taken <= 32
+    assert admitted(store, a_job(model="second"))
+
+
+def test_the_pool_of_a_model_that_can_be_loaded_has_the_slots_and_rates_that_the_model_will_have(proven):
+    loadable(proven, 20_000, **RATES | {"mu_wtps": 250})
+    pool = proven.client.hmget(keys.books(MODEL), "loadable_slots", "mu_wtps")
+    assert [float(value) for value in pool] == [4, 250]
+    proven.renew(a_heartbeat(slots=4, cells=100_000, facts=RATES), [])
+    assert proven.client.hget(keys.books(MODEL), "loadable_slots") is None
+
+
+@pytest.mark.parametrize("named", [{"deadline_ms": 15_000}, {"deadline_ms": 60_000, "start_within_ms": 15_000}])
+def test_the_first_job_of_an_idle_model_is_refused_if_the_load_takes_longer_than_it_may_wait(store, named):
+    # Its rates are not believed after a minute without a job, or are unknown, but the time of the load is known.
+    loadable(store, 20_000, **RATES)
+    job = a_job(prompt_tokens=100, start_named="start_within_ms" in named, **named)
+    refusal = refused(store, job)
+    limit = "predicted_start_ms" if "start_within_ms" in named else "predicted_ms"
+    assert (refusal.reason, refusal.limit, refusal.hopeless) == ("deadline_unmeetable", limit, False)
+    # After the hint, the model that was loaded for the refused job meanwhile is loaded in time.
+    assert 5_000 <= refusal.retry_hint_ms <= 20_000
+    assert store.renew(a_heartbeat("loadable"), []).load_refusals == 1
+
+
+def test_the_first_job_of_an_idle_model_without_rates_is_refused_by_the_load_alone(store):
+    loadable(store, 20_000)
+    assert refused(store, a_job(deadline_ms=15_000)).reason == "deadline_unmeetable"
+    assert admitted(store, a_job(deadline_ms=25_000))

@@ -22,6 +22,7 @@ from workers.swapping.child import Child
 from workers.swapping.first_facts import first_figures
 from workers.swapping.loadable import Loadable, held_elsewhere, loaded_next_elsewhere
 from workers.swapping.schedule import Demand, Schedule
+from workers.swapping.wishes import Wishes
 
 log = get_logger()
 
@@ -66,6 +67,7 @@ class ModelKeeper:
         self._paused: dict[str, tuple[float, float]] = {}
         #: Whether an operator drains the worker: the child, or all workers.
         self._child_drains = self._loadables_drain = False
+        self._wishes = Wishes()
         self._signals: SimpleQueue[int] = SimpleQueue()
         self._looked_s = float("-inf")
 
@@ -169,15 +171,21 @@ class ModelKeeper:
             waiting = 0 if pool is None else pool.waiting
             if name in elsewhere and work_s < _WORTH_A_SECOND * loadable.load_s:
                 waiting = 0
+            weight = sum(tenant.weight for tenant in snapshot.tenants if slug in tenant.queues)
+            oldest_ms = None if pool is None else pool.oldest_age_ms
+            is_batch = waiting > 0 and oldest_ms is None and work_s <= 0
+            if name not in elsewhere and self._wishes.is_wanted(name, now_s):
+                waiting, weight, is_batch = max(waiting, 1), max(weight, 1.0), False
             found.append(
                 Demand(
                     model=name,
                     waiting=waiting,
                     running=0 if pool is None else pool.running,
-                    oldest_s=0.0 if pool is None else (pool.oldest_age_ms or 0) / 1000,
+                    oldest_s=(oldest_ms or 0) / 1000,
                     work_s=work_s,
-                    weight=sum(tenant.weight for tenant in snapshot.tenants if slug in tenant.queues),
+                    weight=weight,
                     load_s=loadable.load_s,
+                    is_batch=is_batch,
                 )
             )
         return found
@@ -205,7 +213,6 @@ class ModelKeeper:
         held = child.name if child is not None and self._is_live and not child.stopping else None
         leading = None if child is None else (self._following if child.stopping else child.name)
         ready_s = self._schedule.ready_in_s(held, demands, now_s)
-        in_use = sum(bool(each.waiting or each.running) for each in demands)
         by_name = {each.model: each for each in demands}
         drains = False
         for name, loadable in self._loadables.items():
@@ -218,13 +225,15 @@ class ModelKeeper:
                 waited_s = 0.0 if child is None or child.stopping else time.monotonic() - child.started_s
                 # A load that takes longer than expected, such as a download, is expected to take longer still.
                 claims_in_s = max(loadable.load_s - waited_s, _OVERDUE_PART * waited_s)
-            competing = in_use + (0 if by_name[name].waiting or by_name[name].running else 1)
-            report = loadable.report(claims_in_s, competing, loading=name == leading, draining=self._drains)
+            part = self._schedule.part_of(name, demands)
+            report = loadable.report(claims_in_s, part, loading=name == leading, draining=self._drains)
             renewed = self._store.renew(report, [])
+            self._wishes.note(name, renewed.load_refusals, now_s)
             loadable.is_announced, drains = True, drains or renewed.drain
         self._loadables_drain = drains
 
     def _withdraw(self, loadable: Loadable) -> None:
+        self._wishes.forget_count(loadable.model)
         if loadable.is_announced:
             self._store.farewell(loadable.worker, loadable.model)
             loadable.is_announced = False

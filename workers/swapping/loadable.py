@@ -38,15 +38,12 @@ class Loadable:
         self.slots, self.cells = max(1, view.slots), view.cells
         self.facts |= {name: value for name, value in view.facts.items() if name in _KEPT}
 
-    def report(self, claims_in_s: float, competing: int, *, loading: bool, draining: bool) -> HeartbeatReport:
+    def report(self, claims_in_s: float, part: float, *, loading: bool, draining: bool) -> HeartbeatReport:
         """Return a heartbeat that says when jobs will be claimed, and whether the model is `loading`.
 
-        The model's rate is divided by the models in use.
+        The rate is the `part` of the worker's time that the model may expect.
         """
-        rates = dict[str, str | int | float]()
-        for name in ("mu_wtps", "generated_tps"):
-            if name in self.facts:
-                rates[name] = float(self.facts[name]) / max(1, competing)
+        rates = {name: part * float(self.facts[name]) for name in ("mu_wtps", "generated_tps") if name in self.facts}
         own: dict[str, str | int | float] = {
             "host": encodable(socket.gethostname()),
             "pid": os.getpid(),

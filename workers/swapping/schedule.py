@@ -1,10 +1,12 @@
 """Decides which model a worker that holds one at a time loads next, and predicts when each one is loaded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: The weight of a model if all tenants that wait for it are missing in the snapshot.
 _LEAST_WEIGHT = 0.001
+#: A model that only batch jobs wait for counts as this part of one that others wait for: in age and in weight.
+_BATCH_PART = 0.1
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,16 @@ class Demand:
     weight: float
     #: How long loading takes, in seconds.
     load_s: float
+    #: Whether only batch jobs wait for it.
+    is_batch: bool = False
 
     def urgency(self, waited_s: float) -> float:
         """Return the queued work over the time to load the model, which has had queued jobs for `waited_s`.
 
         That age counts as work, or that of the oldest job, so that a small queue ages.
         """
-        return (self.work_s + max(self.oldest_s, waited_s)) / max(self.load_s, 1e-3)
+        part = _BATCH_PART if self.is_batch else 1.0
+        return part * (self.work_s + max(self.oldest_s, waited_s)) / max(self.load_s, 1e-3)
 
 
 class Schedule:
@@ -37,7 +42,8 @@ class Schedule:
 
     Loading takes at most `load_share` of the time: a load is paid for with time that has passed since earlier ones.
     In a cycle, each model that has queued jobs is loaded once. The rest of the cycle is divided among these models by
-    the weights of the tenants that wait for them.
+    the weights of the tenants that wait for them. A model that only batch jobs wait for has a tenth of its weight, and
+    gives way to others as soon as their load is paid for.
     """
 
     def __init__(self, load_share: float, now_s: float) -> None:
@@ -89,6 +95,18 @@ class Schedule:
             found[each.model] = wait_s + each.load_s
         return found
 
+    def part_of(self, model: str, demands: Sequence[Demand]) -> float:
+        """Return the part of the worker's time that a model has while jobs wait for it, beside the others in use.
+
+        The rest is theirs, or goes by with loading.
+        """
+        cycle = [each for each in demands if each.waiting or each.running or each.model == model]
+        if len(cycle) == 1:
+            return 1.0
+        own = [replace(each, weight=each.weight or 1.0) for each in cycle]
+        slices = self._slices(own)
+        return slices[model] / (sum(slices.values()) + sum(each.load_s for each in cycle))
+
     def _count(self, now_s: float, demands: Sequence[Demand]) -> None:
         """Add the credit of the time that has passed. No more is kept than two loads of the slowest model cost."""
         self._longest_load_s = max(self._longest_load_s, *(each.load_s for each in demands), 0.0)
@@ -109,7 +127,7 @@ class Schedule:
         """Return in how many seconds the held model gives way to the following one, if its own jobs do not end."""
         unpaid_s = (following.load_s - self._credit_s) / self._load_share
         own = next((each for each in demands if each.model == held), None)
-        if own is None or not own.waiting:
+        if own is None or not own.waiting or (own.is_batch and not following.is_batch):
             return unpaid_s
         cycle = [own, *self._in_order(held, demands)]
         if following not in cycle:
@@ -119,6 +137,7 @@ class Schedule:
 
     def _slices(self, cycle: Sequence[Demand]) -> Mapping[str, float]:
         """Return how long each model of a cycle is served."""
-        weights = {each.model: max(each.weight, _LEAST_WEIGHT) for each in cycle}
+        parts = {each.model: _BATCH_PART if each.is_batch else 1.0 for each in cycle}
+        weights = {each.model: max(parts[each.model] * each.weight, _LEAST_WEIGHT) for each in cycle}
         served_s = sum(each.load_s for each in cycle) * (1 / self._load_share - 1)
         return {model: served_s * weight / sum(weights.values()) for model, weight in weights.items()}

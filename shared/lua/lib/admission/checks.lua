@@ -80,7 +80,7 @@ local function check_inflight(asked, seen, verdict)
     local base_ms = work_time.drain_ms(seen, seen.mean_mwt) / math.min(1, math.max(1, places) / math.max(1,
       seen.slots))
     local is_for_all = seen.pool_inflight >= places
-    if seen.inflight < seen.max_inflight and seen.slots < seen.live_slots then
+    if seen.inflight < seen.max_inflight and not places.has_all_slots(seen) then
       return { reason = 'inflight_full', limit = 'pool_inflight', value = seen.pool_inflight, max = places,
         base_ms = base_ms, is_for_all = is_for_all }
     end
@@ -220,6 +220,23 @@ local function check_deadline(asked, seen, verdict)
   end
 end
 
+-- A worker of several models sees within this time that a model is wanted.
+local NOTICE_MS = 1000
+
+-- Checks a job whose deadline is not compared with a prediction: it cannot begin before its model is loaded. The
+-- refusal counts as a wish for the model, which is then loaded, so that the job is in time after the hint.
+local function check_load(seen, verdict)
+  local function refusal(limit, most_ms)
+    return { reason = 'deadline_unmeetable', limit = limit, value = math.floor(seen.load_ms), max = math.floor(most_ms),
+      base_ms = seen.load_ms - most_ms + NOTICE_MS }
+  end
+  if seen.load_ms >= verdict.deadline_in_ms then
+    return refusal('predicted_ms', verdict.deadline_in_ms)
+  elseif verdict.start_within_ms > 0 and seen.load_ms >= verdict.start_within_ms then
+    return refusal('predicted_start_ms', verdict.start_within_ms)
+  end
+end
+
 local function first_refusal(asked, seen, verdict)
   verdict.idle = capacity.fits_at_once(asked, seen)
   verdict.margin = verdict.idle and 1 or seen.busy_margin
@@ -238,6 +255,9 @@ local function first_refusal(asked, seen, verdict)
       refusal = not verdict.idle and (check_share(seen, verdict) or check_backlog(seen))
         or check_deadline(asked, seen, verdict)
     end
+  end
+  if not refusal and seen.load_ms > 0 and seen.full_admission and (seen.is_probe or not seen.has_rates) then
+    refusal = check_load(seen, verdict)
   end
   return refusal or return_room.check_room(asked, seen, verdict)
 end

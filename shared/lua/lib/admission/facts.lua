@@ -1,7 +1,7 @@
 -- facts: reads what the store says about a request in a pool: of the system, of its tenant and of the pool.
 -- KEYS inflight books tenant active key_rates key_jobs
 -- USES clock settings schema pool_record groups lengths tenant_bytes generated_weight spending priority
--- USES budget service
+-- USES budget service loadable
 
 -- Unless PENSTOCK_MAX_TENANT_BYTES is set, one tenant's jobs may take this part of the store's memory: a quarter, so
 -- that three tenants that fill theirs still leave room for the others.
@@ -79,8 +79,8 @@ end
 local function look(asked)
   local slug, is_batch = asked.slug, asked.is_batch
   local set = settings.read_settings({ 'max_inflight', 'max_queue_size', 'max_queue_tokens', 'live_slots',
-    'live_places', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin', 'degradation',
-    'max_tenant_bytes', 'store_bytes', 'fairness', 'draining', 'schema_oldest' })
+    'live_places', 'loadable_ms', 'admission', 'generated_weight', 'max_wait_ms', 'admission_safety_margin',
+    'degradation', 'max_tenant_bytes', 'store_bytes', 'fairness', 'draining', 'schema_oldest' })
   local own = read_fields(k_tenant .. asked.tenant, { 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms', 'tpm_ms', 'b|' .. slug,
     'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. slug, 'policy_max_bytes', 'n|' .. slug, 'policy_group',
@@ -90,7 +90,7 @@ local function look(asked)
     'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting', 'succeeded_ms',
     'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro', 'policy_answer_price_micro',
     'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35', 'drained_ms', 'running_tokens',
-    'running_mwt', 'claims_from_ms' })
+    'running_mwt', 'claims_from_ms', 'loadable_slots' })
   local kept = tenant_bytes.read_kept(asked.tenant)
   local rpm_ms, tpm_ms = rate_times(own)
   local active = is_batch and priority.owners_with_jobs(slug, '') or redis.call('ZCARD', k_active .. slug)
@@ -102,6 +102,7 @@ local function look(asked)
     full_admission = set.admission == 'full', counts_turns = set.fairness == 'turns', max_wait_ms = set.max_wait_ms,
     busy_margin = set.admission_safety_margin, live_slots = set.live_slots, inflight = inflight,
     max_inflight = set.max_inflight or math.max(64, 4 * set.live_slots, set.live_places),
+    has_loadables = now_ms - number(set.loadable_ms, 0, 0, now_ms) <= LIVE_MS,
     key = asked.key and key_in_use(asked.key),
     -- The tenant.
     unit = asked.tenant, waiting = number(own.waiting, 0, 0), waiting_tokens = number(own.waiting_tokens, 0, 0),
@@ -114,7 +115,7 @@ local function look(asked)
     rpm_ms = rpm_ms, tpm_ms = tpm_ms, is_private = asked.is_private or own.policy_private == '1',
     budgets = { budget.open_budget(asked.tenant, own) },
     -- The pool.
-    is_local = pool.policy_local == '1', slots = number(pool.slots, 0, 0), running = running,
+    is_local = pool.policy_local == '1', slots = loadable.slots_with_loadable(pool), running = running,
     drained_ms = number(pool.drained_ms, nil, 0, now_ms), running_tokens = number(pool.running_tokens, 0, 0),
     -- How long it takes until the pool's model is loaded; 0 if a worker holds it.
     load_ms = math.max(0, number(pool.claims_from_ms, 0, 0) - now_ms),

@@ -164,11 +164,12 @@ local function retire_silent(now_ms)
 end
 
 -- Counts a worker's heartbeat. The rates are those in the worker's hash, which keeps a rate until another is reported.
-local function count_worker(name, slug, slots, now_ms)
+-- One that could load the model, and does not yet, has neither slots nor rates (lib/pools/loadable.lua).
+local function count_worker(name, slug, slots, now_ms, is_loadable)
   retire_silent(now_ms)
-  local stored, rates = stored_part(name), read_fields(k_worker .. name, { 'mu_wtps', 'prefill_tps', 'tpot_ms',
-    'generated_tps', 'fit_generated_weight' })
-  local after = part_from(slug, slots, rates)
+  local stored, rates = stored_part(name), is_loadable and {} or read_fields(k_worker .. name, { 'mu_wtps',
+    'prefill_tps', 'tpot_ms', 'generated_tps', 'fit_generated_weight' })
+  local after = part_from(slug, is_loadable and 0 or slots, rates)
   local before, text = parse_part(stored), format_part(after)
   crashes.forget_crash(slug, name)
   if not before and redis.call('EXISTS', k_counted) == 0 then

@@ -56,12 +56,29 @@ def test_more_work_for_less_loading_goes_first_until_a_smaller_queue_has_aged():
     assert plan.next_model("x", [demand("a", 1, oldest_s=60.0), demand("b", 9)], 0.0) == "a"
 
 
-def test_batch_jobs_whose_work_and_age_do_not_count_are_not_passed_over_for_ever():
+def test_batch_jobs_are_not_passed_over_for_ever_although_others_go_first():
     plan = schedule(load_share=0.9, credit_s=4)
-    demands = [demand("a", 9), demand("batch", 9, work_s=0.0)]
+    demands = [demand("a", 9), demand("batch", 9, work_s=0.0, is_batch=True)]
     assert plan.next_model("x", demands, 0.0) == "a"
     plan.next_model("a", demands, 1.0)
-    assert plan.next_model("x", demands, 60.0) == "batch"
+    assert plan.next_model("x", demands, 60.0) == "a"
+    plan.next_model("a", demands, 61.0)
+    assert plan.next_model("x", demands, 120.0) == "batch"
+
+
+def test_a_model_that_only_batch_jobs_wait_for_has_a_tenth_of_a_slice():
+    plan = schedule()
+    demands = [demand("a", 9, weight=1.0), demand("batch", 9, weight=1.0, work_s=0.0, is_batch=True)]
+    # The slices of a cycle are 16 s together.
+    assert plan.next_model("a", demands, 14.4) is None
+    assert plan.next_model("a", demands, 14.6) == "batch"
+
+
+def test_a_model_of_batch_jobs_gives_way_to_others_as_soon_as_loading_is_paid_for():
+    plan = schedule()
+    demands = [demand("batch", 9, weight=9.0, work_s=0.0, is_batch=True), demand("a", 1)]
+    assert plan.next_model("batch", demands, 9.9) is None
+    assert plan.next_model("batch", demands, 10.0) == "a"
 
 
 def test_the_time_to_a_models_claims_adds_up_the_slices_and_loads_before_it():
