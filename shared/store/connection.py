@@ -146,6 +146,8 @@ def _cluster_pool(url: str, name: str, prefix: str, timeouts: Timeouts) -> NodeP
     is_secure = options.pop("ssl", "false").lower() in _TRUE
     options |= _connection_options(name, prefix, timeouts) | _credentials(credentials)
     asking = {key: value for key, value in options.items() if key not in {"command_packer", "max_connections"}}
+    # Any node answers at once. Meanwhile, all calls that need a new connection wait.
+    asking["socket_timeout"] = timeouts.connect_s
     kind = SSLConnection if is_secure else Connection
     seeds = [_host_port(host, 6379, "node") for host in hosts.split(",")]
     owner = SlotOwner(seeds, slot_of(prefix), kind, **asking)

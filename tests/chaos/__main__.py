@@ -27,6 +27,9 @@ def main() -> None:
         action="store_true",
         help="use the strict store alone, which then loses nothing, and compare usage",
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="use a cell of a cluster of three nodes, whose slot moves under load"
+    )
     parser.add_argument("--llama", action="store_true", help="run the demo model in place of the sim engine")
     parser.add_argument("--keep", action="store_true", help="write the report to bench/results/chaos-<seed>.json")
     parser.add_argument("--folder", type=Path, help="keep logs, ledgers and stores in this folder")
@@ -62,15 +65,16 @@ def main() -> None:
 def phases(seed: int, options: argparse.Namespace) -> list[Phase]:
     """Return one phase for each admission mode; the seed decides which of them has the strict store."""
     modes = (options.admission,) if options.admission else ("full", "bounds")
-    seconds, failovers = 60 * options.minutes / len(modes), not options.no_failovers
+    seconds, failovers = 60 * options.minutes / len(modes), not (options.no_failovers or options.cluster)
     return [
         Phase(
             mode,
-            strict=not failovers or (seed + number) % 2 == 0,
+            strict=not options.cluster and (not failovers or (seed + number) % 2 == 0),
             seconds=seconds,
             seed=seed,
             llama=options.llama,
             failovers=failovers,
+            cluster=options.cluster,
         )
         for number, mode in enumerate(modes)
     ]

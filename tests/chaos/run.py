@@ -14,7 +14,9 @@ from shared.audit.invariants import find_breaches, unowned_keys
 from shared.store import keys
 from shared.store.decode import text
 from tests.chaos.calls import Doors
-from tests.chaos.faults import Faults, ProcessFaults, StoreFaults
+from tests.chaos.cluster_cell import ClusterCell
+from tests.chaos.cluster_faults import ClusterFaults
+from tests.chaos.faults import Faults, Lane, ProcessFaults, StoreFaults
 from tests.chaos.judge import END_WITHIN_S, Judge
 from tests.chaos.ledger import Ledger
 from tests.chaos.slots import SlotWatch
@@ -42,6 +44,8 @@ class Phase:
     llama: bool = False
     #: Whether the replica may take the store's place. Without that, a strict store loses nothing.
     failovers: bool = True
+    #: Whether the store is a cell of a cluster, whose slot moves. Nothing is lost then.
+    cluster: bool = False
 
 
 @dataclass
@@ -59,13 +63,13 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
     (folder / "ledgers").mkdir()
     began, day = time.monotonic(), time.strftime("%Y-%m-%d", time.gmtime())
     with (
-        StorePair(folder, strict=phase.strict) as pair,
+        ClusterCell(folder) if phase.cluster else StorePair(folder, strict=phase.strict) as pair,
         System(folder, pair, admission=phase.admission, llama=phase.llama) as system,
     ):
         started = time.monotonic()
         clients = [_client(system, phase, folder, number) for number in range(CLIENTS)]
         faults = Faults(
-            [ProcessFaults(system).lane(), StoreFaults(pair, failovers=phase.failovers).lane()],
+            [ProcessFaults(system).lane(), _store_lane(pair, phase)],
             f"{phase.seed}/{phase.admission}",
         )
         watch = SlotWatch(pair, system.slots)
@@ -92,7 +96,7 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
             "strict_store": phase.strict,
             "anomalies": len(verdict.anomalies),
             "faults": dict(faults.counts),
-            "lost_answers": pair.proxy.lost_answers,
+            "lost_answers": pair.lost_answers,
             "losses": [loss.as_dict() for loss in pair.losses],
             "compared_usage": not pair.losses,
             "pauses": _pauses(system),
@@ -104,6 +108,14 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
             **judge.counts(),
         }
         return verdict
+
+
+def _store_lane(pair: StorePair | ClusterCell, phase: Phase) -> Lane:
+    return (
+        ClusterFaults(pair).lane()
+        if isinstance(pair, ClusterCell)
+        else StoreFaults(pair, failovers=phase.failovers).lane()
+    )
 
 
 def _client(system: System, phase: Phase, folder: Path, number: int) -> Process:

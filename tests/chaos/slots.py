@@ -9,6 +9,7 @@ from shared.errors import StoreUnavailable
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
+from tests.chaos.cluster_cell import ClusterCell
 from tests.chaos.stores import StorePair
 from tests.chaos.system import SETTINGS
 from workers.engine.inbox import max_prefetched
@@ -32,7 +33,7 @@ return workers
 class SlotWatch:
     """Counts the computing jobs of each worker again and again, in a thread of its own."""
 
-    def __init__(self, pair: StorePair, slots: int) -> None:
+    def __init__(self, pair: StorePair | ClusterCell, slots: int) -> None:
         self._pair, self._slots = pair, slots
         #: In the store, a job that is claimed or resumed for a slot which becomes free soon computes beside the job
         #: that still has the slot. Whether a job was paused at that time cannot be seen later: it may have ended since.

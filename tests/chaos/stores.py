@@ -68,6 +68,15 @@ class StorePair:
         for part in (self.link, self.proxy, self.replica, self.primary):
             part.__exit__()
 
+    @property
+    def environ(self) -> dict[str, str]:
+        """The settings of the product's processes."""
+        return {"REDIS_URL": self.proxy.url}
+
+    @property
+    def lost_answers(self) -> int:
+        return self.proxy.lost_answers
+
     def restart(self, *, kill: bool, down_s: float) -> None:
         """Kill the primary, or end it in order, and start it again after `down_s`."""
         with self.changing:

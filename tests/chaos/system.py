@@ -16,6 +16,7 @@ from shared.accounts.tenants import TenantPolicy, Tenants
 from shared.errors import StoreUnavailable
 from shared.settings.settings import load
 from shared.store.store import Store
+from tests.chaos.cluster_cell import ClusterCell
 from tests.chaos.stores import StorePair
 from tests.chaos.usage import BUDGET
 from tests.support.ports import free_port
@@ -85,14 +86,15 @@ class Member:
 class System:
     """The processes, the settings they share, and what clients need to reach them."""
 
-    def __init__(self, folder: Path, pair: StorePair, *, admission: str, llama: bool) -> None:
-        self._folder, self.pair = folder, pair
+    def __init__(self, folder: Path, pair: StorePair | ClusterCell, *, admission: str, llama: bool) -> None:
+        self._folder = folder
+        self.pair: StorePair | ClusterCell = pair
         state = folder / "state"
         state.mkdir()
         engine = LLAMA | {"PENSTOCK_MODEL": str(demo_model_path())} if llama else SIM
         plain = {name: text for name, text in os.environ.items() if not name.startswith(("PENSTOCK_", "COVERAGE_"))}
         self.settings = SETTINGS | engine | {"PENSTOCK_ADMISSION": admission, "PENSTOCK_STATE_DIR": str(state)}
-        self.settings |= {"REDIS_URL": pair.proxy.url}
+        self.settings |= pair.environ
         #: The slots of each worker.
         self.slots = int(engine["PENSTOCK_MAX_BATCH_SIZE"])
         # Workers read the setting too, and only doors and the gate wait.

@@ -50,3 +50,15 @@ def test_usage_is_what_the_clients_have_written_down(tmp_path: Path) -> None:
     assert phase["compared_usage"]
     assert phase["acknowledged_jobs"] > 0
     assert sum(phase["faults"].values()) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_in_a_cluster_whose_slot_moves_every_promise_is_kept_and_usage_is_what_clients_have_written_down(
+    tmp_path: Path,
+) -> None:
+    report = chaos(tmp_path, "--minutes", "0.5", "--cluster", "--admission", "full")
+    (phase,) = report["phases"]
+    assert phase["compared_usage"]
+    assert phase["acknowledged_jobs"] > 10
+    assert phase["faults"]["move_slot"] > 3

@@ -20,8 +20,8 @@ from shared.store.clients.quick_client import QuickPool
 
 Address = tuple[str, int]
 
-#: How many nodes are asked at most for one search, each within the timeouts of a connection.
-_MAX_ASKED = 6
+#: How many nodes one search asks at most, and after how many seconds it asks no further one.
+_MAX_ASKED, _MAX_SEARCH_S = 6, 1.5
 #: How long the result of a search is used before nodes are asked again, in seconds: while a failover lasts, each new
 #: connection would ask otherwise.
 _LEAST_AGE_S = 0.1
@@ -65,8 +65,11 @@ class SlotOwner:
 
     def _ask(self) -> Address | None:
         """Ask nodes one after the other, those first that are not in doubt, until one knows the owner."""
+        until_s = time.monotonic() + _MAX_SEARCH_S
         nodes = sorted(dict.fromkeys((*self._nodes, *self.seeds)), key=lambda node: node == self._doubted)
         for node in nodes[:_MAX_ASKED]:
+            if time.monotonic() > until_s:
+                break
             connection = self._connection_class(host=node[0], port=node[1], **self._options)
             try:
                 connection.send_command("CLUSTER", "SLOTS")

@@ -68,7 +68,8 @@ _COMMANDS: tuple[tuple[str, _Find], ...] = (
     ("BLMPOP BZMPOP", _numbered(2)),
     ("XREAD XREADGROUP", _after_streams),
 )
-_FIND = {name: find for names, find in _COMMANDS for name in names.split()}
+#: The same by the name of the command.
+KEYS_OF = {name: find for names, find in _COMMANDS for name in names.split()}
 #: The keys of sets whose members are keys too. RQ reads and writes them.
 _SETS_OF_KEYS = (keys.rq_queues(), keys.rq_workers(), keys.rq_workers_of.prefix)
 
@@ -92,13 +93,13 @@ class KeyPrefixer(HiredisRespSerializer):
         Raises redis.DataError for a command whose keys are not known, which would reach other cells' keys.
         """
         name = words[0]
-        find = _FIND.get(name) if isinstance(name, str) else None
+        find = KEYS_OF.get(name) if isinstance(name, str) else None
         if find is None:
             words = [*_upper(name).split(), *words[1:]]
             name = str(words[0])
             if name == "SCAN":
                 return self._limited_scan(words)
-            find = _FIND.get(name)
+            find = KEYS_OF.get(name)
             if find is None:
                 raise redis.DataError(f"{name} is not a command that PENSTOCK_KEY_PREFIX={self.prefix!r} can limit")
         try:
