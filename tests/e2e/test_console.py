@@ -4,7 +4,6 @@ import re
 import threading
 from typing import Any
 
-from shared.accounts.admin_actions import list_actions
 from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants
 from shared.accounts.workers import Workers
@@ -13,8 +12,8 @@ from shared.jobs.outcomes import Outcome, Refused
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from shared.store.store import Store
-from tests.support.builders import a_heartbeat, a_job, admitted, an_ending, claim_one, heartbeat, view_of
-from tests.support.console import ATTACK, add_tenants, feed_of, press
+from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
+from tests.support.console import ATTACK, add_tenants, feed_of
 from tests.support.processes import wait_for
 from web.console import feed as console_feed
 from web.console import reads
@@ -178,27 +177,6 @@ def test_a_jobs_stream_follows_it_to_its_end(store, look):
     store.settle(an_ending(claimed.held), "w1")
     read = viewer.read_until("event: end")
     assert "succeeded" in read
-
-
-def test_a_prompt_is_submitted_for_a_tenant_and_its_answer_is_shown_as_text(visitor, store, look, redis_client):
-    store.renew(a_heartbeat("w1", model="m"), [])
-    answer = press(visitor, "submit", tenant="blue", prompt="hello", max_tokens="5", model="m")
-    job_id = str(re.search(r'href="/console/jobs/([^"]+)"', answer.text)[1])  # type: ignore[index]  # the link is there
-    assert view_of(store, job_id).tenant == "blue"
-    assert next(list_actions(redis_client, limit=1)).what == "job.submit"
-    claimed = claim_one(store)
-    store.settle(an_ending(claimed.held, text=f"two\nlines {ATTACK}"), "w1")
-    read = look(f"/console/jobs/{job_id}/live").read_until("event: end")
-    assert "data: two\ndata: lines &lt;script&gt;" in read
-    refused = press(visitor, "submit", tenant="blue", prompt="hello", model="unknown")
-    assert refused.status_code == 404
-
-
-def test_a_refused_prompt_says_why(visitor, store, redis_client):
-    store.renew(a_heartbeat("w1", model="m"), [])
-    press(visitor, "drain-all")
-    assert "draining" in press(visitor, "submit", tenant="blue", prompt="hello", model="m").text
-    press(visitor, "resume-all")
 
 
 def test_an_unknown_job_is_a_page_of_the_console_with_a_link_back(visitor):

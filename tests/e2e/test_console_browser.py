@@ -172,31 +172,6 @@ def test_paused_updates_wait_and_the_newest_is_shown_afterwards(page, door):
     page.wait_for_text("#panel-running", "patient")
 
 
-def submit_in_page(page: Page, prompt: str) -> str:
-    """Submit a prompt on the page, and return the id of its job."""
-    before = page.text("#submitted a")
-    page.write("textarea[name=prompt]", prompt)
-    page.click("form.submit button")
-    wait_for(lambda: page.text("#submitted a") not in {"", before}, "the new job")
-    return page.text("#submitted a")
-
-
-def test_updates_continue_after_a_pause_in_which_a_panel_was_removed(page, door):
-    page.open(f"{door.url}/console")
-    page.wait_for_text("#panel-state", "Serving")
-    page.click("#hold")
-    page.run("htmx.on('htmx:sseBeforeMessage', (e) => { window.held = (window.held ?? '') + e.target.id + ' '; })")
-    submit_in_page(page, "first")
-    facts = page.run("document.querySelector('#submitted [sse-swap=facts]').id")
-    wait_for(lambda: facts in str(page.run("window.held")), "facts of the first job that are held back")
-    second = submit_in_page(page, "second")
-    assert page.run(f"document.getElementById('{facts}')") is None
-    page.click("#hold")
-    page.wait_for_text("#panel-running", second)
-    door.submit("later", max_tokens=400)
-    page.wait_for_text("#panel-running", "later")
-
-
 def test_a_tenant_is_found_while_updates_are_paused(page, door):
     page.open(f"{door.url}/console")
     page.wait_for_text("#panel-state", "Serving")
@@ -241,23 +216,6 @@ def test_a_stream_that_ends_and_begins_again_is_no_lost_connection_and_a_door_th
         page.call("Page.close")
 
 
-def test_a_prompt_is_submitted_and_its_answer_grows(page, door):
-    page.open(f"{door.url}/console")
-    page.write("textarea[name=prompt]", "tell me <b>all</b>")
-    page.write("input[name=max_tokens]", "40")
-    page.click("form.submit button")
-    wait_for(lambda: page.text("#submitted .answer"), "the first words")
-    first = page.text("#submitted .answer")
-    page.wait_for_text("#submitted", "succeeded")
-    last = page.text("#submitted .answer")
-    assert last.startswith(first)
-    assert len(last.split()) == 40
-    link = page.run("document.querySelector('#submitted a').href")
-    page.open(link)
-    page.wait_for_text(".answer", last)
-    assert "decode" in page.text(".timeline")
-
-
 def test_a_tenant_is_found_by_its_name_and_disabled(page, door):
     door.submit("findme", max_tokens=1)
     page.open(f"{door.url}/console")
@@ -271,15 +229,6 @@ def test_a_tenant_is_found_by_its_name_and_disabled(page, door):
     page.click("#yes")
     page.wait_for_text("#notice", "Tenant findme is disabled")
     assert door.submit("findme").status_code == 403
-
-
-def test_an_error_is_shown_and_the_page_continues(page, door):
-    page.open(f"{door.url}/console")
-    page.wait_for_text("#panel-state", "Serving")
-    page.run("document.querySelector('textarea').removeAttribute('required')")
-    page.click("form.submit button")
-    page.wait_for_text("#notice", "exactly one of prompt and messages is required")
-    page.complaints.clear()  # the browser itself reports each answer that is an error
 
 
 def test_an_operator_signs_in_once_with_the_admin_key(browser, tmp_path):

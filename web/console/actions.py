@@ -1,11 +1,10 @@
-"""The actions of operators on the console, all recorded: drain workers, cancel and submit jobs, disable tenants."""
+"""The actions of operators on the console, all recorded: drain workers, cancel and repeat jobs, disable tenants."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
-from flask import current_app, render_template, request
+from flask import render_template, request
 
 from shared.accounts.admin_actions import announce, log_action
 from shared.accounts.tenants import Tenants
@@ -13,19 +12,14 @@ from shared.accounts.workers import Workers
 from shared.errors import ConfigError, StoreUnavailable
 from shared.store.keys import is_tenant_name
 from shared.store.replies import CancelAnswer
-from web.api.body import validated
 from web.api.refusals import Yield
-from web.api.request_schema import SubmitBody
 from web.console.feed import current_feed
 from web.console.guard import bp
-from web.console.jobs import CONSOLE_FORM, read_quietly
-from web.console.panels import render_job
+from web.console.jobs import read_quietly
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.admission import offer
 from web.jobs.callers import Caller, enabled_policy
-from web.jobs.generation import native_request
 from web.jobs.run_again import again_request
-from web.request.body import read_deadline
 from web.request.caller import acting_admin
 from web.runtime.current import current_context
 
@@ -147,29 +141,15 @@ def named(field: str) -> str:
     return name
 
 
+def named_tenant(name: str) -> str:
+    """Return the name of a tenant that a form or a query has. Raises ApiError (422) if it is no such name."""
+    if not is_tenant_name(name):
+        raise invalid_field("tenant", f"tenant={name[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'")
+    return name
+
+
 #: The label under which the usage of the console's jobs is counted, in place of that of an API key.
 KEY_LABEL = "console"
-#: A longer number is not a number of tokens.
-_MAX_DIGITS = 10
-
-
-@bp.post("/submit")
-def submit() -> str:
-    """Submit a prompt on behalf of a tenant, and show its job."""
-    context, tenant = current_context(), named("tenant")
-    if not is_tenant_name(tenant):
-        raise invalid_field("tenant", f"tenant={tenant[:60]!r} is not 1 to 64 of letters, digits, '_' and '-'")
-    body = _body()
-    caller = Caller(tenant, KEY_LABEL, enabled_policy(context, tenant))
-    generation = native_request(body, read_deadline(context.settings, caller.policy, body, "poll"), context.settings)
-    generation = replace(generation, form=generation.form | {CONSOLE_FORM: True})
-    announce(context.store.client, acting_admin(), "job.submit", f"job {generation.job_id} of tenant {tenant}")
-    verdict = offer(context, caller, generation)
-    if isinstance(verdict, Yield):
-        return render_template("console/refused.html", refused=verdict.body)
-    view = verdict.view
-    facts = render_job(current_app.jinja_env, view)
-    return render_template("console/watched.html", view=view, facts=facts)
 
 
 @bp.post("/again")
@@ -185,17 +165,6 @@ def run_again() -> str:
     if isinstance(verdict, Yield):
         return render_template("console/refused.html", refused=verdict.body)
     return render_template("console/again.html", view=verdict.view)
-
-
-def _body() -> SubmitBody:
-    """Return the body of a submit with the fields of the form. Raises ApiError (422), which names an invalid field."""
-    given: dict[str, str | int] = {
-        name: value for name in ("prompt", "model", "max_tokens") if (value := request.form.get(name, ""))
-    }
-    length = given.get("max_tokens", "")
-    if isinstance(length, str) and length.isascii() and length.isdecimal() and len(length) < _MAX_DIGITS:
-        given["max_tokens"] = int(length)
-    return validated(SubmitBody, given)
 
 
 for path, act in {

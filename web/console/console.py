@@ -18,6 +18,7 @@ from web.console import (  # noqa: F401 - the modules add their routes
     jobs,
     models,
     panels,
+    playground,
     routes,
     tenant_changes,
     usage,
@@ -43,13 +44,11 @@ def register_console(app: APIFlask, store: Store, clock: Clock) -> None:
 def board_page() -> str:
     """Return the console, with the panels as they were in the last second if another one is open."""
     context = current_context()
-    directory = context.pools.directory()
     return render_template(
         "console/page.html",
         panels=current_feed().panels(),
         version=package_version(),
         is_open=context.settings.auth == "open",
-        models=[name for name in directory.live if directory.models[name].purpose == "generate"],
     )
 
 

@@ -7,9 +7,11 @@ from flask import Response, current_app, render_template
 from jinja2 import Environment
 from markupsafe import escape
 
+from shared.answer_parts import PartsReader
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.store_fault import StoreFault
+from web.api.candidates import best_view
 from web.api.job_json import content_of, has_ended
 from web.console.feed import current_feed
 from web.console.guard import bp, not_found, page
@@ -19,6 +21,7 @@ from web.http.api_errors import ApiError
 from web.jobs.callers import Caller
 from web.jobs.event_stream import JobEnded, JobStarted, TextDelta, follow_job
 from web.jobs.run_again import may_run_again
+from web.openai.chat_answers import has_parts
 from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
@@ -115,12 +118,23 @@ def _pauses(must_stop: Callable[[], bool]) -> Iterator[str]:
 def _texts(context: DoorContext, view: JobView, must_stop: Callable[[], bool]) -> Iterator[str]:
     """Yield the frames of the answer's text, which begins anew when another attempt does, and is whole at the end."""
     yield html_frame("answer", "")
+    parts = PartsReader() if has_parts(view) else None
     for item in follow_job(context, view, stop=must_stop, check_interval_s=_READ_S):
         if isinstance(item, TextDelta):
-            yield html_frame("text", str(escape(item.text)))
+            yield html_frame("text", str(escape(_content(item, parts))))
         elif isinstance(item, JobStarted) and not item.resumed:
+            parts = PartsReader() if has_parts(view) else None
             yield html_frame("answer", "")
         elif isinstance(item, JobEnded):
-            yield html_frame("answer", str(escape(content_of(item.view) or "")))
+            yield html_frame("answer", str(escape(content_of(best_view(item.view)) or "")))
         else:
             yield ""
+
+
+def _content(new: TextDelta, parts: PartsReader | None) -> str:
+    """Return the part of new text that is content of the first candidate, without reasoning and calls of tools."""
+    if new.candidate:
+        return ""
+    if parts is None:
+        return new.text
+    return "".join(delta.text for delta in parts.feed(new.text) if delta.kind == "content")

@@ -80,7 +80,7 @@ def render_job(environment: Environment, view: JobView) -> str:
         view=view,
         has_ended=has_ended(view),
         finish_reason=client_finish_reason(view),
-        speeds=_speeds(view),
+        speeds=speeds(view),
         steps=[(step, _bar(step, until_ms)) for step in steps],
         parts=list(zip(parts, _bars([part.ms for part in parts]), strict=True)),
         total_ms=sum(part.ms for part in parts),
@@ -96,7 +96,7 @@ def client_finish_reason(view: JobView) -> str:
     return str(stop_fields(best)["stop_reason"]) if "max_tokens" in view.form else finish_reason(best)
 
 
-def _speeds(view: JobView) -> tuple[float | None, float | None]:
+def speeds(view: JobView) -> tuple[float | None, float | None]:
     """Return how many tokens of the prompt were computed a second, and how many of the answer were generated.
 
     They are None if they are not known: of an answer that several attempts have made, only the last one's time is.

@@ -34,7 +34,7 @@ GRACE_S = 2.0
 _LOOK_S = 1.0
 
 
-def _early_end(context: DoorContext, view: JobView, client: ClientWatch) -> Callable[[], bool]:
+def early_end(context: DoorContext, view: JobView, client: ClientWatch) -> Callable[[], bool]:
     """Return a function that returns whether a call must end before its job.
 
     It must if its client is gone, or if no worker will start the job: it is queued, and no live worker claims jobs.
@@ -65,7 +65,7 @@ def wait_for_result(
     Raises StoreUnavailable if the store loses the job.
     """
     with waiting_for_own_job():
-        must_end = _early_end(context, view, client)
+        must_end = early_end(context, view, client)
         view = wait_until_ended(context, view, deadline.deadline_ms / 1000 + GRACE_S, stop=must_end)
     if not has_ended(view):
         return give_up(context, view, client)
@@ -83,7 +83,7 @@ def follow_from_first_text(
     or `cancel_unless_stopping`.
     """
     until_s = context.clock.monotonic() + deadline.deadline_ms / 1000 + GRACE_S
-    must_end = _early_end(context, view, client)
+    must_end = early_end(context, view, client)
     items = follow_job(context, view, stop=lambda: must_end() or context.clock.monotonic() > until_s)
     with waiting_for_own_job():
         first = next((item for item in items if isinstance(item, TextDelta | JobEnded)), None)

@@ -17,9 +17,7 @@
     const panels = [...held];
     held.clear();
     for (const [id, html] of panels) {
-      const panel = document.getElementById(id);
-      // The panel of a job is gone when another prompt was submitted.
-      if (panel) htmx.swap(panel, html, { swapStyle: "innerHTML", settleDelay: 0 });
+      htmx.swap(document.getElementById(id), html, { swapStyle: "innerHTML", settleDelay: 0 });
     }
   }
 
