@@ -69,6 +69,6 @@ def test_operators_commands_act_on_the_cell_of_their_setting(served: Address, ce
     assert refused.returncode != 0
     assert "FLUSHALL is not a command that PENSTOCK_KEY_PREFIX='{c7}:' can limit" in refused.stderr
     judged = json.loads(own("doctor", "--json").stdout)
-    assert judged["door_state"] == "is ready", judged
+    assert (judged["door_state"], judged["key_prefix"]) == ("is ready", PREFIX), judged
     assert program(tmp_path, **environ, PENSTOCK_KEY_PREFIX="c7")("doctor").returncode == 2
     assert Tenants(cell.client).get("blue").weight == 3

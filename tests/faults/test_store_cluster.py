@@ -1,5 +1,6 @@
 """Tests of cells in a cluster of real servers: each is on one node, and is found again if it moves or its node dies."""
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,6 +27,9 @@ from shared.store_fault import StoreFault
 from tests.support.builders import MODEL, a_job, admitted, an_ending, claim, claim_one, heartbeat, stat, view_of
 from tests.support.processes import wait_for
 from tests.support.store_cluster import StoreCluster
+from tests.support.store_servers import StoreServer
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -193,10 +197,48 @@ def test_a_start_with_settings_that_do_not_fit_a_cluster_ends_with_the_reason(cl
         check_fitness(client)
 
 
-def test_a_server_without_a_cluster_is_not_taken_for_one(store_url, redis_client):
-    client = open_client("redis+cluster://127.0.0.1:1,127.0.0.1:2", name="any", prefix="{c1}:", timeouts=DOOR)
-    with closing(client), pytest.raises(StoreUnavailable, match="no node of the cluster"), store_faults(client):
-        client.ping()
+def test_a_cell_whose_cluster_cannot_be_asked_is_away_for_the_reason_of_its_nodes(cluster, tmp_path):
+    def away(url: str) -> StoreUnavailable:
+        client = open_client(url, name="any", prefix="{c1}:", timeouts=DOOR)
+        with closing(client), pytest.raises(StoreUnavailable) as away, store_faults(client):
+            client.ping()
+        return away.value
+
+    assert away("redis+cluster://127.0.0.1:1,127.0.0.1:2").fault is StoreFault.UNREACHABLE
+    port = cluster.nodes[0].port
+    assert away(f"redis+cluster://who:ever@127.0.0.1:{port}").fault is StoreFault.PASSWORD_REFUSED
+    with StoreServer(tmp_path / "alone") as server:
+        assert "cluster support disabled" in str(away(f"redis+cluster://127.0.0.1:{server.port}"))
+
+
+def test_a_warning_says_that_one_lost_node_would_stop_all_cells(cluster, cells):
+    node = cluster.owner(prefix_of(cells[0]))
+    assert not any("full-coverage" in warning for warning in check_fitness(cells[0].client))
+    node.client.config_set("cluster-require-full-coverage", "yes")
+    assert any("full-coverage is 'yes'" in warning for warning in check_fitness(cells[0].client))
+    node.client.config_set("cluster-require-full-coverage", "no")
+
+
+def test_the_user_of_deploy_reaches_its_cell_and_no_other(cluster, cells, tmp_path):
+    own, other = (prefix_of(store) for store in cells[:2])
+    make = [ROOT / "deploy" / "make_credentials.sh", ROOT / "deploy" / "users.acl", tmp_path, tmp_path, "store:1", own]
+    subprocess.run(make, check=True)
+    user = (tmp_path / "users.acl").read_text().splitlines()[1].split()[1:]
+    password = (tmp_path / "redis-url").read_text().split("@")[0].rpartition(":")[2]
+    for node in cluster.nodes:
+        node.client.execute_command("ACL", "SETUSER", *user)
+    url = cluster.url.replace("://", f"://penstock:{password}@")
+    with closing(open_client(url, name="any", prefix=own, timeouts=OPERATOR)) as client:
+        store = Store(client)
+        heartbeat(store)
+        run_jobs(store, 1)
+        assert find_breaches(client) == []
+    with closing(open_client(url, name="any", prefix=other, timeouts=OPERATOR)) as client:
+        for command in ("GET", "EXISTS"):
+            with pytest.raises(redis.ResponseError, match=r"(?i)permission"):
+                client.execute_command(command, keys.config())
+        with pytest.raises(redis.ResponseError, match=r"(?i)permission"):
+            Store(client).overview()
 
 
 def test_blocking_clients_share_what_is_known_of_the_owner(cluster):

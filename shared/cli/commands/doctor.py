@@ -57,7 +57,7 @@ def doctor(
         by_number.setdefault(breach.invariant, []).append(breach.message)
     unfit, fitness = _fitness(client)
     has_faults, about_others = _others(client, load(state_dir=state_dir), judged["store_fault"])
-    notes = [f"store: {judged['store']}", f"door: {judged['door']} {judged['door_state']}", *fitness, *about_others]
+    notes = [*_said_of(judged), *fitness, *about_others]
     notes += [*_advice(client, snapshot), *_undelivered(client), *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
@@ -101,12 +101,20 @@ def _judged(client: "redis.Redis", settings: Settings) -> dict[str, str | None]:
     door = settings.url if settings.redis_url else up_url(settings.state_path) or settings.url
     fault = find_write_fault(client)
     reason = why_not_ready(door, host=settings.allowed_hosts.split(",")[0].strip())
+    prefix = settings.store_prefix
     return {
         "store": without_password(settings.store_url),
+        "key_prefix": prefix,
         "door": door,
         "door_state": f"is not ready: {reason}" if reason else "is ready",
         "store_fault": None if fault is None else fault.value,
     }
+
+
+def _said_of(judged: dict[str, str | None]) -> list[str]:
+    """Return the notes about what is judged: the store, the keys in it, and the door."""
+    keys = f", keys that begin with {judged['key_prefix']}" if judged["key_prefix"] else ""
+    return [f"store: {judged['store']}{keys}", f"door: {judged['door']} {judged['door_state']}"]
 
 
 def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:

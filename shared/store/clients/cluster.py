@@ -22,6 +22,8 @@ Address = tuple[str, int]
 
 #: How many nodes one search asks at most, and after how many seconds it asks no further one.
 _MAX_ASKED, _MAX_SEARCH_S = 6, 1.5
+#: How often a transaction that watches keys is begun again because they have moved.
+_MAX_MOVES = 3
 #: How long the result of a search is used before nodes are asked again, in seconds: while a failover lasts, each new
 #: connection would ask otherwise.
 _LEAST_AGE_S = 0.1
@@ -41,9 +43,11 @@ class SlotOwner:
         self._doubted: Address | None = None
         self._asked_s = -_LEAST_AGE_S
         self._last: Address | None = None
+        #: Why the node that was asked last has named no owner.
+        self._fault: Exception | None = None
 
     def find(self) -> Address:
-        """Return the owner's address. Raises redis.ConnectionError if no node knows an owner."""
+        """Return the owner's address. Raises redis.ConnectionError if no node knows an owner, or that node's error."""
         if (known := self.address) is not None:
             return known
         with self._lock:
@@ -52,7 +56,10 @@ class SlotOwner:
                 self._asked_s = time.monotonic()
             self.address = self.address or self._last
         if self.address is None:
-            raise redis.ConnectionError(f"no node of the cluster that answers knows an owner of slot {self.slot}")
+            fault = self._fault
+            if isinstance(fault, redis.AuthenticationError | redis.TimeoutError):
+                raise type(fault)(*fault.args)
+            raise redis.ConnectionError(f"no node of the cluster names an owner of slot {self.slot}: {fault}")
         return self.address
 
     def doubt(self, address: Address) -> None:
@@ -74,7 +81,8 @@ class SlotOwner:
             try:
                 connection.send_command("CLUSTER", "SLOTS")
                 ranges = connection.read_response()
-            except (redis.ConnectionError, redis.TimeoutError, ResponseError, OSError):
+            except (redis.ConnectionError, redis.TimeoutError, ResponseError, OSError) as error:
+                self._fault = error
                 continue
             finally:
                 connection.disconnect()
@@ -82,6 +90,7 @@ class SlotOwner:
             self._nodes = tuple(dict.fromkeys(one for each in ranges for one in _nodes_of(each, node)))
             if served:
                 return served[0][0]
+            self._fault = None
         return None
 
 
@@ -119,6 +128,9 @@ class SSLNodeConnection(NodeConnection, SSLConnection):
 class NodePipeline(Pipeline):
     """A pipeline whose commands that were answered by MOVED are sent once to the new owner."""
 
+    #: How often watched keys had moved.
+    _moves = 0
+
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the commands. Raises redis.RedisError as that of redis-py does."""
         stack, watches = list(self.command_stack), self.watching
@@ -129,7 +141,7 @@ class NodePipeline(Pipeline):
         except MovedError as error:
             self._follow(error)
             if watches:
-                raise WatchError("the watched keys have moved to another node") from None
+                raise self._watch_again(error) from None
             # A transaction with a command that was answered by MOVED was discarded.
             self.command_stack = stack
             return super().execute(raise_on_error)
@@ -144,13 +156,18 @@ class NodePipeline(Pipeline):
         return replies
 
     def immediate_execute_command(self, *words: Any, **options: Any) -> Any:
-        """Send a command of a pipeline that watches keys. Raises redis.WatchError if the keys have moved."""
+        """Send a command of a pipeline that watches keys. Raises redis.WatchError if they have moved."""
         try:
             return super().immediate_execute_command(*words, **options)  # type: ignore[no-untyped-call]  # has no types
         except MovedError as error:
             self._follow(error)
             self.reset()
-            raise WatchError("the watched keys have moved to another node") from None
+            raise self._watch_again(error) from None
+
+    def _watch_again(self, error: MovedError) -> Exception:
+        """Return an error upon which the caller watches the keys again, or `error` if that has not helped before."""
+        self._moves += 1
+        return WatchError("the watched keys have moved to another node") if self._moves <= _MAX_MOVES else error
 
     def _follow(self, error: Exception) -> None:
         self.connection_pool.follow(error)  # type: ignore[attr-defined]  # a NodePool
