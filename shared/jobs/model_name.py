@@ -1,10 +1,12 @@
 """Parses PENSTOCK_MODEL and PENSTOCK_MODELS, files or names of models on a hub, and determines the served names."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ConfigError
+from shared.jobs.model_folder import MOST_ENTRIES, SPLIT, FolderModel, LeftOut, TooManyFiles, models_in
 from shared.settings.setting import expand_path
 from shared.settings.worker import WorkerSettings
 
@@ -12,9 +14,6 @@ from shared.settings.worker import WorkerSettings
 #: on the files that exist, so that a door without the model file reaches the same result as the worker. A relative path
 #: of two parts must therefore start with `./`, as in `./models/x`, or end in `.gguf`.
 _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?::([^@]+))?(?:@([^@]+))?")
-#: Matches the name of one file of a model that is split into several files; the groups are stem, number and count.
-SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
-
 
 #: Matches `[NAME=]MODEL[:N]`.
 _COUNTED = re.compile(r"(?:([A-Za-z0-9][\w.-]*)=)?(.+?)(?::(\d{1,4}))?")
@@ -22,6 +21,8 @@ _COUNTED = re.compile(r"(?:([A-Za-z0-9][\w.-]*)=)?(.+?)(?::(\d{1,4}))?")
 _MODELS = "PENSTOCK_MODELS"
 #: Each has a heartbeat of its own.
 MOST_MODELS = 64
+#: The most files that a message names.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def _name_of(model: str) -> str:
 def listed_models(settings: WorkerSettings) -> dict[str, CountedModel]:
     """Return the models by their served names, the default model first.
 
-    In a folder that is the one whose file name is first in the alphabet. Parts of a split model are one model, and
-    files that begin with `mmproj`, which see images for another model, are left out. Raises ConfigError.
+    In a folder that is the one whose file name is first in the alphabet (shared/jobs/model_folder.py). Raises
+    ConfigError.
     """
     found: dict[str, CountedModel] = {}
     for each in _read(settings):
@@ -118,11 +119,11 @@ def listed_models(settings: WorkerSettings) -> dict[str, CountedModel]:
 
 
 def _read(settings: WorkerSettings) -> list[CountedModel]:
-    if "," not in settings.models and "=" not in settings.models:
-        folder = expand_path(_MODELS, settings.models)
-        if not folder.is_dir():
-            raise ConfigError(f"{_MODELS}={settings.models!r} is no folder here; list the models as NAME=MODEL,...")
+    folder = models_folder(settings)
+    if folder is not None:
         return _in_folder(settings.models, folder)
+    if "," not in settings.models and "=" not in settings.models:
+        raise ConfigError(f"{_MODELS}={settings.models!r} is no folder here; list the models as NAME=MODEL,...")
     texts = [text.strip() for text in settings.models.split(",") if text.strip()]
     models = [counted_model(text) for text in texts]
     for text, model in zip(texts, models, strict=True):
@@ -131,11 +132,24 @@ def _read(settings: WorkerSettings) -> list[CountedModel]:
     return [model for model in models if model is not None]
 
 
+def models_folder(settings: WorkerSettings) -> Path | None:
+    """Return the folder that PENSTOCK_MODELS names, or None if it is a list. Raises ConfigError."""
+    folder = expand_path(_MODELS, settings.models)
+    # Path.is_dir raises an exception for a long list, which would be too long for a name.
+    return folder if settings.models and os.path.isdir(folder) else None  # noqa: PTH112 - see above
+
+
 def _in_folder(text: str, folder: Path) -> list[CountedModel]:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf" and file.is_file())
-    parts = {file: SPLIT.fullmatch(file.name) for file in files}
-    first = [file for file, part in parts.items() if part is None or int(part[2]) == 1]
-    found = [CountedModel(str(file)) for file in first if not file.name.lower().startswith("mmproj")]
+    try:
+        listed = list(models_in(folder))
+    except TooManyFiles:
+        raise ConfigError(f"{_MODELS}={text!r} has more than {MOST_ENTRIES} files; name a smaller folder") from None
+    except OSError as fault:
+        raise ConfigError(f"{_MODELS}={text!r} cannot be read: {fault.strerror or fault}") from None
+    found = [CountedModel(str(each.path), each.name) for each in listed if isinstance(each, FolderModel)]
     if not found:
-        raise ConfigError(f"{_MODELS}={text!r} is a folder without a GGUF file")
+        why = "".join(
+            f"; {each.path.name} is left out: {each.why}" for each in listed[:_NAMED] if isinstance(each, LeftOut)
+        )
+        raise ConfigError(f"{_MODELS}={text!r} is a folder without a GGUF file of a model{why}")
     return found

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from shared.jobs.model_folder import model_slug as model_slug  # noqa: PLC0414 - for the users of this module
+
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
@@ -229,11 +231,6 @@ TABLE: dict[str, Key] = {name: key for name, key in list(globals().items()) if i
 def is_tenant_name(text: str) -> bool:
     """Return whether `text` is a valid tenant name: 1 to 64 letters, digits, `_` and `-`."""
     return _TENANT.match(text) is not None
-
-
-def model_slug(model: str) -> str:
-    """Return the model's name for use in keys: all characters but letters, digits, `.`, `_` and `-` become `-`."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", model)
 
 
 def queue_name(tenant: str, model: str) -> str:

@@ -94,6 +94,19 @@ def test_a_model_whose_process_is_killed_is_loaded_again(stack):
     assert "model.failed" in stack.err
 
 
+def test_a_file_that_is_copied_into_the_folder_is_served_and_a_deleted_one_is_not(stack):
+    folder = stack.state.parent / "models"
+    (folder / "new name@1.gguf").write_bytes((folder / "one.gguf").read_bytes())
+
+    def served() -> set[str]:
+        return {model["id"] for model in httpx.get(f"{stack.url}/v1/models", timeout=60).json()["data"]}
+
+    wait_for(lambda: "new name@1" in served(), "the new model to be served", timeout_s=60)
+    assert chat(stack, "new name@1").json()["model"] == "new name@1"
+    (folder / "new name@1.gguf").unlink()
+    wait_for(lambda: served() == set(NAMES), "the deleted model to be gone", timeout_s=60)
+
+
 def test_no_process_is_left_when_the_worker_is_killed(stack):
     child = held_pid(stack)
     keeper = next(one for one in stack.children() if "workers" in one.cmdline() and one.pid != child)

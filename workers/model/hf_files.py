@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable
 
 from shared.errors import ModelError
-from shared.jobs.model_name import SPLIT, HubName
+from shared.jobs.model_folder import SPLIT
+from shared.jobs.model_name import HubName
 
 #: Matches image projectors, which are GGUF files in the same repo as a model but are not models.
 _PROJECTOR = re.compile(r"(^|[-._/])mmproj([-._]|$)", re.IGNORECASE)

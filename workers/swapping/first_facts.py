@@ -2,17 +2,13 @@
 
 from pathlib import Path
 
-from shared.errors import ModelError
 from shared.jobs.model_name import hub_name
-from shared.log import get_logger
 from shared.settings.settings import Settings
 from workers.gguf_header import Header, read_local_header
 from workers.model.model_file import local_parts
 from workers.plan.layout import layout_of
 from workers.plan.memory import fit
 from workers.swapping.loadable import Loadable
-
-log = get_logger()
 
 #: How long a worker takes to start without a model, and how fast a disk is, until the first load was measured.
 _START_S, _DISK_BYTES_PER_S = 3.0, 1e9
@@ -21,22 +17,22 @@ _POOLING = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
 
 
 def first_figures(settings: Settings, name: str, model: str) -> Loadable:
-    """Return the loadable of a model. Of one that cannot be read, or is on a hub, the figures are guesses."""
+    """Return the loadable of a model. Of one that is on a hub, the figures are guesses. Raises ModelError."""
     if not settings.engine_kind.loads_model:
         return Loadable(name, _START_S, 1, 0, {"counts_words": "true"})
-    unknown = Loadable(name, _START_S, 1, 0, {})
     if hub_name(model) is not None:
-        return unknown
-    try:
-        headers = [read_local_header(path) for path in local_parts(model)]
-        layout = layout_of(headers)
-        sizes = fit(layout, settings, None).sizes
-    except ModelError as error:
-        log.warning("model.unread", model=name, error=str(error))
-        return unknown
+        return unknown_figures(name)
+    headers = [read_local_header(path) for path in local_parts(model)]
+    layout = layout_of(headers)
+    sizes = fit(layout, settings, None).sizes
     size_bytes = sum(Path(path).stat().st_size for path in local_parts(model))
     facts: dict[str, str | int | float] = {"n_ctx": sizes.n_ctx, "pooling": _pooling_of(headers[0], layout.embeds)}
     return Loadable(name, _START_S + size_bytes / _DISK_BYTES_PER_S, sizes.slots, sizes.cells, facts)
+
+
+def unknown_figures(name: str) -> Loadable:
+    """Return the loadable of a model whose file was not read."""
+    return Loadable(name, _START_S, 1, 0, {})
 
 
 def _pooling_of(header: Header, embeds: bool) -> str:

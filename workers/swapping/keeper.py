@@ -18,8 +18,8 @@ from shared.store.store import Store
 from workers.duties.endings import encodable
 from workers.exit_codes import ExitCode
 from workers.place import WorkerPlace
+from workers.swapping.catalog import Catalog
 from workers.swapping.child import Child
-from workers.swapping.first_facts import first_figures
 from workers.swapping.loadable import Loadable, held_elsewhere, loaded_next_elsewhere
 from workers.swapping.schedule import Demand, Schedule
 from workers.swapping.wishes import Wishes
@@ -53,16 +53,14 @@ class ModelKeeper:
         self, settings: Settings, models: Mapping[str, CountedModel], store: Store, place: WorkerPlace, clock: Clock
     ) -> None:
         self._settings, self._store, self._place, self._clock = settings, store, place, clock
-        self._models = {name: each.model for name, each in models.items()}
-        self._loadables: dict[str, Loadable] = {
-            name: first_figures(settings, name, model) for name, model in self._models.items()
-        }
+        self._catalog = Catalog(settings, {name: each.model for name, each in models.items()})
+        self._loadables: dict[str, Loadable] = {}
         self._schedule = Schedule(settings.loading_share, clock.monotonic())
         self._child: Child | None = None
         #: Whether the child's heartbeat was seen, and whether any child was loaded yet.
         self._is_live = self._has_loaded = False
         # Several workers of one machine begin with different models.
-        self._following: str | None = list(self._models)[place.index % len(self._models)]
+        self._following: str | None = list(models)[place.index % len(models)]
         #: By model, when it may be loaded again after a failure, and for how long it was paused then.
         self._paused: dict[str, tuple[float, float]] = {}
         #: Whether an operator drains the worker: the child, or all workers.
@@ -127,6 +125,7 @@ class ModelKeeper:
 
     def _look(self) -> None:
         snapshot, now_s = self._store.snapshot(tenants=64, workers=64), self._clock.monotonic()
+        self._follow_files(now_s)
         self._follow_child(snapshot, now_s)
         held = None if self._child is None else self._child.name
         pids = {} if self._child is None else {self._child.name: self._child.pid}
@@ -136,11 +135,24 @@ class ModelKeeper:
         self._choose(held, demands, elsewhere | loading, now_s)
         self._announce(demands, elsewhere, loading, now_s)
 
+    def _follow_files(self, now_s: float) -> None:
+        """Serve the models that are there now. One whose file was replaced is loaded again."""
+        changes = self._catalog.look(now_s)
+        for name in changes.gone:
+            log.info("model.gone", model=name)
+            self._withdraw(self._loadables.pop(name))
+            self._paused.pop(name, None)
+            if self._child is not None and self._child.name == name and not self._child.stopping:
+                self._child.stop()
+        for loadable in changes.new:
+            log.info("model.found", model=loadable.model)
+            self._loadables[loadable.model] = loadable
+
     def _follow_child(self, snapshot: Snapshot, now_s: float) -> None:
         """Note the child's first heartbeat, and keep its figures for the time after it."""
         if self._child is None or self._child.stopping or (view := self._view_of(self._child, snapshot)) is None:
             return
-        loadable = self._loadables[self._child.name]
+        loadable = self._loadables[self._child.name]  # A child whose model is gone is stopping.
         loadable.learn(view)
         self._child_drains = view.draining
         if self._is_live:
@@ -200,7 +212,7 @@ class ModelKeeper:
             chosen = chosen or next(iter(sorted(names, key=lambda name: name in taken)), None)
             if chosen is not None and not self._drains:
                 log.info("model.loading", model=chosen)
-                self._child = Child(self._settings, self._models[chosen], chosen, self._place)
+                self._child = Child(self._settings, self._catalog.models[chosen], chosen, self._place)
         elif self._is_live and not self._child.stopping and not self._drains:
             self._following = self._schedule.next_model(held, demands, now_s)
             if self._following is not None:
