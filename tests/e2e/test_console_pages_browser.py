@@ -23,7 +23,7 @@ SCREENS = [(1_280, False), (390, True)]
 #: The pages of this file. The first paint of each was 140 to 470 ms on two busy cores.
 PATHS = [
     *("/console/tenants", "/console/tenants/t000", "/console/model?name=sim", "/console/usage", "/console/audit"),
-    *("/console/groups", "/console/routes"),
+    *("/console/groups", "/console/routes", "/console/playground"),
 ]
 
 

@@ -16,13 +16,10 @@ from shared.jobs.route import Route
 from shared.jobs.route_texts import parse_step
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store.replies import PoolReason, PoolView
 from shared.store.store import Store
 from tests.support.builders import a_heartbeat, an_ending, claim_one, heartbeat, view_of
 from tests.support.console import ATTACK, token_of
 from web.console.guard import TOKEN_HEADER
-from web.console.playground import Target, list_targets
-from web.runtime.model_pools import Model, ModelDirectory
 
 pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
 
@@ -129,6 +126,7 @@ def test_a_refusal_says_why_and_when_to_come_back(visitor, store, redis_client):
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": 7}}}, "response_format"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages"),
         ({"tenant": "no/name"}, "tenant"),
+        ({"top_p": 2}, "top_p"),
     ],
 )
 def test_an_error_names_the_field(visitor, fields, param):
@@ -151,15 +149,3 @@ def test_the_page_offers_models_and_routes_and_marks_those_that_are_not_served(v
         assert option in page
     assert 'name="tenant" value="&lt;b&gt;"' in page
     assert 'name="tenant" value="default"' in visitor.get("/console/playground").text
-
-
-def test_served_models_come_first_and_models_of_vectors_are_left_out():
-    models = [Model("a", live=False), Model("b", live=True), Model("c", live=True, loaded=False)]
-    pools = {name: PoolView(name, 0, 1, None, 0, 0, 4, None) for name in ("b", "c", "e")}
-    vectors = Model("e", live=True, pooling="mean")
-    directory = ModelDirectory({each.name: each for each in [*models, vectors]}, {}, pools=pools)
-    assert list_targets(directory) == [Target("b", ""), Target("c", "loaded on demand"), Target("a", "no worker")]
-    draining = ModelDirectory(
-        {"b": models[1]}, {}, pools={"b": PoolView("b", 0, 1, PoolReason.DRAINING, 0, 0, 4, None)}
-    )
-    assert list_targets(draining) == [Target("b", "draining")]

@@ -82,7 +82,9 @@ def test_an_answer_becomes_a_turn_and_the_copied_programs_send_exactly_the_same(
     asked = newest_request(door)
     assert [each["content"] for each in asked["messages"]] == [HOSTILE, HOSTILE]
     curl, python = copied(page, "curl"), copied(page, "python")
-    assert "Bearer" not in curl
+    assert "Bearer" not in curl + python
+    with_key = page.run("playgroundCode.curl({}, { base: '/v1', tenant: 'blue', usesKeys: true })")
+    assert '-H "Authorization: Bearer $PENSTOCK_API_KEY"' in with_key
     done = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.rstrip().endswith("data: [DONE]"), done.stdout + done.stderr
     assert newest_request(door) == asked
@@ -187,9 +189,12 @@ def test_while_the_store_is_away_a_turn_is_refused_with_the_reason(page, door):
         page.click("#send")
         page.wait_for_text("#said", "the store")
         page.wait_for_text("#panel-state", "store")
+        page.open(f"{door.url}/console/playground?tenant=blue")
+        page.wait_for_text("#why", "What to do")
     finally:
         os.kill(server["process_id"], signal.SIGCONT)
     page.wait_for_text("#panel-state", "Serving")
+    page.write(".turn textarea", "hi")
     page.write("[name=max_tokens]", "2")
 
     def is_answered() -> bool:

@@ -10,6 +10,7 @@ from shared.accounts.admin_actions import announce
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.store.replies import PoolReason
+from web.api.citations import changes_of
 from web.api.job_json import queue_facts, usage_json
 from web.api.refusals import Yield
 from web.api.stream_format import NewText, StreamFormat, data_frame, frame
@@ -239,4 +240,5 @@ def _values(view: JobView) -> dict[str, Any]:
         "usage": usage_json(view),
         "finish_reason": client_finish_reason(view),
         "speeds": speeds(view),
+        "changes": changes_of(view),
     }

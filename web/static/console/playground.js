@@ -42,7 +42,8 @@
   const allTurns = () => [...turns.children];
   const textOf = (turn) => turn.querySelector("textarea");
 
-  function addTurn(role, { text = "", calls = null, call = null, reasoning = "" } = {}) {
+  // A turn is added at the end, or after another one that is still there.
+  function addTurn(role, { text = "", calls = null, call = null, reasoning = "", after = null } = {}) {
     if (turns.children.length >= MOST_TURNS) {
       say(`A conversation has at most ${MOST_TURNS} turns.`, true);
       return null;
@@ -59,7 +60,8 @@
     turn.querySelector('[data-act="again"]').hidden = role === "assistant";
     if (reasoning) turn.insertBefore(part("Reasoning", reasoning), textOf(turn));
     for (const each of calls ?? []) turn.append(part(`Calls ${each.function.name}`, each.function.arguments));
-    turns.append(turn);
+    if (after?.isConnected) after.after(turn);
+    else turns.append(turn);
     return turn;
   }
 
@@ -188,15 +190,17 @@
     if (field) mark(field);
   }
 
-  // The first answer becomes a turn; others stay where they are. A call without its end cannot be sent again.
-  function keep(answer, isWhole) {
+  // The first answer becomes the turn after the last one that was sent; others stay where they are. A call without its
+  // end cannot be sent again.
+  function keep(answer, isWhole, after) {
     const { first } = answer;
     const calls = first && isWhole && !first.isCut && first.calls.length ? first.calls.filter(Boolean) : null;
-    const kept = first && addTurn("assistant", { text: first.content, calls, reasoning: first.reasoning });
+    const kept = first && addTurn("assistant", { text: first.content, calls, reasoning: first.reasoning, after });
     if (kept) {
       answer.removeFirst();
-      for (const call of calls ?? []) addTurn("tool", { call });
-      if (!calls) addTurn("user");
+      let last = kept;
+      for (const call of calls ?? []) last = addTurn("tool", { call, after: last }) ?? last;
+      if (!calls && !kept.nextElementSibling) addTurn("user");
     }
     if (answer.isCut) say("The answer is too long for this page, which has only its beginning. The job's page has all of it.");
   }
@@ -279,13 +283,14 @@
     byId("send").disabled = true;
     byId("stop-answer").disabled = false;
     const answer = new Answer();
+    const lastSent = allTurns().at(-1);
     try {
       await running.send(answer);
     } catch (problem) {
       if (!(problem instanceof TypeError || problem.name === "AbortError")) console.error(problem);
       running.sayBroken();
     } finally {
-      keep(answer, running.isEnded && !running.isFailed);
+      keep(answer, running.isEnded && !running.isFailed, lastSent);
       const hadFocus = document.activeElement === byId("stop-answer") || document.activeElement === document.body;
       running = null;
       form.removeAttribute("aria-busy");
@@ -317,11 +322,13 @@
     }
   }
 
+  function isBusy() {
+    if (running) say("An answer is awaited: stop it first.", true);
+    return Boolean(running);
+  }
+
   function act(turn, what) {
-    if (running) {
-      say("An answer is awaited: stop it first.", true);
-      return;
-    }
+    if (isBusy()) return;
     changed();
     if (what === "delete") {
       const next = turn.nextElementSibling ?? turn.previousElementSibling;
@@ -353,7 +360,7 @@
     });
   }
   byId("clear").addEventListener("click", () => {
-    if (running) return;
+    if (isBusy()) return;
     changed();
     say("");
     byId("answer").replaceChildren();
