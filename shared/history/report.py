@@ -1,13 +1,13 @@
 """Answers what happened at a time, or in a span of time: to all jobs, to those of one tenant, or of one model."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import redis
 
 from shared.durations import utc_time
-from shared.history.points import RINGS, Entry, Point, merged
+from shared.history.points import RINGS, Entry, Point, in_turns, merged
 from shared.history.stored import StoredHistory
 from shared.jobs.job_filter import InvalidFilter, parse_time
 from shared.store import keys
@@ -63,6 +63,11 @@ class Report:
             return point.pools.get(keys.model_slug(self.question.model), Entry())
         return point.total
 
+    def entries(self) -> Iterator[tuple[Point, Entry]]:
+        """Yield each point with the counts that the question is about."""
+        for point in in_turns(self.points):
+            yield point, self.entry(point)
+
     @property
     def unnamed_points(self) -> int:
         """In how many points the tenant is not named although other tenants were active that are not named either."""
@@ -80,7 +85,7 @@ class Report:
             "from": iso(self.from_ms),
             "to": iso(self.to_ms),
             "step_s": self.step_s,
-            "data": [_times(point) | figures(self.entry(point), point.samples) for point in self.points],
+            "data": [_times(point) | figures(entry, point.samples) for point, entry in self.entries()],
             "moment": None if self.moment is None else self._moment(self.moment),
             "unnamed_points": self.unnamed_points,
         }

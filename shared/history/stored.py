@@ -5,7 +5,7 @@ from typing import Any
 import redis
 
 from shared import store_clock
-from shared.history.points import RINGS, Point, parse
+from shared.history.points import RINGS, Point, in_turns, parse
 from shared.store import keys, scripts
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
@@ -42,7 +42,8 @@ class StoredHistory:
             return []
         with store_faults(self._client):
             stored: Any = self._client.hmget(keys.history(), [_field(length_s, start) for start in starts])
-        points = [(start, parse(text(raw))) for start, raw in zip(starts, stored, strict=True) if raw is not None]
+        found = in_turns((start, raw) for start, raw in zip(starts, stored, strict=True) if raw is not None)
+        points = [(start, parse(text(raw))) for start, raw in found]
         # In the place of a point that was not written is one of an earlier time.
         return [point for start, point in points if point is not None and point.start_ms == start]
 

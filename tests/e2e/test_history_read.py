@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ from flask.testing import FlaskClient
 
 from shared.accounts.admin_actions import list_actions
 from shared.clock import ManualClock
+from shared.history import points
 from shared.history.stored import StoredHistory
 from shared.jobs.outcomes import Refusal
 from shared.settings.settings import load
@@ -61,6 +63,19 @@ def door(store: Store, folder: Path) -> tuple[FlaskClient, dict[str, str]]:
     settings = load({"PENSTOCK_STATE_DIR": str(folder), "PENSTOCK_AUTH": "required"}, dotenv=None)
     client = create_app(settings, store, ManualClock()).test_client()
     return client, {"Authorization": f"Bearer {load_admin_key(settings)}"}
+
+
+def test_after_each_point_the_other_requests_of_the_door_have_their_turn(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+    monkeypatch.setattr(points, "time", SimpleNamespace(sleep=turns.append))
+    client, operator = door(store, tmp_path)
+    told = client.get("/v1/admin/history", headers=operator).get_json()
+    # Each is parsed, added up and told.
+    assert turns.count(0) == 3 * len(told["data"]) > 0
+    client.get("/console/history", headers=operator)
+    assert turns.count(0) == 6 * len(told["data"])
 
 
 def test_the_route_says_what_happened_at_a_time(store: Store, tmp_path: Path):

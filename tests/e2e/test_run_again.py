@@ -182,3 +182,13 @@ def test_the_console_runs_a_job_again_after_its_end_and_records_it(client: Flask
     assert (newest.what, job_id in newest.on) == ("job.again", True)
     # The console shows no answer of a prompt that it has not submitted.
     assert 'role="log"' not in client.get(f"/console/jobs/{new_id}").text
+
+
+def test_a_job_that_the_console_runs_again_is_not_canceled_although_nobody_polls_it(
+    client: FlaskClient, store: Store, settings: Settings
+) -> None:
+    job_id = ended(client, store)
+    polled = a_door(store, settings, poll_grace_ms=60_000)
+    assert view_of(store, str(again(polled, job_id).get_json()["id"])).poll_grace_ms == 60_000
+    new_id = press(polled, "again", job=job_id).text.partition('href="/console/jobs/')[2].partition('"')[0]
+    assert view_of(store, new_id).poll_grace_ms == 0

@@ -159,7 +159,8 @@ def run_again() -> str:
     view = read_quietly(context, named("job"))
     caller = Caller(view.tenant, KEY_LABEL, enabled_policy(context, view.tenant))
     with ExitStack() as held:
-        generation = again_request(context, caller, view, held)
+        # No client polls the job.
+        generation = again_request(context, caller, view, held).replaced(poll_grace_ms=0)
         announce(context.store.client, acting_admin(), "job.again", f"job {view.id} as {generation.job_id}")
         verdict = offer(context, caller, generation)
     if isinstance(verdict, Yield):

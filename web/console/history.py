@@ -89,7 +89,7 @@ def _links(report: Report, given: dict[str, str]) -> dict[str, str]:
 
 def _charts(report: Report) -> dict[str, Any]:
     """Return what the script of the page draws: the times of the points in s, and the values of each line."""
-    points = [(point, report.entry(point)) for point in report.points]
+    points = list(report.entries())
     told = [figures(entry, point.samples) for point, entry in points]
     seconds = [max(1.0, (point.to_ms - point.from_ms) / 1_000) for point, _ in points]
     reasons = _reasons(points)
