@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import redis
+from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor
 from shared.errors import ConfigError
@@ -62,18 +63,24 @@ class Routes:
 
     def add(self, route: Route) -> None:
         """Add a route. Raises ConfigError if there is one with this name, or a model that is served has the name."""
-        with store_faults(self._client):
-            if self._client.zscore(keys.models(), route.name) is not None:
+
+        def write(pipe: Pipeline) -> None:
+            # Called again if somebody else changes a route before this one is written with its record.
+            if pipe.zscore(keys.models(), route.name) is not None:
                 raise ConfigError(f"route={route.name!r} is the name of a model that is or was served")
-            count: Any = self._client.hlen(keys.routes())
+            count: Any = pipe.hlen(keys.routes())
             if count >= MAX_ROUTES:
                 raise ConfigError(f"there are {count} routes, the most that are allowed")
-            if not self._client.hsetnx(keys.routes(), route.name, route.dump()):
+            if pipe.hexists(keys.routes(), route.name):
                 raise ConfigError(f"route={route.name!r} exists: remove it first with `penstock routes rm`")
-            with self._client.pipeline(transaction=True) as pipe:
-                pools = ", ".join(step.pool for step in route.steps)
-                add_record(pipe, self._actor, "route.add", f"route {route.name}: {pools}")
-                pipe.execute()
+            pipe.multi()
+            pipe.hset(keys.routes(), route.name, route.dump())
+            add_record(
+                pipe, self._actor, "route.add", f"route {route.name}: {', '.join(step.pool for step in route.steps)}"
+            )
+
+        with store_faults(self._client):
+            self._client.transaction(write, keys.routes())
 
     def remove(self, name: str) -> bool:
         """Remove a route, also one that is spoiled. Return whether it existed. Jobs that it has routed continue."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from shared.accounts import routes
 from shared.accounts.routes import Pools, Routes
 from shared.errors import ConfigError
 from shared.jobs.pool_terms import PoolTerms
@@ -130,6 +131,18 @@ def test_a_spoiled_route_is_named_and_the_others_are_read(redis_client: redis.Re
 def test_a_key_of_another_type_in_the_place_of_the_routes_is_named(redis_client: redis.Redis) -> None:
     redis_client.set(keys.routes(), "x")
     assert Routes(redis_client).read() == ({}, ("penstock:routes is a string and no hash",))
+
+
+def test_no_route_is_added_if_the_process_ends_before_it_writes_the_record(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*_: object) -> None:
+        raise RuntimeError("the process ends")
+
+    monkeypatch.setattr(routes, "add_record", end)
+    with pytest.raises(RuntimeError):
+        Routes(redis_client).add(Route("good", (RouteStep("small"),)))
+    assert not redis_client.exists(keys.routes())
 
 
 def test_a_route_cannot_have_the_name_of_a_model_or_of_another_route(redis_client: redis.Redis) -> None:
