@@ -43,13 +43,12 @@ def foreign_folder(tmp_path: Path) -> Iterator[Path]:
     return folder
 
 
-@pytest.mark.parametrize("engine", ["llama", "sim"])
 def test_up_serves_a_job_from_a_folder_that_holds_packages_of_the_same_names(
-    complete: Installed, foreign_folder: Path, tmp_path: Path, engine: str
+    complete: Installed, foreign_folder: Path, tmp_path: Path
 ) -> None:
     options = ("--port", "0", "--gate-port", "0")
     place = Installation([complete.command], complete.environ(), foreign_folder)
-    with Up(tmp_path / "state", *options, PENSTOCK_ENGINE=engine, place=place) as up:
+    with Up(tmp_path / "state", *options, PENSTOCK_ENGINE="llama", place=place) as up:
         up.serving()
         body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
         status, job = up.ask("POST", "/v1/jobs?wait_ms=30000", body)
@@ -77,18 +76,8 @@ def test_up_serves_a_job_from_a_folder_that_holds_packages_of_the_same_names(
 def test_a_command_whose_extra_is_missing_names_it_and_starts_nothing(
     bare: Installed, tmp_path: Path, command: str, extra: str
 ) -> None:
-    state = tmp_path / "state"
-    environ = bare.environ() | {"PENSTOCK_STATE_DIR": str(state)}
     upstream = {"PENSTOCK_UPSTREAM_URL": "http://127.0.0.1:9/v1", "PENSTOCK_UPSTREAM_MODEL": "m"}
-    done = subprocess.run(
-        [bare.command, *command.split()],
-        env=environ | (upstream if extra == "upstream" else {}),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = run(bare, tmp_path, *command.split(), **(upstream if extra == "upstream" else {}))
     assert done.returncode == 2, done
     assert f"the extra {extra!r} is not installed" in done.stderr
     assert f"pip install 'penstock[{extra}]'" in done.stderr
@@ -104,7 +93,7 @@ def test_up_passes_jobs_to_an_upstream_without_llama_cpp(without_llama: Installe
             status, job = up.ask("POST", "/v1/jobs?wait_ms=60000", {"prompt": "Once upon a time", "max_tokens": 8})
             assert (status, job["status"], job["model"]) == (200, "succeeded", "m"), job
             assert job["text"].strip()
-            assert run(without_llama, tmp_path, "doctor", state=up.state).returncode == 0
+            assert run(without_llama, tmp_path, "doctor").returncode == 0
 
 
 @pytest.mark.parametrize("command", ["up", "worker", "worker --engine llama", "demo", "plan model.gguf"])
@@ -117,10 +106,8 @@ def test_without_llama_cpp_a_command_for_a_local_model_names_the_extra(
     assert ("PENSTOCK_ENGINE=upstream" in done.stderr) == command.startswith(("up", "worker"))
 
 
-def run(
-    installed: Installed, folder: Path, *command: str, state: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    environ = installed.environ() | {"PENSTOCK_STATE_DIR": str(state or folder / "state")}
+def run(installed: Installed, folder: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    environ = installed.environ() | {"PENSTOCK_STATE_DIR": str(folder / "state")} | settings
     return subprocess.run(
         [installed.command, *command], env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
@@ -128,14 +115,6 @@ def run(
 
 def test_commands_that_need_no_extra_work_without_extras(bare: Installed, tmp_path: Path) -> None:
     for command in (["--help"], ["config"], ["--version"]):
-        done = subprocess.run(
-            [bare.command, *command],
-            env=bare.environ() | {"PENSTOCK_STATE_DIR": str(tmp_path / "state")},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        done = run(bare, tmp_path, *command)
         assert done.returncode == 0, done
         assert done.stdout
