@@ -7,6 +7,9 @@ has a slot for each client. One adapter, and the model alone, have `rows` client
 decode has the same number of rows in all runs: an adapter's step has those of its own clients. The adapters have random
 factors of rank 16. The runs alternate, and the median of each kind counts.
 
+Before that, the engine alone computes the same jobs on a clock that counts its own CPU time, so that other work on the
+machine does not shorten its turns. This has neither HTTP nor a store.
+
 Tokens, steps and CPU time are those of the worker in the window after the warm-up, and the parts of the adapters those
 of the clients. `135m` is a random model of 30 layers, in which a change of the adapter takes longer.
 """
@@ -27,15 +30,21 @@ import psutil
 from bench.common import environment, print_environment, write_results
 from bench.engine_stack import free_port
 from bench.live.stack import served_process
+from shared.clock import RealClock
+from shared.jobs.adapter_list import Adapter
+from shared.jobs.job import ClaimRef
+from shared.settings.settings import load
 from tests.support.lora import write_lora
 from workers.demo import demo_model_path
 from workers.demo.random_gguf import write_random_model
+from workers.engine.events import Ended, Event, JobSpec
+from workers.engine.factory import make_engine
 
 SEED, ADAPTERS, TENANTS, RANK, TOKENS, RUNS = 28, 8, ("red", "green", "blue", "grey"), 16, 128, 3
 #: At least this part of the throughput of one adapter is due to the eight together.
 LEAST_PART = 0.8
 DEADLINE_MS = 300_000
-WARM_UP_S = 4.0
+WARM_UP_S, ENGINE_RUNS = 4.0, 3
 
 
 class Ledger:
@@ -69,6 +78,48 @@ def ask(url: str, tenant: str, model: str, until_s: float, ledger: Ledger) -> No
             ledger.add(tenant, model, answer)
             if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
                 time.sleep(min(int(answer.headers.get("retry-after-ms", 1_000)) / 1_000, 10))
+
+
+class OwnTime(RealClock):
+    """A clock that counts the CPU time of the thread that asks."""
+
+    def monotonic(self) -> float:
+        """Return the thread's CPU time in seconds."""
+        return time.thread_time()
+
+
+def engine_tokens(model: Path, adapters: Mapping[str, Path], rows: int, cpu_seconds: float) -> float:
+    """Return the tokens that an engine generates in a second of its CPU time, with `rows` jobs of each adapter."""
+    given = [Adapter(name, path, name) for name, path in adapters.items()]
+    cells = 512 * rows * len(given)
+    sizes = {"max_batch_size": rows * len(given), "kv_cells": cells, "n_ctx": 512, "threads": 1}
+    ended: list[str] = []
+    of_jobs: dict[str, str] = {}
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Ended):
+            ended.append(of_jobs[event.key.id])
+
+    settings = load({}, None, device="cpu", **sizes)
+    engine = make_engine(settings, emit, model_path=model, clock=OwnTime(), adapters=given)
+
+    def submit(adapter: str) -> None:
+        number = str(len(of_jobs))
+        of_jobs[number] = adapter
+        payload = {"prompt": f"Once there were {number}", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        engine.submit(engine.prepare(JobSpec(ClaimRef(number, ""), "red", payload, TOKENS, 1e12, adapter=adapter)))
+
+    for adapter in [adapter.name for adapter in given] * rows:
+        submit(adapter)
+    began_s = time.thread_time()
+    while time.thread_time() - began_s < cpu_seconds:
+        engine.step()
+        while ended:
+            submit(ended.pop())
+    tokens = engine.stats.completion_tokens / (time.thread_time() - began_s)
+    engine.drop_all()
+    engine.backend.close()
+    return tokens
 
 
 def run(model: Path, adapters: Mapping[str, Path], rows: int, seconds: float) -> tuple[dict[str, float], Ledger]:
@@ -152,8 +203,14 @@ def main() -> None:
 
 def measure(model: Path, adapters: Mapping[str, Path], rows: int, seconds: float) -> dict[str, float]:
     """Run all kinds in turn, and return their figures."""
-    kinds = {"the model": {}, "one adapter": dict(list(adapters.items())[:1]), "adapters": adapters}
+    one = dict(list(adapters.items())[:1])
+    kinds = {"the model": {}, "one adapter": one, "adapters": adapters}
     found: dict[str, list[float]] = {}
+    for _ in range(ENGINE_RUNS):
+        for kind, given in (("one adapter", one), ("adapters", adapters)):
+            value = engine_tokens(model, given, rows, seconds / 2)
+            print(f"# engine, {kind}: {value:.0f} tokens/CPU s", flush=True)
+            found.setdefault(f"engine, {kind}: tokens/CPU s", []).append(value)
     shares: list[float] = []
     for _ in range(RUNS):
         for kind, given in kinds.items():
@@ -166,6 +223,8 @@ def measure(model: Path, adapters: Mapping[str, Path], rows: int, seconds: float
     figures = {name: statistics.median(values) for name, values in found.items()}
     part = figures["adapters: tokens/s"] / figures["one adapter: tokens/s"]
     return figures | {
+        "engine, adapters / one adapter": figures["engine, adapters: tokens/CPU s"]
+        / figures["engine, one adapter: tokens/CPU s"],
         "adapters / one adapter": part,
         "the same by CPU time": figures["adapters: tokens/CPU s"] / figures["one adapter: tokens/CPU s"],
         "one adapter / the model": figures["one adapter: tokens/s"] / figures["the model: tokens/s"],

@@ -131,7 +131,8 @@ class SlotShares:
 
     def reported(self, pool: PoolShare) -> tuple[int, float]:
         """Return what the pool reports: its slots, and its part of the rates."""
-        competing = [each for each in self.pools if each.in_use] if pool.in_use else self.pools
+        is_used = pool.in_use
+        competing = [each for each in self.pools if not is_used or each is pool or each.in_use]
         part, extra = divmod(self.free(), len(competing))
         slots = pool.held + part + (competing.index(pool) < extra)
         return max(1, slots), pool.weight / sum(each.weight for each in competing)
