@@ -98,9 +98,11 @@ def test_a_page_that_goes_away_cancels_its_job(visitor, store):
     assert view_of(store, job_id).state is JobState.CANCELED
 
 
-def test_a_canceled_job_ends_the_stream_with_its_facts(visitor, store):
+def test_a_waiting_job_shows_its_position_and_a_canceled_one_ends_the_stream(visitor, store):
     answer = ask(visitor)
     job_id = read_job_id(answer)
+    facts = next(part for part in map(str, answer.response) if "event: facts" in part)
+    assert "<dt>Position</dt><dd>1" in facts
     store.cancel(job_id)
     read = rest_of(answer)
     assert chunks_in(read)[-1]["error"]["code"] == "job_canceled"
@@ -133,6 +135,13 @@ def test_an_error_names_the_field(visitor, fields, param):
     answer = ask(visitor, **fields)
     assert answer.status_code == 422
     assert str(answer.get_json()["error"]["param"]).startswith(param)
+
+
+def test_a_conversation_for_an_upstream_is_passed_on_whole(visitor, store):
+    store.renew(a_heartbeat("w2", model="away", facts={"forwards": "true"}), [])
+    answer = ask(visitor, model="away", unknown_here=[1])
+    assert view_of(store, read_job_id(answer)).form["forwarded"] is True
+    answer.close()
 
 
 def test_only_a_page_of_this_console_may_ask(visitor):
