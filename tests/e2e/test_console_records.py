@@ -3,13 +3,14 @@
 import csv
 import io
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 import redis
 from flask.testing import FlaskClient
 
 from shared.accounts.admin_actions import Actor, record
-from shared.accounts.usage import Amounts, UsageRecords
+from shared.accounts.usage import OTHER, Amounts, UsageRecords
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, heartbeat
@@ -51,6 +52,15 @@ def test_usage_is_added_up_by_day_with_its_cost_and_as_csv(visitor: FlaskClient,
     of_red = visitor.get("/console/usage?by=tenant,model&tenant=red").text
     assert 'href="/console/tenants/red"' in of_red
     assert "blue" not in of_red
+
+
+def test_the_surplus_of_a_day_with_too_many_series_leads_to_no_page_of_a_tenant(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    use(redis_client, 2, f"{OTHER}||{OTHER}", "1 0 0 0 1 0 1 0")
+    page = visitor.get("/console/usage?by=tenant").text
+    assert f'class="name">{OTHER}<' in page
+    assert quote(OTHER) not in page
 
 
 @pytest.mark.parametrize(

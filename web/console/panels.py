@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 from shared.durations import utc_time
 from shared.jobs.job import JobView
 from shared.jobs.pool_terms import format_amount
+from shared.store.keys import is_tenant_name
 from shared.store_fault import StoreFault
 from shared.views.time_parts import time_parts, tokens_per_s
 from shared.views.timeline import TimelineStep, timeline
@@ -148,7 +149,9 @@ def model_link(name: str, place: str = "") -> Markup:
 
 
 def tenant_link(name: str, place: str = "") -> Markup:
-    """Return a link to the page of a tenant, as `model_link` does."""
+    """Return a link to the page of a tenant, as `model_link` does; only the text if no tenant can have the name."""
+    if not is_tenant_name(name):
+        return escape(name)
     return _link(f"/console/tenants/{quote(name, safe='')}", "tenant", name, place)
 
 
