@@ -2,8 +2,11 @@
 
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.tenants import Tenants
-from shared.audit.invariants import find_breaches
+from shared.audit.invariants import Breach, find_breaches
 from shared.errors import ConfigError, StoreUnavailable, StoreUnfit
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
@@ -22,6 +25,7 @@ from shared.store.clients.quick_client import execute_together
 from shared.store.connection import DOOR, OPERATOR, Timeouts, open_blocking_client, open_client
 from shared.store.preflight import check_fitness
 from shared.store.redis_errors import store_faults
+from shared.store.replies import Admitted
 from shared.store.store import Store
 from shared.store_fault import StoreFault
 from tests.support.builders import MODEL, a_job, admitted, an_ending, claim, claim_one, heartbeat, stat, view_of
@@ -87,6 +91,37 @@ def test_a_script_for_a_cell_of_another_node_has_no_effect(cluster, cells):
         with pytest.raises(StoreUnavailable, match=r"redis\+cluster://"), store_faults(client):
             Store(client).reap()
         assert cluster.owner(own).client.keys(f"{other}*") == []
+
+
+def test_in_each_of_six_cells_the_bounds_hold_and_tenants_are_served_by_their_weights(cluster, settings):
+    """All cells work at the same time, two on each node."""
+    bounded = replace(settings, max_inflight=64, max_queue_size=40)
+
+    def fill_and_serve(prefix: str) -> tuple[int, Counter[str], list[Breach]]:
+        with closing(a_client(cluster, prefix)) as client:
+            store = Store(client)
+            store.configure(bounded)
+            Tenants(client).set("heavy", TenantPolicy(weight=3))
+            heartbeat(store, slots=4)
+            answers = [
+                store.admit(a_job(tenant, deadline_ms=600_000)) for _ in range(40) for tenant in ("heavy", "light")
+            ]
+            served: Counter[str] = Counter()
+            for _ in range(32):
+                job = claim_one(store)
+                served[job.tenant] += 1
+                store.settle(an_ending(job.held), "w1")
+                heartbeat(store, slots=4)
+            breaches = find_breaches(client)
+            client.unlink(*client.keys("*"))
+            return sum(isinstance(answer, Admitted) for answer in answers), served, breaches
+
+    prefixes = [prefix for node in cluster.nodes for prefix in cluster.prefixes_on(node, 2)]
+    with ThreadPoolExecutor(6) as pool:
+        for admitted_jobs, served, breaches in pool.map(fill_and_serve, prefixes):
+            assert 32 < admitted_jobs <= 64
+            assert 22 <= served["heavy"] <= 26
+            assert breaches == []
 
 
 def test_every_way_to_send_commands_follows_a_slot_that_moves(cluster, cells):

@@ -1,6 +1,7 @@
 """A cluster of store servers on loopback ports, which a test can end and between which it can move slots."""
 
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -115,8 +116,14 @@ class StoreCluster:
 
     def prefix_on(self, node: Node) -> str:
         """Return the prefix of a cell whose slot is on this node."""
+        return self.prefixes_on(node, 1)[0]
+
+    def prefixes_on(self, node: Node, count: int) -> list[str]:
+        """Return the prefixes of cells whose slots are on this node."""
         own = _own_slots(node)
-        return next(prefix for prefix in (f"{{c{n}}}:" for n in range(1_000)) if slot_of(prefix) in own)
+        return list(
+            islice((prefix for prefix in map("{{c{}}}:".format, range(10_000)) if slot_of(prefix) in own), count)
+        )
 
     def move(self, prefix: str, to: Node) -> None:
         """Move the slot of a cell to a node by atomic slot migration, and wait until both nodes know it."""
