@@ -12,6 +12,8 @@ from pathlib import Path
 SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 #: How deep folders are searched below the first, and how many entries they may have together.
 _DEPTH, MOST_ENTRIES = 5, 50_000
+#: The longest name of a model, in characters.
+_LONGEST_NAME = 200
 
 #: The values that name a file's purpose are among the first; no more of the header is read.
 _READ_BYTES = 16 << 10
@@ -56,6 +58,9 @@ def models_in(folder: Path) -> Iterator[FolderModel | LeftOut]:
         if part is not None and int(part[2]) != 1:
             continue
         name = part[1] if part else path.stem
+        if not _may_be_served(name):
+            yield LeftOut(path, "its name has characters that a model's name cannot have, or is too long")
+            continue
         try:
             stat = path.stat()
             purpose = _purpose(path, part is not None, stat.st_size, stat.st_mtime_ns)
@@ -72,6 +77,11 @@ def models_in(folder: Path) -> Iterator[FolderModel | LeftOut]:
         else:
             taken[model_slug(name)] = path
             yield FolderModel(name, path)
+
+
+def _may_be_served(name: str) -> bool:
+    """Return whether a model can have this name: printable, without the comma that separates names."""
+    return name.isprintable() and "," not in name and name == name.strip() and len(name) <= _LONGEST_NAME
 
 
 def model_slug(model: str) -> str:

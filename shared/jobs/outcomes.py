@@ -40,6 +40,8 @@ class Refusal(StrEnum):
     DRAINING = "draining"
     #: No live worker serves this model.
     NO_WORKER = "no_worker"
+    #: No worker holds the model, and loading it has failed; it is tried again after a pause.
+    LOAD_FAILED = "load_failed"
     #: The store did not answer.
     STORE_UNAVAILABLE = "store_unavailable"
 
@@ -89,6 +91,8 @@ class EndCode(StrEnum):
     POISON = "poison"
     CORRUPT = "corrupt"
     ENGINE_ERROR = "engine_error"
+    #: The job waited for a model that could not be loaded.
+    LOAD_FAILED = "load_failed"
     #: The job is private, and its pool is no longer marked as local.
     NOT_LOCAL = "not_local"
     #: The server to which the worker passes its jobs did not accept the request.

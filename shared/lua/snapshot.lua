@@ -13,10 +13,11 @@
 --   name, the seconds that its workers need for its queued jobs without batch jobs (-1 while their rates are unknown),
 --   and its running jobs as a fraction of its slots, at most 1; for each of the 64 models that were served last its
 --   name, the ms since its last heartbeat, number of live workers, why none claims jobs (`no_worker`, `draining`,
---   `workers_restart` or empty), its queued jobs, running jobs and slots, the age of its oldest queued job as for
---   tenants, and its two prices
+--   `load_failed`, `workers_restart` or empty), its queued jobs, running jobs and slots, the age of its oldest queued
+--   job as for tenants, its two prices, and how often in a row loading it has failed, in how many ms it is tried again
+--   (0: it may be tried now), and why it failed
 -- KEEPS 1
--- USES clock tier slug priority worker_states
+-- USES clock tier slug priority worker_states loadable
 
 -- At most this many queued jobs of a tenant are examined to find the oldest. If the tenant has more, only the jobs at
 -- the front of its queues are examined.
@@ -103,13 +104,19 @@ for i = 1, #seen_models, 2 do
   local slug = slug.slug_of(model)
   local number_live, reason = state_of(slug)
   local pool_fields = read_fields(k_books .. slug, { 'tier', 'tier_look_ms', 'mu_milli', 'waiting_mwt', 'batch_mwt',
-    'mu_wtps', 'running', 'slots', 'waiting', 'policy_prompt_price_micro', 'policy_answer_price_micro' })
+    'mu_wtps', 'running', 'slots', 'waiting', 'policy_prompt_price_micro', 'policy_answer_price_micro',
+    'load_failures', 'load_retry_ms', 'load_error' })
+  local load_retry_in_ms = loadable.ms_to_load_retry(pool_fields)
+  if load_retry_in_ms > 0 and number_live > 0 and reason ~= 'draining' then
+    reason = 'load_failed'
+  end
   if number_live > 0 and heartbeat_ms >= now_ms - LIVE_MS then
     add_live_model(model, pool_fields)
   end
   pools[#pools + 1] = { model, math.max(0, math.floor(now_ms - heartbeat_ms)), number_live, reason,
     pool_fields.waiting or '', pool_fields.running or '', pool_fields.slots or '', now_ms - (oldest_of[slug] or now_ms
-    + 1), pool_fields.policy_prompt_price_micro or '', pool_fields.policy_answer_price_micro or '' }
+    + 1), pool_fields.policy_prompt_price_micro or '', pool_fields.policy_answer_price_micro or '',
+    pool_fields.load_failures or '', load_retry_in_ms, pool_fields.load_error or '' }
 end
 return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD', k_deadlines),
   redis.call('ZCARD', k_leases), redis.call('HGETALL', k_config),

@@ -268,8 +268,8 @@ def _tenant(entry: list[Any], config: dict[str, str], live_slots: int) -> Tenant
 
 
 def _pool(entry: list[Any]) -> PoolView:
-    model, heartbeat_age_ms, live_workers, reason, waiting, running, slots, oldest_ms, *prices = entry
-    prompt_price, answer_price = (max(0, integer(text(price))) for price in prices)
+    model, heartbeat_age_ms, live_workers, reason, waiting, running, slots, oldest_ms, *rest = entry
+    prompt_price, answer_price, load_failures = (max(0, integer(text(number))) for number in rest[:3])
     word = text(reason)
     return PoolView(
         model=text(model),
@@ -283,6 +283,9 @@ def _pool(entry: list[Any]) -> PoolView:
         oldest_age_ms=None if oldest_ms < 0 else oldest_ms,
         prompt_price_micro=prompt_price,
         answer_price_micro=answer_price,
+        load_failures=load_failures,
+        load_retry_in_ms=int(rest[3]),
+        load_error=text(rest[4]),
     )
 
 

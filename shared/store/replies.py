@@ -285,6 +285,8 @@ class PoolReason(StrEnum):
     DRAINING = "draining"
     #: The live workers that do not drain are new, and workers of the pool restart again and again.
     WORKERS_RESTART = "workers_restart"
+    #: No worker holds the model, and loading it has failed; after a pause it is tried again.
+    LOAD_FAILED = "load_failed"
 
 
 @dataclass(frozen=True)
@@ -306,6 +308,10 @@ class PoolView:
     #: The prices of 1,000 prompt tokens and of 1,000 answer tokens.
     prompt_price_micro: int = 0
     answer_price_micro: int = 0
+    #: How often in a row loading the model has failed, in how many ms it is tried again, and why it failed.
+    load_failures: int = 0
+    load_retry_in_ms: int = 0
+    load_error: str = ""
 
 
 @dataclass(frozen=True)

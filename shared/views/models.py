@@ -52,6 +52,10 @@ class ModelLine:
     routes: tuple[str, ...]
     #: Whether a worker holds the model; else one loads it for the jobs that are queued for it.
     is_loaded: bool = True
+    #: How often in a row loading has failed, in how many ms it is tried again, and why it failed.
+    load_failures: int = 0
+    load_retry_in_ms: int = 0
+    load_error: str = ""
 
     @property
     def state(self) -> str:
@@ -67,6 +71,10 @@ class ModelLine:
             return ""
         if self.reason is PoolReason.NO_WORKER and self.heartbeat_age_ms is None:
             return "no worker has served it"
+        if self.reason is PoolReason.LOAD_FAILED:
+            times = "once" if self.load_failures == 1 else f"{self.load_failures} times in a row"
+            again = f"it is tried again in {-(-self.load_retry_in_ms // 1000)} s"
+            return f"{_WHY[self.reason]} {times} ({self.load_error}); {again}"
         return _WHY[self.reason]
 
 
@@ -74,11 +82,13 @@ _STATES = {
     PoolReason.NO_WORKER: "no worker",
     PoolReason.DRAINING: "draining",
     PoolReason.WORKERS_RESTART: "restarting",
+    PoolReason.LOAD_FAILED: "load fails",
 }
 _WHY = {
     PoolReason.NO_WORKER: "no worker is live",
     PoolReason.DRAINING: "all its live workers drain",
     PoolReason.WORKERS_RESTART: "its workers restart again and again",
+    PoolReason.LOAD_FAILED: "it could not be loaded",
 }
 
 
@@ -132,4 +142,7 @@ def _line(
         prompt_price_micro=pool.prompt_price_micro,
         answer_price_micro=pool.answer_price_micro,
         routes=tuple(routes.get(pool.model, ())),
+        load_failures=pool.load_failures,
+        load_retry_in_ms=pool.load_retry_in_ms,
+        load_error=pool.load_error,
     )

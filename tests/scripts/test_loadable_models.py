@@ -5,6 +5,8 @@ import pytest
 from shared.store import keys
 from shared.store.replies import Admitted
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending, claim_one, refused
+from workers.swapping.failures import Failure, end_waiting
+from workers.swapping.loadable import Loadable
 
 RATES = {"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 20}
 
@@ -124,3 +126,44 @@ def test_the_first_job_of_an_idle_model_without_rates_is_refused_by_the_load_alo
     loadable(store, 20_000)
     assert refused(store, a_job(deadline_ms=15_000)).reason == "deadline_unmeetable"
     assert admitted(store, a_job(deadline_ms=25_000))
+
+
+FAILURE = {"load_failures": 2, "load_retry_in_ms": 10_000, "load_error": "its file could not be used"}
+
+
+def test_while_a_model_cannot_be_loaded_its_jobs_are_refused_until_the_next_try(store):
+    loadable(store, 30_000, **FAILURE)
+    refusal = refused(store, a_job())
+    assert (refusal.reason, refusal.limit, refusal.value) == ("load_failed", "load_failures", 2)
+    assert 9_000 <= refusal.retry_hint_ms <= 12_000
+    pool = store.snapshot().pools[MODEL]
+    assert (pool.reason, pool.load_failures, pool.load_error) == ("load_failed", 2, "its file could not be used")
+    assert 9_000 <= pool.load_retry_in_ms <= 10_000
+
+
+@pytest.mark.parametrize("how", ["loaded", "replaced"])
+def test_a_failure_is_forgotten_when_the_model_is_loaded_or_its_file_is_replaced(store, how):
+    loadable(store, 30_000, **FAILURE)
+    if how == "loaded":
+        store.renew(a_heartbeat(slots=4, cells=100_000), [])
+    else:
+        loadable(store, 1_000, load_failures=0)
+    assert admitted(store, a_job())
+    assert store.snapshot().pools[MODEL].load_failures == 0
+
+
+def test_a_worker_that_has_not_failed_does_not_forget_the_failure_of_another(store):
+    loadable(store, 30_000, **FAILURE)
+    store.renew(a_heartbeat("other", facts={"claims_in_ms": 1_000}), [])
+    assert refused(store, a_job()).reason == "load_failed"
+
+
+def test_jobs_that_wait_for_a_model_that_cannot_be_loaded_end(store):
+    waiting = Loadable(MODEL, 2.0, 4, 100_000, {}, worker="loadable")
+    loadable(store, 1_000)
+    ids = [admitted(store, a_job()) for _ in range(6)]
+    assert end_waiting(store, waiting, Failure(2, 0.0, 10.0, "why")) == 6
+    for job_id in ids:
+        ended = store.client.hmget(keys.rq_job(job_id), "penstock_state", "penstock_code", "penstock_stage")
+        assert ended == [b"failed", b"load_failed", b"queue"]
+    assert end_waiting(store, waiting, Failure(2, 0.0, 10.0, "why")) == 0

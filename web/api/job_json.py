@@ -33,6 +33,7 @@ _MESSAGES = {
     EndCode.POISON: "the job was given up because each worker that ran it was lost",
     EndCode.CORRUPT: "the job's record in the store cannot be read",
     EndCode.ENGINE_ERROR: "the engine failed on this job",
+    EndCode.LOAD_FAILED: "the model could not be loaded",
     EndCode.NOT_LOCAL: "the job is private, and its pool is no longer marked as local",
     EndCode.UPSTREAM_REJECTED: "the upstream server did not accept the request",
     EndCode.UPSTREAM_BUSY: "the upstream server refused the job until its time was over",

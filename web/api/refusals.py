@@ -35,6 +35,7 @@ _MESSAGES = {
     Refusal.NO_SUITABLE_POOL: "no pool of {model!r} takes this request ({limit})",
     Refusal.DRAINING: "the workers of model {model!r}, or all workers, are being drained, so no new jobs are admitted",
     Refusal.NO_WORKER: "no live worker serves model {model!r}",
+    Refusal.LOAD_FAILED: "model {model!r} could not be loaded ({value} times in a row), and is tried again later",
     Refusal.STORE_UNAVAILABLE: "the store cannot serve",
 }
 #: The budgets of tokens by the limit that a refusal names: whose it is, and its period.

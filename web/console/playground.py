@@ -49,6 +49,7 @@ _UNSERVED = {
     PoolReason.NO_WORKER: "no worker",
     PoolReason.DRAINING: "draining",
     PoolReason.WORKERS_RESTART: "restarting",
+    PoolReason.LOAD_FAILED: "cannot be loaded",
 }
 
 

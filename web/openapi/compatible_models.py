@@ -148,6 +148,7 @@ class Model(ResponseModel):
     display_name: str
     created_at: str
     loaded: bool | None = Field(default=None, description="whether a worker has the model loaded now")
+    reason: str | None = Field(default=None, description="`load_failed` while the model cannot be loaded")
     parent: str | None = Field(default=None, description="the model to which this adapter belongs; absent for others")
     max_model_len: int | None = Field(
         default=None, description="how many tokens prompt and answer may have together; absent if it is unknown"

@@ -11,6 +11,7 @@ from apiflask import APIBlueprint
 from flask import Response, request
 
 from shared.jobs.job import JobView
+from shared.store.replies import PoolReason
 from web.api.deadline import RequestDeadline
 from web.api.job_json import route_headers
 from web.jobs.generation import GenerationRequest, embeddings_request, forwarded_of, text_request, vector_request
@@ -124,6 +125,8 @@ def _model_json(name: str) -> dict[str, Any]:
     of_vllm = {} if longest is None else {"max_model_len": longest}
     own = {"id": name, "object": "model", "created": _MODEL_CREATED, "owned_by": "penstock"}
     own |= {"loaded": current_context().pools.is_loaded(name)}
+    if current_context().pools.load_fails(name):
+        own |= {"reason": PoolReason.LOAD_FAILED.value}
     if base := current_context().pools.base_of(name):
         # As vLLM names the model of an adapter.
         own |= {"parent": base}

@@ -255,6 +255,12 @@ class ModelPools:
         """Return whether a worker holds the model that a name, an alias or a route stands for."""
         return any(model.loaded for model in self._live_behind(name))
 
+    def load_fails(self, name: str) -> bool:
+        """Return whether no worker holds the model with this name or alias because loading it has failed."""
+        directory = self.directory()
+        model = None if name in directory.routes else directory.find(self._own_name(name))
+        return model is not None and directory.readiness_of(model.name).reason is PoolReason.LOAD_FAILED
+
     def base_of(self, name: str) -> str | None:
         """Return the model to which the adapter with this name or alias belongs; None if it is no adapter."""
         directory = self.directory()

@@ -10,6 +10,7 @@ from shared.jobs.model_folder import LeftOut, TooManyFiles, models_in
 from shared.jobs.model_name import MOST_MODELS, models_folder, split_parts
 from shared.log import LimitedEvent, get_logger
 from shared.settings.settings import Settings
+from workers.duties.endings import encodable
 from workers.swapping.first_facts import first_figures, unknown_figures
 from workers.swapping.loadable import Loadable
 
@@ -123,4 +124,4 @@ class Catalog:
             if len(self._told) >= 2 * MOST_MODELS:
                 self._told.clear()
             self._told[path] = why
-            log.warning("model.left_out", path=path, why=why)
+            log.warning("model.left_out", path=encodable(path), why=encodable(why))

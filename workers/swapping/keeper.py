@@ -20,6 +20,7 @@ from workers.exit_codes import ExitCode
 from workers.place import WorkerPlace
 from workers.swapping.catalog import Catalog
 from workers.swapping.child import Child
+from workers.swapping.failures import Failures, end_waiting
 from workers.swapping.loadable import Loadable, held_elsewhere, loaded_next_elsewhere
 from workers.swapping.schedule import Demand, Schedule
 from workers.swapping.wishes import Wishes
@@ -30,8 +31,6 @@ log = get_logger()
 _POLL_S, _LOOK_S, _LOADING_LOOK_S = 0.05, 1.0, 0.25
 #: How long a child may take to end after its grace period.
 _EXIT_MARGIN_S = 10.0
-#: After a model's process has failed, the model is not loaded for this long; each further failure doubles it.
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 300.0
 #: A model that another worker holds is loaded only if its queued work takes this many times as long as loading it.
 _WORTH_A_SECOND = 4.0
 #: A load that is late is expected to take this part of the time that it has taken.
@@ -61,8 +60,7 @@ class ModelKeeper:
         self._is_live = self._has_loaded = False
         # Several workers of one machine begin with different models.
         self._following: str | None = list(models)[place.index % len(models)]
-        #: By model, when it may be loaded again after a failure, and for how long it was paused then.
-        self._paused: dict[str, tuple[float, float]] = {}
+        self._failures = Failures()
         #: Whether an operator drains the worker: the child, or all workers.
         self._child_drains = self._loadables_drain = False
         self._wishes = Wishes()
@@ -99,7 +97,8 @@ class ModelKeeper:
             if code in _FATAL:
                 return ExitCode(code)
             if not child.stopping:
-                self._pause(child.name, code)
+                failure = self._failures.note(child.name, code, self._clock.monotonic())
+                log.warning("model.failed", model=child.name, exit_code=code, pause_s=failure.pause_s)
                 if not was_live:
                     # A load that has failed took the time of one that succeeds.
                     self._schedule.loaded(time.monotonic() - child.started_s, self._clock.monotonic())
@@ -112,19 +111,13 @@ class ModelKeeper:
                 _UNSEEN.log("warning", error=str(error))
         return None
 
-    def _pause(self, name: str, code: int) -> None:
-        """Leave a model alone for a while, whose process has ended by itself."""
-        _, before_s = self._paused.get(name, (0.0, _FIRST_PAUSE_S / 2))
-        pause_s = min(2 * before_s, _LONGEST_PAUSE_S)
-        self._paused[name] = (self._clock.monotonic() + pause_s, pause_s)
-        log.warning("model.failed", model=name, exit_code=code, pause_s=pause_s)
-
     @property
     def _drains(self) -> bool:
         return self._child_drains or self._loadables_drain
 
     def _look(self) -> None:
         snapshot, now_s = self._store.snapshot(tenants=64, workers=64), self._clock.monotonic()
+        self._failures.see(snapshot.pools)
         self._follow_files(now_s)
         self._follow_child(snapshot, now_s)
         held = None if self._child is None else self._child.name
@@ -141,7 +134,7 @@ class ModelKeeper:
         for name in changes.gone:
             log.info("model.gone", model=name)
             self._withdraw(self._loadables.pop(name))
-            self._paused.pop(name, None)
+            self._failures.forget(name, is_replaced=True)
             if self._child is not None and self._child.name == name and not self._child.stopping:
                 self._child.stop()
         for loadable in changes.new:
@@ -161,7 +154,7 @@ class ModelKeeper:
         loadable.load_s = max(0.1, time.monotonic() - self._child.started_s)
         self._schedule.loaded(loadable.load_s, now_s, is_first=not self._has_loaded)
         self._has_loaded = True
-        self._paused.pop(self._child.name, None)
+        self._failures.forget(self._child.name)
         self._withdraw(loadable)
         log.info("model.loaded", model=self._child.name, load_s=round(loadable.load_s, 2))
 
@@ -176,7 +169,7 @@ class ModelKeeper:
         """Return the demand for each model that is not paused after a failure."""
         found = []
         for name, loadable in self._loadables.items():
-            if self._paused.get(name, (0.0, 0.0))[0] > now_s:
+            if self._failures.is_paused(name, now_s):
                 continue
             pool, slug = snapshot.pools.get(name), model_slug(name)
             work_s = snapshot.backlogs_s.get(name, 0.0)
@@ -229,17 +222,25 @@ class ModelKeeper:
         drains = False
         for name, loadable in self._loadables.items():
             is_elsewhere = name in elsewhere or (name in loading and name != leading)
-            if name == held or is_elsewhere or name not in by_name:
+            if name == held or is_elsewhere:
                 self._withdraw(loadable)
                 continue
-            claims_in_s = ready_s.get(name, loadable.load_s)
+            is_paused = name not in by_name
+            claims_in_s = self._failures.retry_in_s(name, now_s) + ready_s.get(name, loadable.load_s)
             if name == leading:
                 waited_s = 0.0 if child is None or child.stopping else time.monotonic() - child.started_s
                 # A load that takes longer than expected, such as a download, is expected to take longer still.
                 claims_in_s = max(loadable.load_s - waited_s, _OVERDUE_PART * waited_s)
-            part = self._schedule.part_of(name, demands)
-            report = loadable.report(claims_in_s, part, loading=name == leading, draining=self._drains)
+            report = loadable.report(
+                claims_in_s,
+                1.0 if is_paused else self._schedule.part_of(name, demands),
+                self._failures.facts(name, now_s),
+                loading=name == leading,
+                draining=self._drains,
+            )
             renewed = self._store.renew(report, [])
+            if is_paused and (failure := self._failures.given_up(name)) is not None:
+                end_waiting(self._store, loadable, failure)
             self._wishes.note(name, renewed.load_refusals, now_s)
             loadable.is_announced, drains = True, drains or renewed.drain
         self._loadables_drain = drains

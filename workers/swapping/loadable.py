@@ -38,12 +38,22 @@ class Loadable:
         self.slots, self.cells = max(1, view.slots), view.cells
         self.facts |= {name: value for name, value in view.facts.items() if name in _KEPT}
 
-    def report(self, claims_in_s: float, part: float, *, loading: bool, draining: bool) -> HeartbeatReport:
+    def report(
+        self,
+        claims_in_s: float,
+        part: float,
+        failure: Mapping[str, str | int | float],
+        *,
+        loading: bool,
+        draining: bool,
+    ) -> HeartbeatReport:
         """Return a heartbeat that says when jobs will be claimed, and whether the model is `loading`.
 
-        The rate is the `part` of the worker's time that the model may expect.
+        The rate is the `part` of the worker's time that the model may expect. `failure` says whether a load has failed.
         """
-        rates = {name: part * float(self.facts[name]) for name in ("mu_wtps", "generated_tps") if name in self.facts}
+        rates: dict[str, str | int | float] = {
+            name: part * float(self.facts[name]) for name in ("mu_wtps", "generated_tps") if name in self.facts
+        }
         own: dict[str, str | int | float] = {
             "host": encodable(socket.gethostname()),
             "pid": os.getpid(),
@@ -58,7 +68,7 @@ class Loadable:
             slots_busy=0,
             cells=self.cells,
             cells_free=self.cells,
-            facts=self.facts | rates | own,
+            facts={**self.facts, **rates, **own, **failure},
             draining=draining,
         )
 

@@ -78,6 +78,14 @@ def test_of_two_names_that_would_be_one_in_the_store_the_first_is_served(tmp_pat
     assert "would be one; list the models as NAME=MODEL,..." in left_out(tmp_path)["a@b.gguf"]
 
 
+def test_names_that_a_model_cannot_have_are_left_out(tmp_path):
+    write_gguf(tmp_path / "good name.gguf")
+    for name in (b"not-utf8-\xff.gguf", b"two,names.gguf", b"new\nline.gguf", b" space.gguf", 230 * b"x" + b".gguf"):
+        (tmp_path / os.fsdecode(name)).write_bytes(b"")
+    assert names(tmp_path) == ["good name"]
+    assert len(left_out(tmp_path)) == 5
+
+
 def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path):
     write_gguf(tmp_path / "a=b,c" / "x.gguf")
     assert list(listed_models(load({"PENSTOCK_MODELS": str(tmp_path / "a=b,c")}, None))) == ["x"]

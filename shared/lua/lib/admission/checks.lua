@@ -35,6 +35,9 @@ local function check_worker(asked, seen)
     return { reason = 'no_worker', limit = 'live_workers', value = 0, max = 1, base_ms = 2000 }
   elseif seen.draining or seen.drained_ms and now_ms - seen.drained_ms < LIVE_MS then
     return { reason = 'draining', limit = 'draining', value = 1, max = 0, base_ms = 5000 }
+  elseif seen.load_retry_in_ms > 0 then
+    return { reason = 'load_failed', limit = 'load_failures', value = seen.load_failures, max = 0,
+      base_ms = seen.load_retry_in_ms }
   end
 end
 

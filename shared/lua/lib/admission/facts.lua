@@ -90,7 +90,8 @@ local function look(asked)
     'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting', 'succeeded_ms',
     'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro', 'policy_answer_price_micro',
     'policy_day_cap_micro', 'batch_mwt', 'batch_weight_milli', 'len_tail', 'len_p35', 'drained_ms', 'running_tokens',
-    'running_mwt', 'claims_from_ms', 'loadable_slots' })
+    'running_mwt', 'claims_from_ms', 'loadable_slots', 'load_failures',
+    'load_retry_ms' })
   local kept = tenant_bytes.read_kept(asked.tenant)
   local rpm_ms, tpm_ms = rate_times(own)
   local active = is_batch and priority.owners_with_jobs(slug, '') or redis.call('ZCARD', k_active .. slug)
@@ -117,6 +118,7 @@ local function look(asked)
     -- The pool.
     is_local = pool.policy_local == '1', slots = loadable.slots_with_loadable(pool), running = running,
     drained_ms = number(pool.drained_ms, nil, 0, now_ms), running_tokens = number(pool.running_tokens, 0, 0),
+    load_failures = number(pool.load_failures, 0, 0), load_retry_in_ms = loadable.ms_to_load_retry(pool),
     -- How long it takes until the pool's model is loaded; 0 if a worker holds it.
     load_ms = math.max(0, number(pool.claims_from_ms, 0, 0) - now_ms),
     running_mwt = number(pool.running_mwt, 0, 0), main_mwt = main_mwt, pool_mwt = is_batch and pool_mwt or main_mwt,

@@ -79,7 +79,7 @@ local function book_taken(asked, seen, verdict, attempt)
 end
 
 -- The refusal reasons that do not depend on the pool's load. Hints for these refusals ignore the appointment.
-local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, rate_limited = true,
+local WITHOUT_APPOINTMENT = { no_worker = true, draining = true, load_failed = true, rate_limited = true,
   tenant_bytes_full = true, budget_exhausted = true, no_suitable_pool = true }
 
 local function depends_on_load(refusal)
