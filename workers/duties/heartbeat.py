@@ -55,18 +55,20 @@ class Heartbeat:
         idle_slot_steps: Callable[[], int],
         share: PoolShare | None = None,
         base: str = "",
+        stats: Callable[[], EngineStats] | None = None,
     ) -> None:
         """Create the heartbeat of a worker. `names` contains the name of the served model, and then its aliases.
 
         `idle_slot_steps` returns the number of steps that ran with a free slot while a job waited for one. `share` is
-        the pool's part of an engine that serves several, and `base` is the model whose adapter the pool serves, or "".
+        the pool's part of an engine that serves several, `base` is the model whose adapter the pool serves, or "", and
+        `stats` returns the counters of such a pool.
         """
         self.worker = worker
         self.model = names[0]
         self._engine = engine
         self._claimed_jobs = claimed_jobs
         self.throughput = throughput
-        self._share, self._is_adapter = share, bool(base)
+        self._share, self._stats = share, stats or (lambda: engine.stats)
         self._fixed = _fixed_facts(engine) | ({"aliases": ",".join(names[1:])} if names[1:] else {})
         self._fixed |= {"base": base} if base else {}
         #: Whether the worker has stopped claiming jobs. The supervisor sets it.
@@ -79,10 +81,7 @@ class Heartbeat:
         return min(self._claimed_jobs.computing(), self._engine.slots)
 
     def report(self) -> HeartbeatReport:
-        free, stats = self._engine.free_capacity(), self._engine.stats
-        if self._is_adapter:
-            # The counters are those of the whole engine, and the pool of its model reports them.
-            stats = EngineStats()
+        free, stats = self._engine.free_capacity(), self._stats()
         busy, slots, is_full = self._busy, self._engine.slots, self._busy >= self._engine.slots
         part = 1.0
         if self._share is not None:

@@ -78,5 +78,6 @@ class PoolMaker:
             lambda: loop.claimer.idle_slot_steps,
             loop.share,
             base,
+            loop.engine.reported_stats if isinstance(loop.engine, PoolEngine) else None,
         )
         return ServedPool(loop, heartbeat)

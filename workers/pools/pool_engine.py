@@ -38,6 +38,8 @@ class PoolEngine(JobEngine):
     def __init__(self, engine: JobEngine, router: EventRouter, adapter: Adapter | None = None) -> None:
         self._engine, self._router, self._adapter = engine, router, "" if adapter is None else adapter.name
         self._emit: Emit = lambda _event: None
+        #: The tokens of the pool's own jobs, and of each job that has not ended how many of them are counted.
+        self._own, self._counted = EngineStats(), dict[ClaimRef, int]()
         facts = engine.facts
         if adapter is not None and facts.fingerprint:
             # Another worker continues a job only with the same adapter.
@@ -78,9 +80,37 @@ class PoolEngine(JobEngine):
     def prepare(self, spec: JobSpec) -> Prepared:
         return self._engine.prepare(replace(spec, adapter=self._adapter))
 
+    def reported_stats(self) -> EngineStats:
+        """Return the counters for the pool's heartbeat: the tokens of its jobs.
+
+        The pool of the model also reports the other counters, which are those of the whole engine.
+        """
+        own = self._own
+        if self._adapter:
+            return own
+        return replace(
+            self.stats,
+            prompt_tokens=own.prompt_tokens,
+            cached_tokens=own.cached_tokens,
+            completion_tokens=own.completion_tokens,
+        )
+
     def submit(self, job: Prepared) -> None:
-        self._router.expect(job.spec.key, self._emit)
+        self._counted[job.spec.key] = len(job.spec.answer)
+        self._router.expect(job.spec.key, self._tell)
         self._engine.submit(job)
+
+    def _tell(self, event: Event) -> None:
+        """Count an event's tokens, and pass it on. The engine's thread calls this."""
+        if isinstance(event, Ended):
+            counted, usage = self._counted.pop(event.key, 0), event.usage
+            self._own.completion_tokens += max(0, usage.completion_tokens - counted)
+            self._own.prompt_tokens += max(0, usage.read_tokens - usage.cached_tokens)
+            self._own.cached_tokens += usage.cached_tokens
+        else:
+            self._own.completion_tokens += max(0, event.completion_tokens - self._counted.get(event.key, 0))
+            self._counted[event.key] = event.completion_tokens
+        self._emit(event)
 
     def cancel(self, key: ClaimRef, *, drop: bool = False) -> None:
         self._engine.cancel(key, drop=drop)

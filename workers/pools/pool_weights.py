@@ -7,7 +7,7 @@ from shared.store.store import Store
 from workers.duties.slot_shares import PoolShare
 
 #: How often the tenants are read, in seconds, and the most of them.
-_INTERVAL_S, _MOST_TENANTS = 1.0, 64
+_INTERVAL_S, _MOST_TENANTS = 2.0, 64
 
 
 class PoolWeights:

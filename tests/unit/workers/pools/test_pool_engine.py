@@ -40,7 +40,11 @@ def test_each_pool_hears_of_its_own_jobs_alone(engine, tmp_path):
         pass
     ended = {name: [event.key.id for event in events if isinstance(event, Ended)] for name, events in heard.items()}
     assert {name: sorted(ids) for name, ids in ended.items()} == {"m": ["1", "3"], "m:a": ["2"]}
-    assert router._emits == {}
+    assert (router._emits, base._counted, adapted._counted) == ({}, {}, {})
+    # Each counts the tokens of its own jobs, and the pool of the model what is the engine's.
+    tokens = [(one.reported_stats().prompt_tokens, one.reported_stats().completion_tokens) for one in (base, adapted)]
+    assert tokens == [(4, 6), (2, 3)]
+    assert (base.reported_stats().steps, adapted.reported_stats().steps) == (own.stats.steps, 0)
 
 
 def test_jobs_of_an_adapters_pool_are_computed_with_it(engine):
