@@ -19,8 +19,9 @@ _HUB_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+?)(?::([^@]+))?(?:@([^@]+))?
 _COUNTED = re.compile(r"(?:([A-Za-z0-9][\w.-]*)=)?(.+?)(?::(\d{1,4}))?")
 
 _MODELS = "PENSTOCK_MODELS"
-#: Each has a heartbeat of its own.
-MOST_MODELS = 64
+#: Each has a heartbeat of its own. A snapshot has 64 workers, two of each of 32 models: one that can be loaded, and the
+#: process that loads it.
+MOST_MODELS = 32
 #: The most files that a message names.
 _NAMED = 5
 

@@ -121,6 +121,6 @@ end
 return { 'snapshot', now_ms, redis.call('ZCARD', k_inflight), redis.call('ZCARD', k_deadlines),
   redis.call('ZCARD', k_leases), redis.call('HGETALL', k_config),
   with_stats == 1 and redis.call('HGETALL', k_stats) or {}, tenants, workers,
-  redis.call('ZRANGEBYSCORE', k_models, now_ms - MODEL_LISTED_MS, '+inf', 'LIMIT', 0, 64), live_models,
+  redis.call('ZREVRANGEBYSCORE', k_models, '+inf', now_ms - MODEL_LISTED_MS, 'LIMIT', 0, 64), live_models,
   redis.call('ZCOUNT', k_workers, now_ms - LIVE_MS, '+inf'), string.format('%.17g', capacity_wtps),
   math.floor((now_us - machine_us) / 1000), loads, pools }

@@ -2,9 +2,13 @@
 
 import pytest
 
+from shared.cli.commands.doctor import _advice
+from shared.clock import RealClock
+from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.replies import Admitted
 from tests.support.builders import MODEL, a_heartbeat, a_job, admitted, an_ending, claim_one, refused
+from web.runtime.model_pools import ModelPools
 from workers.swapping.failures import Failure, end_waiting
 from workers.swapping.loadable import Loadable
 
@@ -126,6 +130,16 @@ def test_the_first_job_of_an_idle_model_without_rates_is_refused_by_the_load_alo
     loadable(store, 20_000)
     assert refused(store, a_job(deadline_ms=15_000)).reason == "deadline_unmeetable"
     assert admitted(store, a_job(deadline_ms=25_000))
+
+
+def test_a_door_knows_the_facts_of_the_64_models_that_were_heard_last(store):
+    for number in range(70):
+        loadable(store, 1_000, model=f"m{number:02}", n_ctx=100 + number, pooling="mean")
+    directory = ModelPools(store, Settings(), RealClock()).directory()
+    live = {name: model for name, model in directory.models.items() if model.live}
+    assert set(live) == {f"m{number:02}" for number in range(6, 70)}
+    assert all((model.loaded, model.purpose) == (False, "embed") for model in live.values())
+    assert "64 models are live, or more" in " ".join(_advice(store.client, store.snapshot()))
 
 
 FAILURE = {"load_failures": 2, "load_retry_in_ms": 10_000, "load_error": "its file could not be used"}

@@ -26,9 +26,9 @@ from web.runtime.shared_answer import SharedAnswer
 MAX_AGE_S, MAX_AGE_MISSING_S = 1.0, 0.1
 #: The context that a worker reports if its engine bounds no job.
 _UNLIMITED_CTX = 1 << 30
-#: The number of workers whose facts one reading includes: enough for two workers of each of 16 models. If more than
-#: 32 models are live, the defaults are used for the facts of some of them.
-_WORKERS_READ = 32
+#: The number of workers whose facts one reading includes: at least one of each of the 64 models that were served last,
+#: which are all that a snapshot has. `penstock doctor` says so if there are as many.
+_WORKERS_READ = 64
 
 
 @dataclass(frozen=True)

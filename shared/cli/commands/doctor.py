@@ -23,6 +23,8 @@ _HOLDS, _BROKEN, _NOT_JUDGED = "holds", "BROKEN", "not judged"
 _AHEAD_MS = 1_000
 #: A difference between this machine's clock and that of the store's machine that is reported, in seconds.
 _SKEW_S = 1.0
+#: The most models that a snapshot has.
+_MODELS_SEEN = 64
 
 
 def doctor(
@@ -253,6 +255,11 @@ def _advice(client: "redis.Redis", snapshot: "Snapshot") -> list[str]:
         "engine.llama, engine.aborted and worker.ending of their logs (docs/runbook.md)"
         for model, crashes in crashes_of_pools(snapshot.stats).items()
     ]
+    if len(snapshot.live_models) >= _MODELS_SEEN:
+        notes.append(
+            f"{_MODELS_SEEN} models are live, or more: doors, the console and this command know only the ones "
+            "that were heard last, so requests for others may get 404 model_not_found"
+        )
     if slots and snapshot.max_inflight < 4 * slots:
         notes.append(
             f"PENSTOCK_MAX_INFLIGHT is {snapshot.max_inflight}, less than 4 x the {slots} live slots: "

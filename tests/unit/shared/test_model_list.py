@@ -31,7 +31,7 @@ def test_a_folder_has_its_files_in_order_without_further_parts_and_without_proje
         ("./nowhere", "PENSTOCK_MODELS='./nowhere' is no folder here; list the models as NAME=MODEL,..."),
         ("a=x.gguf,a=y.gguf", "two models would be served as 'a'"),
         ("x.gguf:2,y.gguf", "'x.gguf:2' is not [NAME=]MODEL"),
-        (",".join(f"m{number}=x.gguf" for number in range(65)), "has 65 models, more than 64"),
+        (",".join(f"m{number}=x.gguf" for number in range(33)), "has 33 models, more than 32"),
     ],
 )
 def test_a_list_that_cannot_be_served_is_quoted(text, expected):
