@@ -15,6 +15,7 @@ from web.batches.feeder import start_feeding
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.start import open_store, start_duties
 from web.vector_stores.loader import start_loading
+from web.webhooks.alerter import Alerter
 from web.webhooks.sender import WebhookSender
 
 log = get_logger()
@@ -32,6 +33,7 @@ def boot() -> APIFlask:
     atexit.register(app.extensions[EXTENSION_NAME].traces.close)
     atexit.register(app.extensions[EXTENSION_NAME].repeated_refusals.count_now)
     WebhookSender(app.extensions[EXTENSION_NAME]).start()
+    Alerter(app.extensions[EXTENSION_NAME]).start()
     return app
 
 

@@ -1,7 +1,5 @@
 """The secrets of tenants, with which their webhooks are signed (Standard Webhooks): in the store, and nowhere shown."""
 
-import base64
-import binascii
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,11 @@ import redis
 from shared.accounts.admin_actions import Actor, local_actor, record
 from shared.accounts.tenants import check_name
 from shared.errors import ConfigError
+from shared.settings.secret_values import SIGNING_PREFIX, parse_signing_secret
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
-PREFIX = "whsec_"
-#: The lengths that Standard Webhooks allows for a secret, in bytes.
-_MIN_BYTES, _MAX_BYTES = 24, 64
 #: A tenant may have two secrets while its receivers change from one to the other; both sign.
 _MAX_SECRETS = 2
 
@@ -26,20 +22,7 @@ def parse_secrets(content: str) -> tuple[bytes, ...]:
     lines = content.split()
     if not 1 <= len(lines) <= _MAX_SECRETS:
         raise ConfigError(f"webhook_secret has {len(lines)} lines; it needs one secret, or two if both are to sign")
-    return tuple(_parse(line) for line in lines)
-
-
-def _parse(line: str) -> bytes:
-    try:
-        secret = base64.b64decode(line.removeprefix(PREFIX).encode("ascii"), validate=True)
-    except (UnicodeEncodeError, binascii.Error):
-        secret = b""
-    if not line.startswith(PREFIX) or not _MIN_BYTES <= len(secret) <= _MAX_BYTES:
-        raise ConfigError(
-            f"webhook_secret is not {PREFIX} and the base64 of {_MIN_BYTES} to {_MAX_BYTES} random bytes; make one "
-            f'with: echo "{PREFIX}$(openssl rand -base64 32)"'
-        )
-    return secret
+    return tuple(parse_signing_secret("webhook_secret", line) for line in lines)
 
 
 def read_secret_file(file: str | None) -> str | None:
@@ -54,7 +37,7 @@ def read_secret_file(file: str | None) -> str | None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         # Somebody who gives the secret itself instead of a file must not find it in a log of the terminal.
-        shown = "(not shown: a secret, not a file)" if PREFIX in file else repr(file)
+        shown = "(not shown: a secret, not a file)" if SIGNING_PREFIX in file else repr(file)
         raise ConfigError(f"webhook_secret_file={shown} cannot be read: {reason}") from None
     parse_secrets(content)
     return content

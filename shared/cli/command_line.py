@@ -12,6 +12,7 @@ import typer
 from shared.cli import output
 from shared.cli.commands import (
     admin_keys,
+    alerts,
     audit,
     batch,
     collections,
@@ -82,6 +83,7 @@ app.command(rich_help_panel=_OPERATORS)(usage.usage)
 app.command(rich_help_panel=_OPERATORS)(history.history)
 app.command(rich_help_panel=_OPERATORS)(audit.audit)
 app.command(rich_help_panel=_OPERATORS)(doctor.doctor)
+app.add_typer(alerts.app, name="alerts", rich_help_panel=_OPERATORS)
 app.command(rich_help_panel=_OPERATORS)(config.config)
 app.command(
     "redis",

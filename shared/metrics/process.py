@@ -78,6 +78,12 @@ SEMANTIC_CACHE_SECONDS = MetricSpec(
 SEMANTIC_CACHE_BYTES = MetricSpec(
     "penstock_semantic_cache_stored_bytes", "counter", (), "bytes of answers that were stored in the semantic cache"
 )
+ALERTS = MetricSpec(
+    "penstock_alerts",
+    "counter",
+    ("result",),
+    "messages with alerts that this process has sent, by how that ended: delivered, or as a webhook's last_result",
+)
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 GATE_REFUSED_CONNECTIONS = MetricSpec(
@@ -111,6 +117,7 @@ PROCESS: tuple[MetricSpec, ...] = (
     SEMANTIC_CACHE,
     SEMANTIC_CACHE_SECONDS,
     SEMANTIC_CACHE_BYTES,
+    ALERTS,
     GATE_FRAMES,
     GATE_CONNECTIONS,
     GATE_REFUSED_CONNECTIONS,

@@ -1,5 +1,7 @@
 """Reads secret settings from files, and masks secrets in texts that are shown."""
 
+import base64
+import binascii
 import re
 from pathlib import Path
 
@@ -7,6 +9,8 @@ from shared.errors import ConfigError
 
 #: The largest file that may hold a secret, in bytes. A larger file is the wrong file, such as a device or a model.
 _MAX_FILE_BYTES = 16_384
+#: How a secret of Standard Webhooks begins, and the lengths that they allow, in bytes.
+SIGNING_PREFIX, _MIN_BYTES, _MAX_BYTES = "whsec_", 24, 64
 
 
 def read_secret_file(name: str, path: str) -> str:
@@ -40,3 +44,20 @@ def without_password(url: str) -> str:
 def shown_value(text: str) -> str:
     """Return a secret as an error message may show it: a URL without its password, and nothing of any other text."""
     return repr(without_password(text)) if "://" in text else "(not shown)"
+
+
+def parse_signing_secret(named: str, secret: str) -> bytes:
+    """Return the bytes of a secret of Standard Webhooks.
+
+    Raises ConfigError, whose message begins with `named` and does not quote the secret.
+    """
+    try:
+        found = base64.b64decode(secret.removeprefix(SIGNING_PREFIX).encode("ascii"), validate=True)
+    except (UnicodeEncodeError, binascii.Error):
+        found = b""
+    if not secret.startswith(SIGNING_PREFIX) or not _MIN_BYTES <= len(found) <= _MAX_BYTES:
+        raise ConfigError(
+            f"{named} is not {SIGNING_PREFIX} and the base64 of {_MIN_BYTES} to {_MAX_BYTES} random bytes; make one "
+            f'with: echo "{SIGNING_PREFIX}$(openssl rand -base64 32)"'
+        )
+    return found

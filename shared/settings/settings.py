@@ -17,6 +17,7 @@ from typing import Any
 from dotenv import dotenv_values
 
 from shared.errors import ConfigError
+from shared.settings.alerts import AlertSettings, check_alerts
 from shared.settings.collections import CollectionSettings
 from shared.settings.common import CommonSettings
 from shared.settings.database import DatabaseSettings
@@ -43,6 +44,7 @@ class Settings(
     RetrievalSettings,
     CollectionSettings,
     BatchSettings,
+    AlertSettings,
     GateSettings,
     DoorSettings,
     StoreSettings,
@@ -194,6 +196,7 @@ def _check_combinations(settings: Settings) -> None:
     _check_models(settings)
     check_key_prefix(settings.key_prefix, in_cluster=is_cluster_url(settings.redis_url))
     parse_hosts(settings.webhook_hosts)
+    check_alerts(settings)
     check_sign_in(settings)
     for field, setting in SETTINGS.items():
         address = str(getattr(settings, field))

@@ -194,6 +194,7 @@ polls = Key("penstock:polls", "zset", "jobs that must be polled, ordered by poll
 labels = Key("penstock:labels", "set", "tenants with a metric label of their own", "permanent")
 queues = Key("penstock:queues", "zset", "queues, ordered by when their last result expires", "emptied")
 patrol = Key("penstock:patrol", "hash", "which process reconciles, and how far; which process sweeps", "ttl")
+alerts = Key("penstock:alerts", "hash", "the alerts: which door looks after them, what it has told, tests", "ttl")
 stats = Key("penstock:stats", "hash", "counters and histogram buckets", "permanent")
 exemplars = Key("penstock:exemplars", "hash", "the newest job in each bucket of times of jobs", "permanent")
 history = Key("penstock:history", "hash", "the points of the history: an hour, a day, 30 days; bounded", "ttl")

@@ -8,7 +8,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.reach import FAULT, Json, StateDir, collections_database, store_client, writable_store_client
-from shared.errors import ConfigError, SchemaConflict, StoreUnfit
+from shared.errors import ConfigError
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
 from shared.store_fault import StoreFault
@@ -57,15 +57,16 @@ def doctor(
     by_number: dict[int, list[str]] = {number: [] for number in INVARIANTS}
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
-    unfit, fitness = _fitness(client)
-    has_faults, about_others = _others(client, load(state_dir=state_dir), judged["store_fault"])
-    notes = [*_said_of(judged), *fitness, *about_others]
-    notes += [*_advice(client, snapshot), *_undelivered(client), *_spoiled(client), *skew_notes(client)]
+    is_unfit, fitness = _fitness(client)
+    settings = load(state_dir=state_dir)
+    has_faults, about_others = _others(client, settings, judged["store_fault"])
+    notes = [*_said_of(judged), *fitness, *about_others, *_advice(client, snapshot, settings)]
+    notes += [*_undelivered(client), *_unsent_alerts(client), *_spoiled(client), *skew_notes(client)]
     verdicts = {
         number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
         for number, found in by_number.items()
     }
-    broken = unfit or has_faults or any(by_number.values())
+    broken = is_unfit or has_faults or any(by_number.values())
     if json:
         rows = [
             {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}
@@ -120,17 +121,11 @@ def _said_of(judged: dict[str, str | None]) -> list[str]:
 
 
 def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
-    """Return whether the store's own settings could lose jobs silently, and a list of notes.
+    """Return whether the store's own settings could lose jobs silently, and why, or else warnings about the store."""
+    from shared.alerts.findings import unfitness
 
-    If they could, the only note is the reason. Otherwise the notes are warnings about the store.
-    """
-    from shared.store.preflight import check_fitness, check_format
-
-    try:
-        check_format(client)
-        return False, check_fitness(client)
-    except (StoreUnfit, SchemaConflict) as error:
-        return True, [str(error)]
+    reason, warnings = unfitness(client)
+    return bool(reason), [reason] if reason else warnings
 
 
 def _others(client: "redis.Redis", settings: Settings, store_fault: str | None) -> tuple[bool, list[str]]:
@@ -138,13 +133,13 @@ def _others(client: "redis.Redis", settings: Settings, store_fault: str | None) 
 
     With a `store_fault`, the folder is not judged, because that corrects the store's sums of files.
     """
+    from shared.alerts.findings import store_sentence
     from shared.store.batches.storage_location import files_notes
 
     if store_fault is None:
         about_store = files_notes(client, settings)
     else:
-        fault = StoreFault(store_fault)
-        about_store = (True, [f"the store {fault.says}. {fault.advice}."])
+        about_store = (True, [store_sentence(StoreFault(store_fault))])
     found = [_restarts(client), about_store, _database(settings)]
     return any(is_at_fault for is_at_fault, _ in found), [note for _, notes in found for note in notes]
 
@@ -180,11 +175,22 @@ def _database(settings: Settings) -> tuple[bool, list[str]]:
 
 def _undelivered(client: "redis.Redis") -> list[str]:
     """Return a note about the tenants whose webhooks are not delivered, which shows whose receiver is away."""
+    from shared.alerts.findings import undelivered_sentence
     from shared.store.webhooks import Webhooks
 
+    return [undelivered_sentence(*late) for late in Webhooks(client).undelivered()]
+
+
+def _unsent_alerts(client: "redis.Redis") -> list[str]:
+    """Return a note if the last tries to send an alert have failed."""
+    from shared.alerts.incidents import parse_incidents
+    from shared.alerts.stored import StoredAlerts
+
+    state = parse_incidents(StoredAlerts(client).read(), time.time_ns() // 1_000_000)
+    if not state.tries:
+        return []
     return [
-        f"{count} webhooks of tenant {tenant!r} are not told yet, the oldest for {age_ms / 1000:.0f} s"
-        for tenant, count, age_ms in Webhooks(client).undelivered()
+        f"alerts are not delivered: {state.tries} tries have failed, the last one with {state.last} (docs/alerts.md)"
     ]
 
 
@@ -230,26 +236,14 @@ def skew_notes(client: "redis.Redis", wall_clock_s: Callable[[], float] = time.t
     return [note + "the created_at in RQ's records differ by as much, deadlines and leases do not"]
 
 
-def _not_served(client: "redis.Redis", snapshot: "Snapshot") -> list[str]:
-    """Return a note about each model that had workers, has jobs or is used by a route, and is not served."""
-    from shared.accounts.routes import Routes
-    from shared.views.models import model_lines, routes_by_pool
-
-    notes = []
-    for line in model_lines(snapshot, (), routes_by_pool(Routes(client).read()[0])):
-        if line.reason is not None:
-            jobs = f"; {line.waiting} jobs wait for it" if line.waiting else ""
-            routes = f"; used by the routes {', '.join(line.routes)}" if line.routes else ""
-            notes.append(f"model {line.model} is not served: {line.why}{jobs}{routes}")
-    return notes
-
-
-def _advice(client: "redis.Redis", snapshot: "Snapshot") -> list[str]:
+def _advice(client: "redis.Redis", snapshot: "Snapshot", settings: Settings) -> list[str]:
     """Return notes about models that are not served, about crashes, and about conditions that have a cost."""
+    from shared.alerts.findings import clock_sentence, measured, unserved, unserved_sentence
     from shared.store.crashes import crashes_of_pools
 
     slots = snapshot.live_slots
-    notes = _not_served(client, snapshot)
+    notes = [unserved_sentence(line) for line in unserved(client, snapshot)]
+    notes += [found.text for found in measured(client, settings)]
     notes += [
         f"workers of pool {model} have crashed {crashes} times since the store was created: read the lines "
         "engine.llama, engine.aborted and worker.ending of their logs (docs/runbook.md)"
@@ -271,11 +265,7 @@ def _advice(client: "redis.Redis", snapshot: "Snapshot") -> list[str]:
         if tier
     ]
     if snapshot.ahead_ms > _AHEAD_MS:
-        notes.append(
-            f"the queue's time is {snapshot.ahead_ms / 1000:.1f} s ahead of the clock of the store's machine, because "
-            "that clock was set back: created_at and expiry times are wrong by as much, deadlines and leases are not "
-            "(docs/runbook.md)"
-        )
+        notes.append(clock_sentence(snapshot.ahead_ms))
     if snapshot.draining:
         notes.append("the system is draining: no new jobs are admitted")
     return notes
