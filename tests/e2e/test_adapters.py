@@ -16,7 +16,7 @@ from workers.demo.random_gguf import write_random_model
 
 NAMES = ("m", "m:formal", "m:brief")
 PROMPTS = ("bado keli mupa", "soni tiva", "du")
-TOKENS = 24
+TOKENS = 12
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,11 @@ def test_a_stock_client_lists_the_adapters_with_the_model_to_which_they_belong(s
         "m:brief": "m",
     }
     assert client.models.retrieve("m:brief").id == "m:brief"
+
+
+def test_a_request_that_names_no_model_goes_to_the_base(served):
+    answer = httpx.post(f"{served.url}/v1/completions", json={"prompt": "bado", "max_tokens": 2}, timeout=120)
+    assert (answer.status_code, answer.json()["model"]) == (200, "m")
 
 
 def test_an_adapter_that_does_not_exist_is_an_unknown_model(served):

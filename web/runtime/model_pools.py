@@ -139,6 +139,11 @@ class ModelDirectory:
         """The served names of live models, sorted."""
         return sorted(model.name for model in self.models.values() if model.live)
 
+    @cached_property
+    def live_bases(self) -> list[str]:
+        """The served names of live models without the adapters of other live ones, sorted."""
+        return [name for name in self.live if self.models[name].base not in self.live]
+
 
 def read_directory(snapshot: Snapshot) -> ModelDirectory:
     """Make a directory from a snapshot. If the workers of one model have different context sizes, use the largest."""
@@ -325,10 +330,10 @@ class ModelPools:
 
     def _only_live_model(self) -> Model:
         directory = self.directory()
-        if len(directory.live) != 1:
+        if len(directory.live_bases) != 1:
             directory = self.directory(MAX_AGE_MISSING_S)
-        if len(directory.live) == 1:
-            return directory.models[directory.live[0]]
+        if len(directory.live_bases) == 1:
+            return directory.models[directory.live_bases[0]]
         if directory.live:
             message = f"several models are live; set model to one of {', '.join(directory.live)}"
             raise ApiError("model_required", message, param="model")

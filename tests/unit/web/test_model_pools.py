@@ -27,6 +27,12 @@ def test_a_model_is_live_while_one_of_its_workers_is_live() -> None:
     assert directory.find("d") is None
 
 
+def test_adapters_are_models_but_no_bases_while_their_model_is_live() -> None:
+    directory = read_directory(a_snapshot(a_worker("m"), a_worker("m:a", base="m"), a_worker("n:b", base="n")))
+    assert directory.live == ["m", "m:a", "n:b"]
+    assert directory.live_bases == ["m", "n:b"]
+
+
 def test_prompt_tokens_are_words_for_the_sim_engine_and_estimated_from_bytes_for_others() -> None:
     directory = read_directory(
         a_snapshot(a_worker("sim", counts_words="true"), a_worker("m", engine="llama", tokens_per_byte="0.5"))
