@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx
@@ -117,15 +118,17 @@ def test_the_history_equals_the_ledger_of_the_clients_over_a_restart_of_store_an
             told: dict[str, Any] = http.get(f"/v1/jobs/{job_id}", headers={"X-Tenant": tenant}).json()
             return told
 
-        wait_for(lambda: http.get("/metrics/fleet").text.count("penstock_inflight 0.0"), "the end of all jobs")
+        wait_for(
+            lambda: http.get("/metrics/fleet").text.count("penstock_inflight 0.0"), "the end of all jobs", timeout_s=60
+        )
         history = StoredHistory(server.client)
         ended_ms = history.now_ms()
         wait_for(lambda: any(one.to_ms > ended_ms for one in points_of(history, 10)), "the last point", timeout_s=60)
+        used_by = {tenant: ledger.tokens(tenant, partial(read, tenant)) for tenant in TENANTS}
         for length_s, _ in RINGS:
             points = points_of(history, length_s)
-            for tenant in TENANTS:
+            for tenant, used in used_by.items():
                 entry = summed(point.tenants[tenant] for point in points if tenant in point.tenants)
-                used = ledger.tokens(tenant, lambda job_id, tenant=tenant: read(tenant, job_id))
                 told = Counter({name: entry[name] for name in (*used, "admitted")}) + Counter(entry.refused)
                 noted = used + ledger.refused[tenant] + Counter(admitted=len(ledger.jobs[tenant]))
                 print(f"{length_s} s, {tenant}: the clients {dict(noted)}, the history {dict(told)}")
