@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from shared.accounts.admin_actions import Actor, record
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StoreUnavailable
 from shared.jobs.job_filter import JobFilter
 from shared.jobs.states import ACTIVE_STATES
 from shared.store.job_list import MAX_LISTED, JobLine, list_jobs
@@ -85,13 +85,22 @@ def cancel_jobs(store: Store, wanted: JobFilter, actor: Actor, *, cursor: str | 
     """Cancel the jobs of a filter that `inflight_part` has returned, newest first, and return how many were canceled.
 
     Writes one record before the first cancel, and one with the numbers. One call cancels MAX_CANCELED jobs and a few
-    more; the next one continues at the cursor. Raises InvalidFilter for an invalid cursor, and StoreUnavailable.
+    more; the next one continues at the cursor, also if the store does not answer any more. Raises InvalidFilter for an
+    invalid cursor, and StoreUnavailable before the first cancel.
     """
     record(store.client, actor, "job.cancel_many", f"jobs {wanted}")
     answers = Counter[CancelAnswer]()
     for _ in range(_MAX_PAGES):
-        page = list_jobs(store.client, wanted, limit=MAX_LISTED, cursor=cursor)
-        answers.update(store.cancel(line.id) for line in page.jobs if not line.cancel_requested)
+        try:
+            page = list_jobs(store.client, wanted, limit=MAX_LISTED, cursor=cursor)
+            for line in page.jobs:
+                if not line.cancel_requested:
+                    answers[store.cancel(line.id)] += 1
+                cursor = line.cursor
+        except StoreUnavailable:
+            if not answers:
+                raise
+            break
         cursor = page.cursor
         if cursor is None or answers.total() >= MAX_CANCELED:
             break

@@ -52,6 +52,11 @@ class JobLine:
     answer_tokens: int
 
     @property
+    def cursor(self) -> str:
+        """The cursor from which a list continues behind this job."""
+        return f"{self.admitted_ms}-{self.id}"
+
+    @property
     def reason(self) -> str:
         """Why the job ended; "" until it has."""
         return self.code or self.finish_reason

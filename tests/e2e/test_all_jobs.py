@@ -10,8 +10,10 @@ from flask.testing import FlaskClient
 from shared.accounts.admin_actions import list_actions
 from shared.accounts.api_keys import ApiKeys
 from shared.clock import ManualClock
+from shared.errors import StoreUnavailable
 from shared.jobs.states import JobState
 from shared.settings.settings import load
+from shared.store.replies import CancelAnswer
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, advance_clock, an_ending, claim_one, heartbeat, hold_clock, view_of
 from tests.support.in_process import InProcess
@@ -107,6 +109,30 @@ def test_an_operator_cancels_the_jobs_of_a_filter(store: Store, tmp_path: Path, 
     assert view_of(store, jobs["waiting"]).state is JobState.CANCELED
     assert view_of(store, jobs["running"]).cancel_requested
     assert view_of(store, jobs["green"]).state is JobState.QUEUED
+
+
+def test_a_cancel_that_the_store_leaves_in_the_middle_says_what_was_done_and_continues(
+    store: Store, tmp_path: Path, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    client, operator = door(store, tmp_path)
+    cancel, left = store.cancel, [1]
+
+    def cancel_one(job_id: str) -> CancelAnswer:
+        if not left:
+            raise StoreUnavailable("gone")
+        left.pop()
+        return cancel(job_id)
+
+    monkeypatch.setattr(store, "cancel", cancel_one)
+    first = client.delete("/v1/admin/jobs?tenant=blue", headers=operator)
+    assert first.status_code == 200
+    assert (first.get_json()["canceled"], first.get_json()["requested"]) == (1, 0)
+    # Nothing more can be done.
+    path = f"/v1/admin/jobs?tenant=blue&cursor={first.get_json()['cursor']}"
+    assert client.delete(path, headers=operator).status_code == 503
+    left.append(1)
+    second = client.delete(path, headers=operator).get_json()
+    assert (second["canceled"], second["requested"], second["cursor"]) == (0, 1, None)
 
 
 def test_jobs_ls_lists_what_the_options_select(penstock: InProcess, jobs: dict[str, str]):

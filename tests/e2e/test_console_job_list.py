@@ -108,7 +108,7 @@ def test_the_jobs_of_a_filter_are_counted_and_then_canceled(
     assert "2 jobs (1 queued, 1 running)" in question
     assert "tenant=blue" in question
     said = press(visitor, "cancel-many", tenant="blue", state="queued,running").text
-    assert "1 waiting jobs are canceled, 1 running jobs are asked to stop, and 0 had ended already." in said
+    assert "are canceled: 1; running jobs that are asked to stop: 1; jobs that had ended already: 0." in said
     assert view_of(store, waiting).state is JobState.CANCELED
     assert view_of(store, running).cancel_requested
     assert view_of(store, other).state is JobState.QUEUED
