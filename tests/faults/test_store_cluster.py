@@ -29,6 +29,7 @@ from shared.store.replies import Admitted
 from shared.store.store import Store
 from shared.store_fault import StoreFault
 from tests.support.builders import MODEL, a_job, admitted, an_ending, claim, claim_one, heartbeat, stat, view_of
+from tests.support.kept_alive import keep_alive
 from tests.support.processes import wait_for
 from tests.support.store_cluster import StoreCluster
 from tests.support.store_servers import StoreServer
@@ -53,6 +54,7 @@ def cells_of(cluster: StoreCluster, settings: Settings) -> Iterator[list[Store]]
     stores = [Store(a_client(cluster, cluster.prefix_on(node))) for node in cluster.nodes[:3]]
     for store in stores:
         store.configure(settings)
+        keep_alive(store)
     yield stores
     for store in stores:
         assert find_breaches(store.client) == []
@@ -101,6 +103,7 @@ def test_in_each_of_six_cells_the_bounds_hold_and_tenants_are_served_by_their_we
         with closing(a_client(cluster, prefix)) as client:
             store = Store(client)
             store.configure(bounded)
+            keep_alive(store)
             Tenants(client).set("heavy", TenantPolicy(weight=3))
             heartbeat(store, slots=4)
             answers = [
@@ -182,14 +185,15 @@ def test_a_blocked_read_follows_a_slot_that_moves(cluster, cells):
 def test_no_job_is_lost_or_doubled_while_a_slot_moves_under_load(cluster, cells):
     store, target = cells[1], cluster.nodes[2]
     prefix, home = prefix_of(store), cluster.owner(prefix_of(store))
-    heartbeat(store, slots=64)
     ended: list[str] = []
     faults: list[Exception] = []
     stop = threading.Event()
 
     def work() -> None:
         own = Store(a_client(cluster, prefix))
+        keep_alive(own)
         with closing(own.client):
+            heartbeat(own, slots=64)
             while not stop.is_set():
                 try:
                     admitted(own, a_job())

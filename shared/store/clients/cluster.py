@@ -6,6 +6,7 @@ connection. A command that was answered by MOVED had no effect and is sent once 
 repeated.
 """
 
+import random
 import threading
 import time
 from collections.abc import Sequence
@@ -54,13 +55,14 @@ class SlotOwner:
             if self.address is None and time.monotonic() - self._asked_s >= _LEAST_AGE_S:
                 self._last = self._ask()
                 self._asked_s = time.monotonic()
-            self.address = self.address or self._last
-        if self.address is None:
+            found = self.address = self.address or self._last
+        # Another thread may doubt the address by now.
+        if found is None:
             fault = self._fault
             if isinstance(fault, redis.AuthenticationError | redis.TimeoutError):
                 raise type(fault)(*fault.args)
             raise redis.ConnectionError(f"no node of the cluster names an owner of slot {self.slot}: {fault}")
-        return self.address
+        return found
 
     def doubt(self, address: Address) -> None:
         """Have the owner found anew if it is still believed to be at `address`, where a connection has ended."""
@@ -71,9 +73,11 @@ class SlotOwner:
         self.address = self._last = address
 
     def _ask(self) -> Address | None:
-        """Ask nodes one after the other, those first that are not in doubt, until one knows the owner."""
+        """Ask nodes in a random order, but the one in doubt last, until one knows the owner."""
         until_s = time.monotonic() + _MAX_SEARCH_S
-        nodes = sorted(dict.fromkeys((*self._nodes, *self.seeds)), key=lambda node: node == self._doubted)
+        nodes = list(dict.fromkeys((*self._nodes, *self.seeds)))
+        random.shuffle(nodes)
+        nodes.sort(key=lambda node: node == self._doubted)
         for node in nodes[:_MAX_ASKED]:
             if time.monotonic() > until_s:
                 break

@@ -12,6 +12,7 @@ from shared.errors import ConfigError, StoreUnavailable
 from shared.settings.secret_values import without_password
 from shared.settings.settings import load
 from shared.settings.store_url import normal_store_url
+from shared.store.clients.cluster import NodePool, SSLNodeConnection
 from shared.store.connection import DOOR, WORKER, open_blocking_client, open_client
 from shared.store.redis_errors import store_faults
 from tests.support.processes import in_time
@@ -79,6 +80,33 @@ def test_sentinels_and_the_primary_have_the_door_s_timeouts():
     assert [(one["host"], one["port"]) for one in sentinels] == [("one", 26379), ("two", 26379)]
     assert {one["password"] for one in sentinels} == {"other"}
     assert {one["socket_connect_timeout"] for one in sentinels} == {0.25}
+
+
+def test_the_nodes_of_a_cluster_have_the_door_s_timeouts_and_the_credentials_of_the_url():
+    url = "valkey+cluster://me:pa%20ss@one,[::1]:7000?ssl=true&ssl_ca_certs=/ca.pem"
+    pool = open_client(url, name="door", prefix="{c1}:", timeouts=DOOR).connection_pool
+    assert isinstance(pool, NodePool)
+    assert pool.connection_class is SSLNodeConnection
+    assert pool.owner.seeds == (("one", 6379), ("::1", 7000))
+    connection = pool.make_connection()
+    assert (connection.username, connection.password, connection.socket_timeout) == ("me", "pa ss", 1.0)
+    assert connection.ca_certs == "/ca.pem"
+    assert connection.retry.get_retries() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix", "why"),
+    [
+        ("redis+cluster://one:1/3", "{c1}:", "a cluster has no database '3'"),
+        ("redis+cluster://one:x", "{c1}:", "'one:x' is not a node's host:port"),
+        ("redis+cluster://", "{c1}:", "'' is not a node's host:port"),
+        ("redis+cluster://one:1?socket_timeout=9", "{c1}:", "sets socket_timeout, which is fixed"),
+        ("redis+cluster://one:1", "", "a cluster needs a hash tag"),
+    ],
+)
+def test_the_error_for_an_invalid_cluster_url_names_the_part_that_is_wrong(url, prefix, why):
+    with pytest.raises(ConfigError, match=why):
+        open_client(url, name="any", prefix=prefix)
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://one:26379", "redis+sentinel://one:x/main"])
