@@ -40,8 +40,8 @@ class ApiKeys(StoredKeys[KeyRecord]):
     ) -> NewKey:
         """Create a key for a tenant. A non-empty label must be unique among the tenant's unexpired keys."""
         check_name(tenant)
-        if label and not _LABEL.match(label):
-            raise ConfigError(f"label={label!r} is not 1 to 64 characters on one line, without spaces at its ends")
+        if label and not (_LABEL.match(label) and label.isprintable()):
+            raise ConfigError(f"label={label!r} is not 1 to 64 printable characters without spaces at its ends")
         if act_as is not None and not _GLOB.match(act_as):
             raise ConfigError(
                 f"act_as={act_as!r} is not a pattern of tenant names: letters, digits, '_', '-', '*', '?', '[…]'"

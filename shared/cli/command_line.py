@@ -35,7 +35,7 @@ from shared.cli.commands import (
     usage,
 )
 from shared.cli.demo import demo
-from shared.cli.reach import FAULT, USAGE
+from shared.cli.reach import FAULT, USAGE, YIELD
 from shared.cli.usage_errors import describe_usage_error
 from shared.errors import ConfigError, PenstockError, StoreUnavailable
 
@@ -128,7 +128,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         advice = f". {error.fault.advice}." if isinstance(error, StoreUnavailable) else ""
         output.write_note(f"penstock: {error}{advice}")
-        return USAGE if isinstance(error, ConfigError) else FAULT
+        # The door refuses until the budget begins anew, whichever command has asked.
+        code = YIELD if getattr(error, "code", "") == "budget_exhausted" else FAULT
+        return USAGE if isinstance(error, ConfigError) else code
     except BrokenPipeError:
         # The program that reads stdout, such as `head`, has closed the pipe.
         return FAULT

@@ -155,8 +155,10 @@ def _step(stored: Any) -> RouteStep:
 
 
 def _check_name(field: str, value: str) -> None:
-    if not _NAME.match(value):
-        raise ConfigError(f"{field}={value!r} is not a name: it needs 1 to 200 characters without commas and spaces")
+    if not _NAME.match(value) or not value.isprintable():
+        raise ConfigError(
+            f"{field}={value!r} is not a name: it needs 1 to 200 printable characters without commas and spaces"
+        )
 
 
 def _is_number(value: object, low: int, high: int) -> bool:

@@ -178,6 +178,15 @@ def _check_models(settings: Settings) -> None:
             raise ConfigError(f"{name}={value!r} is for one model; unset PENSTOCK_MODELS")
 
 
+def _check_names(settings: Settings) -> None:
+    """Raise ConfigError if a name of a model has characters that are not shown, or that turn the text around."""
+    for field in ("model_name", "upstream_model"):
+        if not str(getattr(settings, field)).isprintable():
+            raise ConfigError(
+                f"{SETTINGS[field].name}={getattr(settings, field)!r} has a character that is not printable"
+            )
+
+
 def _check_combinations(settings: Settings) -> None:
     """Raise ConfigError for settings that are valid separately but not together, and for invalid ports and hosts."""
     if settings.default_deadline_ms > settings.max_deadline_ms:
@@ -197,6 +206,7 @@ def _check_combinations(settings: Settings) -> None:
     check_key_prefix(settings.key_prefix, in_cluster=is_cluster_url(settings.redis_url))
     parse_hosts(settings.webhook_hosts)
     check_alerts(settings)
+    _check_names(settings)
     check_sign_in(settings)
     for field, setting in SETTINGS.items():
         address = str(getattr(settings, field))

@@ -3,7 +3,8 @@
 from functools import partial
 
 from apiflask import APIFlask
-from flask import render_template, request
+from flask import redirect, render_template, request, url_for
+from werkzeug.wrappers import Response
 
 from shared.clock import Clock
 from shared.store.store import Store
@@ -50,6 +51,12 @@ def board_page() -> str:
         version=package_version(),
         is_open=context.settings.auth == "open",
     )
+
+
+@page("/")
+def board_page_with_slash() -> Response:
+    """Lead to the console, for people who write its address with a slash."""
+    return redirect(url_for("console.board_page"))
 
 
 @page("/<path:rest>")

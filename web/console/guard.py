@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import redis
 from apiflask import APIBlueprint
-from flask import Response, render_template, request
+from flask import Response, current_app, render_template, request
 
 from web.http.api_errors import ApiError
 from web.request.caller import acting_admin, is_same_origin, require_admin
@@ -47,7 +47,11 @@ def page(path: str) -> Callable[[_View], _View]:
 @bp.context_processor
 def _shell_values() -> dict[str, Any]:
     """Return what the shell of each page needs. Only a page calls `page_token`, which reads the store."""
-    return {"page_token": page_token, "has_collections": current_context().database is not None}
+    return {
+        "page_token": page_token,
+        "has_collections": current_context().database is not None,
+        "has_dashboard": any(rule.rule == "/rq/" for rule in current_app.url_map.iter_rules()),
+    }
 
 
 def not_found(what: str, hint: str = "The name may be wrong.") -> tuple[str, int]:

@@ -23,6 +23,7 @@ _CHOICES = {
     "day,model": "Day and model",
     "tenant,model": "Tenant and model",
     "tenant,key": "Tenant and key",
+    "day,tenant,key": "Day, tenant and key",
     "day,tenant,key,model": "All",
 }
 #: Without a first day, the sums begin this many days before the last one.

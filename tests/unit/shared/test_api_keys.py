@@ -111,6 +111,8 @@ def test_a_label_is_unique_among_a_tenant_s_valid_keys(api_keys: ApiKeys, redis_
         ({"label": " ci"}, "label=' ci'"),
         ({"label": "x" * 65}, "label="),
         ({"label": "two\nlines"}, r"label='two\\nlines'"),
+        ({"label": "a\u202eb"}, r"label='a\\u202eb'"),
+        ({"label": "a\x1b[2Jb"}, r"label='a\\x1b\[2Jb'"),
         ({"expires_in_ms": 0}, "expires_in_ms=0"),
         ({"expires_in_ms": 400 * 366 * 24 * HOUR_MS}, "expires_in_ms="),
         ({"act_as": "team *"}, r"act_as='team \*'"),

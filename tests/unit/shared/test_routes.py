@@ -78,6 +78,7 @@ def test_what_is_wrong_with_a_step_is_said_with_its_field_and_value(argument: st
     ("name", "pools", "expected"),
     [
         ("a b", ["small"], "route='a b'"),
+        ("a\u202eb", ["small"], r"route='a\u202eb'"),
         ("smart", [], "0 pools"),
         ("smart", [f"p{number}" for number in range(9)], "9 pools"),
         ("smart", ["small", "small"], "pool='small' is in the route twice"),

@@ -132,9 +132,33 @@ def test_a_secret_is_read_from_the_file_that_its_variable_names(tmp_path):
     assert load({"REDIS_URL": "redis://other"}, dotenv).redis_url == "redis://other"
 
 
+@pytest.mark.parametrize("name", ["PENSTOCK_MODEL_NAME", "PENSTOCK_UPSTREAM_MODEL"])
+def test_a_name_of_a_model_with_characters_that_are_not_shown_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"{name}='a\\u202eb' has a character that is not printable"):
+        read(**{name: "a\u202eb"})
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("ftp://hooks.example/T0/token", ""),
+        ("https://user:token@hooks.example/", ""),
+        ("https://hooks.example:token/", ""),
+        ("https:///token", ""),
+        ("https://hooks.example/tok en", ""),
+        ("https://hooks.example/", "whsec_token"),
+    ],
+)
+def test_an_address_or_a_secret_for_alerts_that_cannot_be_used_is_refused_and_not_quoted(url, secret):
+    with pytest.raises(ConfigError, match=r"PENSTOCK_ALERT_(URL|SECRET)=") as refused:
+        read(PENSTOCK_ALERT_URL=url, PENSTOCK_ALERT_FORMAT="standard", PENSTOCK_ALERT_SECRET=secret)
+    assert "tok" not in str(refused.value)
+
+
 def test_every_secret_setting_may_be_read_from_a_file(tmp_path):
     file = tmp_path / "secret"
     urls = {"redis_url": "redis://store", "database_url": "postgresql://database/penstock"}
+    urls["alert_url"] = "https://hooks.example/T0/B0/token"
     for field, setting in SETTINGS.items():
         if setting.secret:
             file.write_text(f"{urls.get(field, 'psk_one')}\n")

@@ -120,6 +120,8 @@
     const isCopied = await navigator.clipboard?.writeText(text.textContent).then(() => true, () => false);
     button.textContent = isCopied ? "Copied" : "Selected";
   });
+  // A new key is shown once: a browser that keeps the page for its back button would show it again.
+  window.addEventListener("pagehide", () => { document.getElementById("new-key")?.closest(".said").remove(); });
   const sayLost = () => say("That did not work: the door does not answer.");
   document.addEventListener("htmx:responseError", sayError);
   document.addEventListener("htmx:sendError", sayLost);
