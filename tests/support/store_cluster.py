@@ -21,15 +21,21 @@ class Node:
 
     def __init__(self, folder: Path, node_timeout_ms: int) -> None:
         folder.mkdir(parents=True)
+        self._folder, self._node_timeout_ms = folder, node_timeout_ms
+        self.id = ""
+        self._start()
+
+    def _start(self) -> None:
+        """Start the server on two ports that are free now."""
         self.port, self.bus_port = free_port(), free_port()
         self.client = open_client(f"redis://127.0.0.1:{self.port}", name="penstock-test", timeouts=OPERATOR)
         options = {
             "port": self.port,
             "cluster-port": self.bus_port,
             "bind": "127.0.0.1",
-            "dir": folder,
+            "dir": self._folder,
             "cluster-enabled": "yes",
-            "cluster-node-timeout": node_timeout_ms,
+            "cluster-node-timeout": self._node_timeout_ms,
             "cluster-require-full-coverage": "no",
             # A replica may be promoted whatever its link to the lost primary was like.
             "cluster-replica-validity-factor": 0,
@@ -38,8 +44,19 @@ class Node:
             "repl-diskless-sync-delay": 0,
         }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        self.process = Process([str(server_binary()), *words], {}, folder / "server.log")
-        self.id = ""
+        self.process = Process([str(server_binary()), *words], {}, self._folder / f"server-{self.port}.log")
+
+    def wait_until_it_answers(self) -> None:
+        """Wait until the server answers. If another program has taken a port meanwhile, start it on other ports."""
+        for _ in range(5):
+            wait_for(lambda: self.answers() or not self.process.alive, "a node that answers or ends")
+            log = self.process.log.read_text(errors="replace")
+            if self.process.alive:
+                return
+            assert "already in use" in log, log
+            self.close()
+            self._start()
+        raise AssertionError("no free ports")
 
     def ask(self, *words: str | int) -> Any:
         return self.client.execute_command("CLUSTER", *words)  # type: ignore[no-untyped-call]  # has no types
@@ -48,7 +65,6 @@ class Node:
         try:
             return bool(self.client.ping())
         except redis.RedisError:
-            assert self.process.alive, self.process.log.read_text(errors="replace")
             return False
 
     def is_ok(self, nodes: int) -> bool:
@@ -88,7 +104,7 @@ class StoreCluster:
 
     def _join(self) -> None:
         for node in self.nodes:
-            wait_for(node.answers, "a node that answers")
+            node.wait_until_it_answers()
             node.id = str(node.ask("MYID").decode())
         first, *others = self.nodes
         third = _SLOTS // 3 + 1
