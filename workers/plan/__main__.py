@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from shared.cli import output
 from shared.cli.reach import FAULT, USAGE
-from shared.errors import ConfigError, PenstockError
+from shared.errors import ConfigError, ModelError, PenstockError
 from shared.jobs.adapter_list import SETTING as ADAPTERS
 from shared.jobs.adapter_list import listed_adapters
 from shared.jobs.model_name import CountedModel, counted_model, hub_name
@@ -47,7 +47,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         models = [_counted(text) for text in options.model]
-        if options.here or len(models) > 1 or models[0].workers is not None:
+        if options.at_once is not None:
+            _write_together(options, _in_turn(options, models))
+        elif options.here or len(models) > 1 or models[0].workers is not None:
             _write_together(options, together.plan_together(*_several(options, models)))
         else:
             _write(options, _plan(options, models[0].model))
@@ -109,6 +111,21 @@ def _several(
         gpus = [] if options.gpu is None else [Gpu(0, parse_size("--gpu", options.gpu))]
         return workers, settings, gpus, None
     return workers, settings, _gpus_here(), memory_limit_bytes()
+
+
+def _in_turn(options: argparse.Namespace, models: Sequence[CountedModel]) -> list[together.PlannedWorker]:
+    """Plan workers that hold one of the models at a time. A file that cannot be read is not served, and left out."""
+    if options.gpu is not None or any(model.workers is not None for model in models):
+        raise ConfigError(f"--at-once={options.at_once} is for models without numbers and for workers on the CPU")
+    settings = replace(load(max_batch_size=options.slots, n_ctx=options.context), engine="llama", device="cpu")
+    layouts = []
+    for model in models:
+        try:
+            layouts.append((model.name or model.model, _as_served(_headers_of(model.model), settings)))
+        except ModelError as error:
+            output.write_note(f"penstock: left out: {error}")
+    memory_bytes = memory_limit_bytes() if options.here else None
+    return together.plan_in_turn(layouts, settings, options.at_once, memory_bytes)
 
 
 def _gpus_here() -> list[Gpu]:
@@ -189,6 +206,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slots", type=_number, metavar="N", help="jobs that run at once (PENSTOCK_MAX_BATCH_SIZE)")
     parser.add_argument("--context", type=_number, metavar="TOKENS", help="the longest job (PENSTOCK_N_CTX)")
     parser.add_argument("--rate", type=_rate, metavar="TPS", help="weighted tokens per second of a worker (mu_wtps)")
+    parser.add_argument(
+        "--at-once", type=_number, metavar="N", help="workers on the CPU that hold one of the models each, in turn"
+    )
     parser.add_argument("--here", action="store_true", help="plan for the GPUs and the memory of this machine")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

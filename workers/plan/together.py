@@ -41,6 +41,22 @@ def plan_together(
     ]
 
 
+def plan_in_turn(
+    models: Sequence[tuple[str, Layout]], settings: Settings, workers: int, memory_bytes: int | None = None
+) -> list[PlannedWorker]:
+    """Return a plan of each model for workers on the CPU that hold one of them each, in turn.
+
+    They take the most if they hold the largest models, or one whose cells are larger than another model; those that
+    hold the same file share its weights, but not its cells. Raises DoesNotFit if `memory_bytes` are fewer than that.
+    """
+    planned = [PlannedWorker(model, fit(layout, settings, None), None) for model, layout in models]
+    sizes = [(one.fit.sum_bytes, one) for one in planned]
+    repeated = [(one.fit.sum_bytes - one.fit.weights_bytes, one) for one in planned]
+    largest = sorted([*sizes, *(repeated * (workers - 1))], key=lambda each: each[0], reverse=True)
+    _check_memory([one for _, one in largest[:workers]], memory_bytes)
+    return planned
+
+
 def as_json(planned: PlannedWorker) -> dict[str, Any]:
     """Return the plan of a worker as a JSON object. Sizes are in bytes."""
     found, share = planned.fit, planned.share

@@ -39,6 +39,12 @@ def plan(
     rate: Annotated[
         float | None, typer.Option(metavar="TPS", help="Weighted tokens per second of one worker, to predict jobs.")
     ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Workers on the CPU that hold one of the models each, in turn (--models)."
+        ),
+    ] = None,
     measured: Annotated[
         bool, typer.Option("--measured", help="Use the rate that live workers of this model report to the store.")
     ] = False,
@@ -62,8 +68,8 @@ def plan(
     if measured:
         rate = _measured_rate(settings, state_dir)
     numbers = {"users": users, "prompt": prompt, "answer": answer, "slots": slots, "context": context, "rate": rate}
-    options = [f"--{name}={value}" for name, value in numbers.items() if value is not None]
-    options += [] if gpu is None else [f"--gpu={gpu}"]
+    more: dict[str, int | float | str | None] = {**numbers, "at-once": at_once, "gpu": gpu}
+    options = [f"--{name}={value}" for name, value in more.items() if value is not None]
     flags = [*(["--here"] if here else []), *(["--json"] if json else [])]
     # `--` ends the options, so that a path may begin with a dash.
     exec_module(["workers.plan", *options, *flags, "--", *models], settings)

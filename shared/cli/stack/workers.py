@@ -69,6 +69,8 @@ def workers_of(
         for each in listed.values():
             _check_model_file(each, "PENSTOCK_MODELS")
     counts = _counts(settings, models, len(changes), workers)
+    if settings.models and settings.engine_kind.loads_model and counts[0] > 1:
+        _check_memory_in_turn(settings, counts[0])
     found = [change for change, count in zip(changes, counts, strict=True) for _ in range(count)]
     return _with_shares(settings, found) if settings.engine_kind.loads_model and len(found) > 1 else found
 
@@ -153,6 +155,24 @@ def _with_shares(settings: Settings, workers: Sequence[WorkerChange]) -> list[Wo
         raise PenstockError("the workers have no place; the output above says why")
     places: list[dict[str, Any]] = json.loads(done.stdout)
     return [worker | _part(place) for worker, place in zip(workers, places, strict=True)]
+
+
+def _check_memory_in_turn(settings: Settings, workers: int) -> None:
+    """Raise PenstockError if workers on the CPU that hold one of several models each could take more than the memory.
+
+    Workers on GPUs take what is free there, or what PENSTOCK_GPU_MEMORY_BYTES allows.
+    """
+    if settings.device not in {"auto", "cpu"} or (_uses_gpus(settings) and visible_gpus()):
+        return
+    models = [each.model for each in listed_models(settings).values()]
+    command = module_command("workers.plan", "--here", "--json", f"--at-once={workers}", "--", *models)
+    environ = os.environ | as_environ(replace(settings, device="cpu"))
+    done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        raise PenstockError(
+            f"{workers} workers of PENSTOCK_MODELS have no place for the largest models at once; the output above says "
+            "what they take"
+        )
 
 
 def _part(place: dict[str, Any]) -> WorkerChange:

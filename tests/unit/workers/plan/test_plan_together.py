@@ -12,7 +12,7 @@ from workers.plan.__main__ import main
 from workers.plan.layout import layout_of
 from workers.plan.memory import DoesNotFit
 from workers.plan.shares import Gpu
-from workers.plan.together import plan_together
+from workers.plan.together import plan_in_turn, plan_together
 
 GIB = 1 << 30
 
@@ -53,6 +53,28 @@ def test_without_a_gpu_the_workers_must_fit_into_the_memory_and_share_the_weight
     assert len(plan_together([("a", layout)] * 2, settings(), [], weights + 2 * rest)) == 2
     with pytest.raises(DoesNotFit, match=r"the models take .* GiB \(a .* GiB, b .* GiB\), and this machine has"):
         plan_together([("a", layout), ("b", layout)], settings(), [], weights + 2 * rest)
+
+
+def test_workers_that_take_turns_must_fit_with_the_largest_models_that_they_may_hold_at_once(layout):
+    (alone,) = plan_together([("a", layout)], settings(), [])
+    weights, rest = alone.fit.weights_bytes, alone.fit.sum_bytes - alone.fit.weights_bytes
+    models = [("a", layout), ("b", layout), ("c", layout)]
+    assert len(plan_in_turn(models, settings(), 2, 2 * weights + 2 * rest)) == 3
+    with pytest.raises(DoesNotFit, match=r"\(a .* GiB, b .* GiB\), and this machine has"):
+        plan_in_turn(models, settings(), 2, 2 * weights + 2 * rest - 1)
+    # Two workers may hold the same file, whose weights they share.
+    assert plan_in_turn(models[:1], settings(), 2, weights + 2 * rest)
+    with pytest.raises(DoesNotFit):
+        plan_in_turn(models[:1], settings(), 2, weights + 2 * rest - 1)
+
+
+def test_a_plan_of_turns_leaves_out_files_that_cannot_be_read(model, capsys, tmp_path):
+    (tmp_path / "cut.gguf").write_bytes(model.read_bytes()[: model.stat().st_size // 2])
+    assert main([str(model), str(tmp_path / "cut.gguf"), "--here", "--at-once=2", "--json"]) == 0
+    written = capsys.readouterr()
+    assert [one["model"] for one in json.loads(written.out)] == [str(model)]
+    assert "left out: cut.gguf is cut" in written.err
+    assert main([f"{model}:2", "--at-once=2"]) == 2
 
 
 def test_the_table_has_a_row_for_each_worker(model, capsys):
