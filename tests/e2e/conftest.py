@@ -70,10 +70,18 @@ def served(common: Served, way: str) -> Iterator[Address]:
     common.stage.assert_sound()
 
 
+@pytest.fixture(scope="session")
+def quick_readers() -> Iterator[None]:
+    """Let the reader of a console end as soon as the last viewer has left, which it sees after the end of the test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(console_feed, "_IDLE_S", 0.0)
+        yield
+
+
 @pytest.fixture
-def visitor(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> FlaskClient:
-    """A browser at a door that requires no key, and whose console's reader ends as soon as the last viewer has left."""
-    monkeypatch.setattr(console_feed, "_IDLE_S", 0.0)
+def visitor(store: Store, settings: Settings, quick_readers: None) -> FlaskClient:
+    """A browser at a door that requires no key."""
+    del quick_readers
     return a_door(store, settings)
 
 

@@ -25,7 +25,7 @@ from tests.support.console import ATTACK, feed_of, press, token_of
 from tests.support.door import a_door
 from tests.support.processes import wait_for
 from web.app import create_app
-from web.console import actions, feed, streams
+from web.console import feed, playground, streams
 from web.console.guard import TOKEN_HEADER, VALID_S, PageTokens
 from web.console.reads import TenantFacts, read_tenant_facts
 
@@ -37,7 +37,7 @@ def keyed(store: Store, tmp_path: Path) -> FlaskClient:
 
 
 BUTTONS = [
-    *("drain", "drain-all", "resume", "resume-all", "cancel", "disable", "enable", "submit"),
+    *("drain", "drain-all", "resume", "resume-all", "cancel", "disable", "enable", "playground/answer"),
     *("tenants/blue/policy", "tenants/blue/keys", "tenants/blue/keys/rotate", "tenants/blue/keys/remove"),
     *("groups", "groups/remove", "groups/lab/policy", "routes", "routes/remove"),
 ]
@@ -125,9 +125,6 @@ def test_a_worker_a_job_or_a_tenant_that_does_not_exist_is_an_error_that_names_i
         ("drain", {}, 422),
         ("cancel", {"job": "none"}, 404),
         ("disable", {"tenant": "a b"}, 422),
-        ("submit", {"tenant": "a b", "prompt": "x"}, 422),
-        ("submit", {"tenant": "blue"}, 422),
-        ("submit", {"tenant": "blue", "prompt": "x", "max_tokens": "many"}, 422),
     ):
         answer = press(visitor, button, **fields)
         assert (answer.status_code, answer.mimetype) == (status, "application/json"), answer.text
@@ -165,10 +162,12 @@ def test_a_cancel_is_recorded_even_if_the_door_does_not_outlive_it(visitor, stor
     assert (newest.what, newest.on) == ("job.cancel", f"job {job_id}, queued")
 
 
-def test_a_submit_is_recorded_even_if_the_door_does_not_outlive_it(visitor, store, redis_client, monkeypatch):
+def test_a_question_is_recorded_even_if_the_door_does_not_outlive_it(visitor, store, redis_client, monkeypatch):
     heartbeat(store)
-    monkeypatch.setattr(actions, "offer", lose_the_answer(actions.offer))
-    assert press(visitor, "submit", tenant="blue", prompt="hello", model="m").status_code == 503
+    monkeypatch.setattr(playground, "offer", lose_the_answer(playground.offer))
+    body = {"messages": [{"role": "user", "content": "hello"}], "model": "m"}
+    sent = {TOKEN_HEADER: token_of(visitor.get("/console").text)}
+    assert visitor.post("/console/playground/answer?tenant=blue", json=body, headers=sent).status_code == 503
     (job,) = store.jobs("blue").jobs
     newest = next(list_actions(redis_client, limit=1))
     assert (newest.what, newest.on) == ("job.submit", f"job {job.id} of tenant blue")
