@@ -34,11 +34,16 @@ end
 local changed = 0
 for i = fields, #ARGV do
   local text = redis.call('HGET', k_history, ARGV[i])
-  local row = text and string.find(text, '\nt ' .. tenant .. ' ', 1, true) and history_rows.read_row(text)
-  if row then
-    history_rows.merge_entry(row.rest, row.tenants[tenant])
-    row.tenants[tenant] = nil
-    redis.call('HSET', k_history, ARGV[i], history_rows.row_text(row, history_rows.room_of_point(limit_bytes)))
+  if text and string.find(text, '\nt ' .. tenant .. ' ', 1, true) then
+    local row = history_rows.read_row(text)
+    if row then
+      history_rows.merge_entry(row.rest, row.tenants[tenant])
+      row.tenants[tenant] = nil
+      redis.call('HSET', k_history, ARGV[i], history_rows.row_text(row, history_rows.room_of_point(limit_bytes)))
+    else
+      -- Another program has spoiled the point.
+      redis.call('HDEL', k_history, ARGV[i])
+    end
     changed = changed + 1
   end
 end

@@ -41,21 +41,26 @@ end
 
 -- Takes some counts out of the store. Returns lists of their kinds, tenants, pools and numbers.
 local function take_counts()
-  local page = redis.call('HSCAN', k_history_now, 0, 'COUNT', MOVED_TOGETHER)[2]
-  local kinds, tenants, pools, numbers, taken, fields = {}, {}, {}, {}, {}, {}
-  for i = 1, #page, 2 do
-    -- A scan may return a field twice.
-    if page[i] ~= history.BYTES and not taken[page[i]] then
-      taken[page[i]] = true
-      fields[#fields + 1] = page[i]
-      local what, tenant, pool = string.match(page[i], '^([%w_.]+)|([^|%s]+)|(%S+)$')
-      local by = number(page[i + 1], 0, 0, history_rows.MAX_STORED)
-      if what and by > 0 then
-        local n = #kinds + 1
-        kinds[n], tenants[n], pools[n], numbers[n] = what, tenant, pool, by
+  local cursor, kinds, tenants, pools, numbers, taken, fields = '0', {}, {}, {}, {}, {}, {}
+  -- A large table whose first part is empty already has no field for the first calls of a scan.
+  repeat
+    local answer = redis.call('HSCAN', k_history_now, cursor, 'COUNT', MOVED_TOGETHER)
+    local page = answer[2]
+    cursor = answer[1]
+    for i = 1, #page, 2 do
+      -- A scan may return a field twice.
+      if page[i] ~= history.BYTES and not taken[page[i]] then
+        taken[page[i]] = true
+        fields[#fields + 1] = page[i]
+        local what, tenant, pool = string.match(page[i], '^([%w_.]+)|([^|%s]+)|(%S+)$')
+        local by = number(page[i + 1], 0, 0, history_rows.MAX_STORED)
+        if what and by > 0 then
+          local n = #kinds + 1
+          kinds[n], tenants[n], pools[n], numbers[n] = what, tenant, pool, by
+        end
       end
     end
-  end
+  until fields[1] or cursor == '0'
   for i = 1, #fields, 100 do
     redis.call('HDEL', k_history_now, unpack(fields, i, math.min(i + 99, #fields)))
   end

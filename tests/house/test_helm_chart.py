@@ -15,7 +15,8 @@ from web.http.allowed_names import allowed_hosts
 
 pytestmark = needs_helm
 
-#: Everything that the chart can do at once: two pools (one scales), a gate, and settings of all kinds.
+#: Everything that the chart can do at once: two pools (one scales), a gate, and settings of all kinds. Names of objects
+#: may be digits, which YAML without quotes reads as numbers.
 MUCH: Manifest = {
     "images": {"pullSecrets": [{"name": "registry"}]},
     "adminKey": {"secret": "penstock-admin"},
@@ -30,16 +31,16 @@ MUCH: Manifest = {
         "podAnnotations": {"a": "b"},
     },
     "gate": {"enabled": True},
-    "secretFiles": {"PENSTOCK_DATABASE_URL_FILE": {"secret": "database", "entry": "url"}},
+    "secretFiles": {"PENSTOCK_DATABASE_URL_FILE": {"secret": "14", "entry": "1"}},
     "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
-    "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "certificate"},
+    "ingress": {"enabled": True, "className": "1", "tlsSecret": "2026"},
     "networkPolicy": {
         "enabled": True,
         "clients": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}],
         "prometheus": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
         "egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}, {"to": [{"podSelector": {}}]}],
     },
-    "backup": {"enabled": True, "storeClaim": "store", "copiesClaim": "copies", "keep": 24},
+    "backup": {"enabled": True, "storeClaim": "12", "copiesClaim": "13", "keep": 24},
     "pools": {
         "demo": {"autoscaling": {"enabled": True, "maxReplicas": 8, "backlogSeconds": 1.5}},
         "big": {
@@ -329,7 +330,7 @@ def test_a_secret_is_mounted_as_the_file_that_its_setting_names(tmp_path):
     environ = {variable["name"]: variable.get("value") for variable in container(big)["env"]}
     mounts = {mount["mountPath"]: mount["name"] for mount in container(big)["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod(big)["volumes"]}
-    for name, secret in (("PENSTOCK_DATABASE_URL_FILE", "database"), ("HF_TOKEN_PATH", "hugging-face")):
+    for name, secret in (("PENSTOCK_DATABASE_URL_FILE", "14"), ("HF_TOKEN_PATH", "hugging-face")):
         folder, _, file = environ[name].rpartition("/")
         mounted = volumes[mounts[folder]]["secret"]
         assert (mounted["secretName"], mounted["items"][0]["path"]) == (secret, file)

@@ -244,3 +244,13 @@ def test_an_erased_tenant_is_not_named_by_the_rest_of_an_unfinished_point(store,
     store.client.hset(keys.history(), "open_named", "a-1 blue blue-2")
     history.erase("blue", LIMIT_BYTES)
     assert store.client.hget(keys.history(), "open_named") == b"a-1 blue-2"
+
+
+def test_an_erased_tenant_is_in_no_point_that_another_program_has_spoiled(store, history):
+    count(store, "blue", admitted=2)
+    next_point(history, store)
+    for field, text in store.client.hgetall(keys.history()).items():
+        if b":" in field:
+            store.client.hset(keys.history(), field, b"x" + text)
+    history.erase("blue", LIMIT_BYTES)
+    assert not [text for text in store.client.hvals(keys.history()) if b"blue" in text]

@@ -45,7 +45,22 @@ def test_a_copy_that_fails_removes_no_old_one(tmp_path: Path) -> None:
     assert list(old.parent.iterdir()) == [old]
 
 
-@pytest.mark.parametrize("number", ["0", "", "many", "-1"])
+def test_a_copy_that_was_killed_in_the_middle_takes_no_space_after_the_next_one(data: Path, tmp_path: Path) -> None:
+    part = tmp_path / "copies" / "store-2026-11-26T080000Z.part"
+    part.mkdir(parents=True)
+    assert keep(data, part.parent, "2").returncode == 0
+    assert [path.suffix for path in part.parent.iterdir()] == [""]
+
+
+def test_the_new_copy_is_kept_after_the_clock_went_back(data: Path, tmp_path: Path) -> None:
+    later = tmp_path / "copies" / "store-2999-01-01T000000Z"
+    later.mkdir(parents=True)
+    assert keep(data, later.parent, "1").returncode == 0
+    (kept,) = later.parent.iterdir()
+    assert kept != later
+
+
+@pytest.mark.parametrize("number", ["0", "00", "", "many", "-1"])
 def test_a_number_of_copies_that_keeps_none_is_refused(data: Path, tmp_path: Path, number: str) -> None:
     done = keep(data, tmp_path / "copies", number)
     assert done.returncode != 0

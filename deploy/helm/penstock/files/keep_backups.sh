@@ -5,14 +5,16 @@
 set -eu
 data=$1 folder=$2 keep=$3
 case $keep in
-  '' | 0 | *[!0-9]*) echo "KEEP=$keep is not a number from 1" >&2; exit 1 ;;
+  '' | 0* | *[!0-9]*) echo "KEEP=$keep is not a number from 1" >&2; exit 1 ;;
 esac
+# A copy that lost its power or was killed cannot remove its part.
+[ ! -d "$folder" ] || find "$folder" -maxdepth 1 -type d -name 'store-*Z.part' -exec rm -rf {} +
 copy="$folder/store-$(date -u +%Y-%m-%dT%H%M%SZ)"
 sh "$(dirname "$0")/backup_store.sh" "$data" "$copy"
 echo "copied to $copy"
-# The names sort by time. An interrupted copy ends with .part, and backup_store.sh removes it.
+# The names sort by time. The new copy stays although the clock may have gone back.
 count=$(find "$folder" -maxdepth 1 -type d -name 'store-*Z' | wc -l)
-find "$folder" -maxdepth 1 -type d -name 'store-*Z' | sort | while read -r old; do
+find "$folder" -maxdepth 1 -type d -name 'store-*Z' ! -name "${copy##*/}" | sort | while read -r old; do
   [ "$count" -gt "$keep" ] || break
   rm -rf "$old"
   echo "removed $old"

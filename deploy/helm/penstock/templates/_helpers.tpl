@@ -6,7 +6,7 @@
 
 {{- define "penstock.selector" -}}
 app.kubernetes.io/name: penstock
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
@@ -60,8 +60,8 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- range $name, $of := include "penstock.secret-files" . | fromYaml }}
 - name: {{ $name | lower | replace "_" "-" }}
   secret:
-    secretName: {{ $of.secret }}
-    items: [{key: {{ $of.entry }}, path: value}]
+    secretName: {{ $of.secret | quote }}
+    items: [{key: {{ $of.entry | quote }}, path: value}]
 {{- end }}
 {{- end }}
 
@@ -80,8 +80,8 @@ capabilities: {drop: [ALL]}
 {{- define "penstock.volumes" -}}
 - name: store
   secret:
-    secretName: {{ .root.Values.store.secret }}
-    items: [{key: {{ .root.Values.store.entry }}, path: redis-url}]
+    secretName: {{ .root.Values.store.secret | quote }}
+    items: [{key: {{ .root.Values.store.entry | quote }}, path: redis-url}]
 - {name: state, emptyDir: {}}
 - {name: tmp, emptyDir: {}}
 {{- end }}
@@ -92,7 +92,7 @@ automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext: {{ toYaml .root.Values.podSecurityContext | nindent 2 }}
 {{- with .of.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with .root.Values.images.pullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
