@@ -27,6 +27,12 @@ def format_duration(duration_ms: float | None) -> str:
     return f"{duration_ms:.0f}ms"
 
 
+def exact_duration(duration_ms: int) -> str:
+    """Format a duration in the largest unit in which it is a whole number, such as "90s"."""
+    unit = next(unit for unit in reversed(_UNITS_MS) if duration_ms % _UNITS_MS[unit] == 0)
+    return f"{duration_ms // _UNITS_MS[unit]}{unit}"
+
+
 #: The last ms that a date can express, in ms since the epoch: the end of the year 9999.
 LAST_TIME_MS = 253_402_300_799_999
 

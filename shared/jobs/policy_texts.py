@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shared.durations import format_duration, parse_duration_ms
+from shared.durations import exact_duration, parse_duration_ms
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import Value
 
@@ -21,16 +21,16 @@ def parse_field(name: str, text: str) -> Value | None:
 
 
 def format_field(name: str, value: Value | None) -> str:
-    """Return the text for a field's value; "" for None and for a flag that is not set."""
+    """Return the text from which `parse_field` makes this value; "" for None and for a flag that is not set."""
     if value is None or value is False:
         return ""
     if value is True:
         return "yes"
     if name == "max_deadline" and isinstance(value, int):
-        return format_duration(value)
+        return exact_duration(value)
     if isinstance(value, tuple):
         return ",".join(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).removesuffix(".0")
 
 
 def policy_field(name: str) -> str:

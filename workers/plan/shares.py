@@ -1,6 +1,6 @@
 """Shares the memory of GPUs among workers with different models, which would otherwise each take what is free."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from workers.plan.memory import DoesNotFit, gib
@@ -34,24 +34,41 @@ class Share:
 def shares(needs: Sequence[Need], gpus: Sequence[Gpu]) -> list[Share]:
     """Return the share of each worker, in the order of `needs`.
 
-    The worker with the largest need is placed first, each on the GPU that then has the most memory left. The rest of a
-    GPU is divided equally among its workers; the part that one of them cannot use goes to the others.
+    The worker with the largest need is placed first, each on the GPU that then has the most memory left. If they do not
+    fit so, each is placed where it leaves the least. The rest of a GPU is divided equally among its workers; the part
+    that one of them cannot use goes to the others.
     Raises DoesNotFit, whose message lists the needs, if a worker has no place.
     """
-    left = {gpu.number: gpu.free_bytes for gpu in gpus}
-    placed: dict[int, list[int]] = {gpu.number: [] for gpu in gpus}
-    for index in sorted(range(len(needs)), key=lambda index: -needs[index].least_bytes):
-        number = max(left, key=lambda number: left[number])
-        left[number] -= needs[index].least_bytes
-        placed[number].append(index)
-        if left[number] < 0:
-            raise DoesNotFit(_what_is_needed(needs, gpus))
+    placed = _placed(needs, gpus, max) or _placed(needs, gpus, min)
+    if placed is None:
+        raise DoesNotFit(_what_is_needed(needs, gpus))
+    left = {gpu.number: gpu.free_bytes - sum(needs[index].least_bytes for index in placed[gpu.number]) for gpu in gpus}
     found: dict[int, Share] = {}
     for number, indexes in placed.items():
         wishes = [max(0, needs[index].most_bytes - needs[index].least_bytes) for index in indexes]
         for index, extra_bytes in zip(indexes, _divided(left[number], wishes), strict=True):
             found[index] = Share(number, needs[index].least_bytes + extra_bytes)
     return [found[index] for index in range(len(needs))]
+
+
+def _placed(
+    needs: Sequence[Need], gpus: Sequence[Gpu], choose: Callable[[Iterable[tuple[int, int]]], tuple[int, int]]
+) -> dict[int, list[int]] | None:
+    """Return the workers of each GPU by their indexes, the largest need first, None if one has no place.
+
+    Of the pairs of the memory left on a GPU and its number, negated, `choose` returns one.
+    """
+    left = {gpu.number: gpu.free_bytes for gpu in gpus}
+    placed: dict[int, list[int]] = {gpu.number: [] for gpu in gpus}
+    for index in sorted(range(len(needs)), key=lambda index: -needs[index].least_bytes):
+        least_bytes = needs[index].least_bytes
+        fitting = [(free_bytes, -number) for number, free_bytes in left.items() if free_bytes >= least_bytes]
+        if not fitting:
+            return None
+        number = -choose(fitting)[1]
+        left[number] -= least_bytes
+        placed[number].append(index)
+    return placed
 
 
 def _divided(amount: int, wishes: Sequence[int]) -> list[int]:

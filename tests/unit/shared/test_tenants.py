@@ -8,6 +8,7 @@ import redis
 
 from shared.accounts.tenants import TenantEntry, Tenants
 from shared.errors import ConfigError, StoreUnavailable
+from shared.jobs.policy_texts import format_field, parse_field
 from shared.jobs.tenant_policy import FIELDS, TenantPolicy
 from shared.store import keys
 
@@ -256,3 +257,18 @@ def test_a_store_that_cannot_be_reached_is_raised_as_store_unavailable() -> None
     unreachable = redis.Redis(unix_socket_path="/nonexistent/store.sock")
     with pytest.raises(StoreUnavailable):
         Tenants(unreachable).get("blue")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("max_deadline", 15_000_000, "250m"),
+        ("max_deadline", 86_400_000, "1d"),
+        ("max_deadline", 1_001, "1001ms"),
+        ("weight", 0.1234567, "0.1234567"),
+        ("weight", 2.0, "2"),
+    ],
+)
+def test_a_form_shows_the_stored_value_and_not_a_rounded_one(name, value, text):
+    assert format_field(name, value) == text
+    assert parse_field(name, text) == value

@@ -33,6 +33,11 @@ def test_models_that_do_not_fit_are_listed_with_what_they_need_and_what_is_free(
     )
 
 
+def test_two_models_that_fit_only_together_leave_the_small_gpu_to_the_third():
+    needs = [Need(name, size * GIB, size * GIB) for name, size in (("a", 6), ("b", 5), ("c", 5))]
+    assert [share.gpu for share in shares(needs, [Gpu(0, 10 * GIB), Gpu(1, 6 * GIB)])] == [1, 0, 0]
+
+
 _NEEDS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=8)
 
 
