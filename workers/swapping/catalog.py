@@ -48,6 +48,8 @@ class Catalog:
         #: By model, the stamp of the last look, and that of the look at which the model was taken.
         self._seen: dict[str, Stamp | None] = {}
         self._taken: dict[str, Stamp | None] = {}
+        #: By model, the stamp with which its files could not be used: they are read again only once they have changed.
+        self._unfit: dict[str, Stamp | None] = {}
         #: The reasons that were logged for files that are left out, by their paths.
         self._told: dict[str, str] = {}
         self._next_s = float("-inf")
@@ -96,17 +98,21 @@ class Catalog:
             is_stable = is_first or self._seen.get(name, ()) == stamp
             if name in self._taken or not is_stable or (stamp == () and self._folder is not None):
                 continue
+            if stamp and self._unfit.get(name) == stamp:
+                continue
             try:
                 loadable = first_figures(self._settings, name, self._listed[name])
             except ModelError as error:
                 self._tell(self._listed[name], str(error))
                 if self._folder is not None:
+                    self._unfit[name] = stamp
                     continue
                 # A file of a list may be on a disk that is mounted later.
                 loadable = unknown_figures(name)
             self._taken[name], self.models[name] = stamp, self._listed[name]
             changes.new.append(loadable)
         self._seen = dict(stamps)
+        self._unfit = {name: stamp for name, stamp in self._unfit.items() if name in stamps}
         return changes
 
     def _stamp(self, model: str) -> Stamp | None:

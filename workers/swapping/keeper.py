@@ -4,6 +4,7 @@ import signal
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
 
@@ -133,7 +134,9 @@ class ModelKeeper:
         changes = self._catalog.look(now_s)
         for name in changes.gone:
             log.info("model.gone", model=name)
-            self._withdraw(self._loadables.pop(name))
+            # Without the store, the heartbeats of the model simply end. The other changes must not be lost.
+            with suppress(StoreUnavailable):
+                self._withdraw(self._loadables.pop(name))
             self._failures.forget(name, is_replaced=True)
             if self._child is not None and self._child.name == name and not self._child.stopping:
                 self._child.stop()

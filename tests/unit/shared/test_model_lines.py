@@ -66,3 +66,14 @@ def test_the_tokens_a_second_of_a_model_are_those_of_its_workers_that_are_not_si
     workers = [a_worker("m", "serving", 5.0), a_worker("m", "draining", 2.0), a_worker("m", "silent", 9.0)]
     one, other = model_lines(a_snapshot(a_pool("m"), a_pool("n")), [*workers, a_worker("n", "serving", None)], {})
     assert (one.tokens_per_s, other.tokens_per_s) == (7.0, None)
+
+
+def test_a_model_that_cannot_be_loaded_says_why_and_when_it_is_tried_again():
+    failed = a_pool(
+        "a", reason=PoolReason.LOAD_FAILED, load_failures=2, load_retry_in_ms=9_100, load_error="its file is damaged"
+    )
+    [line] = model_lines(a_snapshot(failed), (), {})
+    assert (line.state, line.why) == (
+        "load fails",
+        "it could not be loaded 2 times in a row (its file is damaged); it is tried again in 10 s",
+    )

@@ -4,6 +4,7 @@ import pytest
 
 from shared.settings.settings import load
 from workers.demo.random_gguf import write_random_model
+from workers.swapping import catalog
 from workers.swapping.catalog import Catalog
 
 
@@ -41,6 +42,21 @@ def test_a_new_file_counts_once_it_is_complete_and_has_not_changed_between_two_l
     new.write_bytes(model)
     assert [folder.look() for _ in range(3)] == [([], []), (["new"], []), ([], [])]
     assert folder.catalog.models["new"] == str(new)
+
+
+def test_a_file_that_cannot_be_used_is_read_again_only_once_it_has_changed(folder, model, monkeypatch):
+    (folder.path / "new.gguf").write_bytes(model[: len(model) // 2])
+    read = []
+
+    def first_figures(settings, name, path):
+        read.append(name)
+        return figures(settings, name, path)
+
+    figures = catalog.first_figures
+    monkeypatch.setattr(catalog, "first_figures", first_figures)
+    for _ in range(4):
+        folder.look()
+    assert read == ["new"]
 
 
 def test_a_split_model_counts_once_all_its_parts_are_there(folder, model):
