@@ -89,23 +89,25 @@ def loading_share(log: Path) -> dict[str, float]:
 def measure(seconds: float, share: float) -> dict[str, float]:
     """Run the stack and the clients, and return the figures."""
     with tempfile.TemporaryDirectory() as folder:
-        models = Path(folder) / "models"
-        models.mkdir()
+        files = Path(folder) / "models"
+        files.mkdir()
         for name in ("one", "two", "three"):
-            shutil.copy(demo_model_path(), models / f"{name}.gguf")
+            shutil.copy(demo_model_path(), files / f"{name}.gguf")
         port, log = free_port(), Path(folder) / "log"
-        environ = {
-            "PENSTOCK_LOADING_SHARE": str(share),
-        }
-        options = ["--models", str(models), "--port", str(port), "--state-dir", f"{folder}/state"]
+        environ = {"PENSTOCK_LOADING_SHARE": str(share)}
+        options = ["--models", str(files), "--port", str(port), "--state-dir", f"{folder}/state"]
         ledger, url = Ledger(), f"http://127.0.0.1:{port}"
         with served_process(["shared.cli", "up", *options], environ, port, log=log):
             until_s = time.monotonic() + seconds
             with ThreadPoolExecutor(CLIENTS * len(MODELS)) as pool:
-                for tenant in MODELS:
-                    for number in range(CLIENTS):
-                        model = MODELS[tenant][number % len(MODELS[tenant])]
-                        pool.submit(ask, url, tenant, model, until_s, ledger)
+                running = [
+                    pool.submit(ask, url, tenant, models[number % len(models)], until_s, ledger)
+                    for tenant, models in MODELS.items()
+                    for number in range(CLIENTS)
+                ]
+            # A client that has failed would otherwise only lower the load.
+            for client in running:
+                client.result()
         figures: dict[str, Any] = {name: float(count) for name, count in sorted(ledger.counts.items())}
         admitted = ledger.counts["answers"] + ledger.counts["status 504"] + ledger.counts["status 500"]
         # A model's part of the time grows with the tenants that wait for it, who then share it equally.

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from shared.cli import output
-from shared.durations import format_duration
 from shared.errors import ConfigError
-from shared.jobs.policy_texts import DEFAULT, parse_field, policy_field
+from shared.jobs.policy_texts import DEFAULT, format_field, parse_field, policy_field
 
 if TYPE_CHECKING:
     from shared.jobs.group_policy import GroupPolicy
@@ -116,13 +115,9 @@ def print_policy(kind: str, name: str, policy: "TenantPolicy | GroupPolicy", *, 
     output.write_note(f"{kind} {name!r}: {fields or 'the defaults'}")
 
 
-def display_value(name: str, value: object) -> object:
-    if name == "max_deadline_ms" and isinstance(value, int):
-        return format_duration(value)
+def display_value(name: str, value: Any) -> object:
     if name == "retrieval_template" and value is not None:
         return "set"
-    if isinstance(value, bool):
-        return "yes" if value else None
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return f"{value:g}" if isinstance(value, float) else value
+    if name == "max_deadline_ms":
+        return format_field("max_deadline", value) or None
+    return format_field(name, value) or None if isinstance(value, bool | float | tuple) else value

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.durations import format_duration
+from shared.durations import exact_duration
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.policy_texts import DEFAULT, format_field, parse_field, policy_field
@@ -73,7 +73,7 @@ def tenant_form(
     defaults = _common_defaults(bounds) | {
         "group": "none",
         "max_bytes": "a quarter" if settings.max_tenant_bytes == AUTO else str(settings.max_tenant_bytes),
-        "max_deadline": format_duration(settings.max_deadline_ms),
+        "max_deadline": exact_duration(settings.max_deadline_ms),
         "models": "all",
         "default_model": "none",
     }
