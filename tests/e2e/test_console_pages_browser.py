@@ -169,3 +169,27 @@ def test_pages_say_why_while_the_store_is_away_and_show_their_figures_when_it_is
     page.wait_for_text("#list", "of 500 tenants")
     page.open(f"{busy.url}/console/tenants/t001")
     page.wait_for_text("#panel-state", "live worker")
+
+
+def test_the_colours_are_chosen_and_kept_and_a_table_is_sorted_with_the_keyboard(page: Page, busy: Served) -> None:
+    page.look(1280)
+    page.open(f"{busy.url}/console/tenants")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.run(background)
+    page.click("#colours")
+    dark = page.run(background)
+    assert dark != light
+    page.open(f"{busy.url}/console/usage?by=day")
+    assert page.run(background) == dark
+    assert page.text("#colours") == "Light"
+    page.click("#colours")
+    assert page.run(background) == light
+    assert page.run("localStorage.length") == 0
+    column = "[...document.querySelectorAll('tbody tr')].map((row) => row.children[0].textContent)"
+    days = page.run(column)
+    assert days[0] == "all"
+    for order in (sorted(days[1:]), sorted(days[1:], reverse=True)):
+        page.run("document.querySelector('thead th button').focus()")
+        page.press("Enter", 13, "\r")
+        wait_for(lambda order=order: page.run(column) == ["all", *order], "the sorted days")
+    assert page.run("document.querySelector('thead th').getAttribute('aria-sort')") == "descending"

@@ -57,7 +57,7 @@
   if (!document.getElementById(CHARTS[0].id)) return;
   const makeAll = () => CHARTS.forEach(make);
   makeAll();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", makeAll);
+  document.addEventListener("console:colours", makeAll);
   addEventListener("resize", () => {
     for (const chart of CHARTS) chart.plot.setSize({ width: document.getElementById(chart.id).clientWidth, height: 170 });
   });

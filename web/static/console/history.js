@@ -75,7 +75,7 @@
 
   const makeAll = () => CHARTS.forEach(make);
   makeAll();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", makeAll);
+  document.addEventListener("console:colours", makeAll);
   addEventListener("resize", () => {
     for (const [id, plot] of Object.entries(plots)) plot.setSize({ width: document.getElementById(`past-${id}`).clientWidth, height: 170 });
   });
