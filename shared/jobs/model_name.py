@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ConfigError
-from shared.jobs.model_folder import MOST_ENTRIES, SPLIT, FolderModel, LeftOut, TooManyFiles, models_in
+from shared.jobs.model_folder import MOST_ENTRIES, SPLIT, FolderModel, LeftOut, TooManyFiles, model_slug, models_in
 from shared.settings.setting import expand_path
 from shared.settings.worker import WorkerSettings
 
@@ -109,10 +109,14 @@ def listed_models(settings: WorkerSettings) -> dict[str, CountedModel]:
     ConfigError.
     """
     found: dict[str, CountedModel] = {}
+    slugs: dict[str, str] = {}
     for each in _read(settings):
         name = each.name or _name_of(each.model)
+        earlier = slugs.setdefault(model_slug(name), name)
         if name in found:
             raise ConfigError(f"{_MODELS}={settings.models!r}: two models would be served as {name!r}")
+        if earlier != name:
+            raise ConfigError(f"{_MODELS}={settings.models!r}: {earlier!r} and {name!r} would share a queue")
         found[name] = each
     if len(found) > MOST_MODELS:
         raise ConfigError(f"{_MODELS}={settings.models!r} has {len(found)} models, more than {MOST_MODELS}")
