@@ -30,7 +30,7 @@ def test_a_folder_has_its_files_in_order_without_further_parts_and_without_proje
     [
         ("./nowhere", "PENSTOCK_MODELS='./nowhere' is no folder here; list the models as NAME=MODEL,..."),
         ("a=x.gguf,a=y.gguf", "two models would be served as 'a'"),
-        ("a/b=x.gguf,a-b=y.gguf", "'a/b' and 'a-b' would share a queue"),
+        ("./a b.gguf,./a-b.gguf", "'a b' and 'a-b' would share a queue"),
         ("x.gguf:2,y.gguf", "'x.gguf:2' is not [NAME=]MODEL"),
         (",".join(f"m{number}=x.gguf" for number in range(33)), "has 33 models, more than 32"),
     ],
