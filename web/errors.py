@@ -10,7 +10,7 @@ from shared.log import LimitedEvent, get_logger
 from shared.settings.door import DoorSettings
 from web.batches.records import files_unavailable
 from web.http.api_errors import ApiError, error_from_status, field_errors, invalid_value, unknown_path
-from web.request.responses import problem_response, store_away_response
+from web.request.responses import fault_response, problem_response, store_away_response
 from web.runtime.current import current_context
 
 log = get_logger()
@@ -60,8 +60,7 @@ def install(app: Flask, settings: DoorSettings) -> None:
     def on_unexpected_error(error: Exception) -> Response:
         # The logged traceback contains source lines but no values of variables, so no prompt is logged.
         log.error("http.fault", exc_info=error)
-        message = "the door failed to handle this request; its log contains the reason"
-        return problem_response(ApiError("internal_error", message))
+        return fault_response()
 
 
 def _on_files_unavailable(error: FilesUnavailable) -> Response:

@@ -13,8 +13,9 @@ from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
 from tests.support.console import Viewer, add_tenants, press
-from tests.support.door import a_door, door_store, refused
+from tests.support.door import a_door, door_store, fault, refused
 from tests.support.lossy import LossyProxy
+from web.console import console as console_pages
 from web.console import feed as console_feed
 from web.console import groups, routes, tenant_changes
 
@@ -65,6 +66,27 @@ def test_an_error_of_the_console_itself_is_not_shown_as_one_of_the_store(store, 
     assert "Console error" in read
     assert "Store away" not in read
     assert "console.failed" in [line["event"] for line in lines]
+
+
+def test_a_browser_gets_a_page_if_the_door_fails_to_show_one_of_the_console(store, settings, monkeypatch):
+    def wrong() -> None:
+        raise KeyError("a <mistake>")
+
+    monkeypatch.setattr(console_pages, "current_feed", wrong)
+    visitor = a_door(store, settings)
+    browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "x-request-id": "<b>mine"}
+    with structlog.testing.capture_logs() as lines:
+        answer = visitor.get("/console", headers=browser)
+    assert (answer.status_code, answer.mimetype) == (500, "text/html")
+    assert "The door failed to show this page." in answer.text
+    assert answer.headers["x-request-id"] in answer.text.replace("&lt;", "<").replace("&gt;", ">")
+    assert "mistake" not in answer.text
+    assert "<b>mine" not in answer.text
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["http.fault"]
+    # Neither the scripts of a page nor other programs are given a page.
+    for headers in ({}, {"Accept": "*/*"}, {"Accept": "text/html, */*", "HX-Request": "true"}):
+        assert "its log contains the reason" in fault(visitor.get("/console", headers=headers), 500, "internal_error")
 
 
 def fail_one(store: Store, tenant: str = "blue") -> str:

@@ -28,6 +28,7 @@ _CHUNK_BYTES = 16_384
 _INVALID_IS_400 = frozenset({"batches", "files", "openai", "responses", "vector_stores", ANTHROPIC_ROUTES})
 #: The paths under which the pages for operators are.
 _PAGES_OF_OPERATORS = ("/console", "/rq")
+_PAGE_HEADERS = {"Cache-Control": "no-store", "Vary": "Accept"}
 
 
 def json_response(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -92,7 +93,15 @@ def store_away_response(context: DoorContext, fault: StoreFault) -> Response:
         return yield_response(refusal)
     page = render_template("console/store_away.html", fault=fault)
     headers = {name: value for name, value in refusal.headers.items() if name == "Retry-After"}
-    return Response(page, refusal.status, {"Cache-Control": "no-store", "Vary": "Accept", **headers})
+    return Response(page, refusal.status, _PAGE_HEADERS | headers)
+
+
+def fault_response() -> Response:
+    """Return the response for an error of the door itself, with status 500: a page where a browser opens one."""
+    problem = ApiError("internal_error", "the door failed to handle this request; its log contains the reason")
+    if not _wants_page():
+        return problem_response(problem)
+    return Response(render_template("console/fault.html", request_id=g.get("request_id")), 500, _PAGE_HEADERS)
 
 
 def _wants_page() -> bool:
