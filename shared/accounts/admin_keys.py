@@ -37,7 +37,7 @@ class AdminKey(StoredKey):
 class AdminKeys(StoredKeys[AdminKey]):
     """All admin keys in the store."""
 
-    kind, hash_key = "admin key", keys.admin_keys()
+    kind, name_field, hash_key = "admin key", "name", keys.admin_keys()
 
     def create(self, name: str, *, expires_in_ms: int | None = None) -> tuple[str, AdminKey]:
         """Create a key and return it with its record. The name must be unique among the unexpired admin keys."""
@@ -63,12 +63,12 @@ class AdminKeys(StoredKeys[AdminKey]):
         return self._read()
 
     def rm(self, selector: str) -> tuple[AdminKey, ...]:
-        """Remove the keys with the name `selector`, or the one key whose digest starts with it. Return their records.
+        """Remove the one key whose digest starts with `selector`, or the keys with this name. Return their records.
 
-        Raises ConfigError if the digests of several keys start with `selector`.
+        Raises ConfigError if `selector` is ambiguous, as `_select` describes.
         """
         _, existing = self.ls()
-        found = tuple(one for one in existing if one.name == selector) or self._with_digest(selector, existing)
+        found = self._select(selector, [one for one in existing if one.name == selector], existing)
         self._remove(found)
         return found
 

@@ -27,7 +27,7 @@ _GLOB = re.compile(r"[A-Za-z0-9_*?!\[\]-]{1,128}\Z")
 class ApiKeys(StoredKeys[KeyRecord]):
     """All API keys in the store."""
 
-    kind, hash_key = "key", keys.keys()
+    kind, name_field, hash_key = "key", "label", keys.keys()
 
     def create(
         self,
@@ -95,7 +95,7 @@ class ApiKeys(StoredKeys[KeyRecord]):
         """Remove the key whose digest starts with `selector`, or all keys of one tenant that have the label `selector`.
 
         Return the records of the removed keys. Raises ConfigError if keys of several tenants have this label, or if
-        the digests of several keys start with `selector`.
+        `selector` is ambiguous, as `_select` describes.
         """
         found = self._find(selector, tenant)[1]
         self._remove(found)
@@ -159,13 +159,14 @@ class ApiKeys(StoredKeys[KeyRecord]):
 
     def _find(self, selector: str, tenant: str | None) -> tuple[int, tuple[KeyRecord, ...]]:
         now_ms, records = self.ls(tenant)
-        by_label = tuple(record for record in records if selector and record.label == selector)
-        if len({record.tenant for record in by_label}) > 1:
-            owners = ", ".join(sorted({record.tenant for record in by_label}))
+        labelled = [record for record in records if selector and record.label == selector]
+        found = self._select(selector, labelled, records)
+        if len({record.tenant for record in found}) > 1:
+            owners = ", ".join(sorted({record.tenant for record in found}))
             raise ConfigError(
                 f"label={selector!r} belongs to keys of several tenants ({owners}); choose one with --tenant"
             )
-        return now_ms, by_label or self._with_digest(selector, records)
+        return now_ms, found
 
     def _parse(self, digest: str, raw: str) -> KeyRecord:
         # Ignore unknown fields, which a newer version of Penstock may have written.

@@ -48,6 +48,8 @@ class StoredKeys(Generic[_Record]):
 
     #: The name of a key in messages, and the beginning of the names of actions.
     kind: str
+    #: The field of a record that selects keys, beside the id.
+    name_field: str
     #: The hash with the records, by their digests.
     hash_key: str
 
@@ -93,14 +95,27 @@ class StoredKeys(Generic[_Record]):
         found = [self.parse(text(digest), raw) for digest, raw in stored.items()]
         return now_ms, tuple(sorted(found, key=lambda one: (one.created_ms, one.digest)))
 
-    def _with_digest(self, selector: str, records: Sequence[_Record]) -> tuple[_Record, ...]:
-        """Return the record whose digest starts with `selector`. Raises ConfigError if several do."""
+    def _select(self, selector: str, named: Sequence[_Record], records: Sequence[_Record]) -> tuple[_Record, ...]:
+        """Return the record whose digest starts with `selector`, or those in `named`, which have it as a name or label.
+
+        At least a whole id selects by the digest alone. Raises ConfigError if a shorter text is the name of one key
+        and the beginning of another one's id, or if several digests start with it.
+        """
         if not re.fullmatch(rf"[0-9a-f]{{{_MIN_ID_DIGITS},64}}", selector):
-            return ()
+            return tuple(named)
         found = tuple(one for one in records if one.digest.startswith(selector))
+        if named and len(selector) < ID_DIGITS:
+            others = sorted({one.id for one in found} - {one.id for one in named})
+            if others:
+                ids = ", ".join(sorted(one.id for one in named))
+                raise ConfigError(
+                    f"{selector!r} is the {self.name_field} of {self.kind} {ids} and begins the id of {self.kind} "
+                    f"{', '.join(others)}; name the one that you mean by its whole id"
+                )
+            return tuple(named)
         if len(found) > 1:
             raise ConfigError(f"{selector!r} matches the digests of {len(found)} {self.kind}s; give more digits")
-        return found
+        return found or tuple(named)
 
     def _remove(self, found: Sequence[_Record]) -> None:
         if found:

@@ -64,6 +64,17 @@ def test_an_admin_key_is_removed_by_its_name_or_its_id(redis_client, admin_keys)
     assert not redis_client.exists(keys.admin_keys())
 
 
+def test_an_admin_key_with_the_id_goes_before_one_with_the_id_as_its_name(admin_keys):
+    _, first = admin_keys.create("ada")
+    _, named = admin_keys.create(first.id)
+    _, short = admin_keys.create(first.id[:6])
+    with pytest.raises(ConfigError, match=f"{short.name!r} is the name of admin key {short.id} and begins.*{first.id}"):
+        admin_keys.rm(short.name)
+    assert admin_keys.rm(first.id) == (first,)
+    assert admin_keys.rm(first.id) == (named,)
+    assert admin_keys.rm(short.name) == (short,)
+
+
 def test_an_admin_key_whose_record_is_spoiled_is_named(redis_client, admin_keys):
     key, _ = admin_keys.create("ada")
     redis_client.hset(keys.admin_keys(), digest_of(key), "spoiled")

@@ -1,6 +1,7 @@
 """Tests API keys: created once, stored as digests, expired by the store's TIME."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,12 @@ from shared.jobs.key_bounds import KeyBounds
 from shared.store import keys
 
 HOUR_MS = 3_600_000
+#: The changes of one key, which a selector names.
+CHANGES: dict[str, Callable[[ApiKeys, str], object]] = {
+    "rm": lambda api_keys, selector: api_keys.rm(selector),
+    "bound": lambda api_keys, selector: api_keys.bound(selector, {"rpm": 5}),
+    "rotate": lambda api_keys, selector: api_keys.rotate(selector, overlap_ms=1_000),
+}
 
 
 @pytest.fixture
@@ -166,6 +173,43 @@ def test_a_removed_key_is_invalid_and_others_stay_valid(api_keys: ApiKeys, by: s
     assert api_keys.find(digest_of(gone.key)) is None
     assert api_keys.find(digest_of(kept.key)) == kept.record
     assert api_keys.rm(which) == ()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("owner", ["blue", "green"])
+def test_a_key_with_the_whole_id_goes_before_keys_with_the_id_as_their_label(
+    api_keys: ApiKeys, change: str, owner: str
+) -> None:
+    meant = api_keys.create("blue").record
+    labelled = api_keys.create(owner, label=meant.id).record
+    CHANGES[change](api_keys, meant.id)
+    after = api_keys.ls()[1]
+    assert meant not in after
+    assert labelled in after
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_text_that_is_a_label_and_the_beginning_of_another_key_s_id_is_refused_and_both_are_named(
+    api_keys: ApiKeys, change: str
+) -> None:
+    by_id = api_keys.create("blue").record
+    selector = by_id.id[:8]
+    by_label = api_keys.create("blue", label=selector).record
+    before = api_keys.ls()[1]
+    with pytest.raises(ConfigError, match=f"{selector!r} is the label of key {by_label.id} and begins.*{by_id.id}"):
+        CHANGES[change](api_keys, selector)
+    assert api_keys.ls()[1] == before
+    assert api_keys.rm(by_label.id) == (by_label,)
+    assert api_keys.rm(selector) == (by_id,)
+
+
+def test_a_label_that_is_the_beginning_of_the_same_key_s_id_is_not_ambiguous(
+    api_keys: ApiKeys, redis_client: redis.Redis
+) -> None:
+    new = api_keys.create("blue", label="ci")
+    stored = json.loads(redis_client.hget(keys.keys(), new.record.digest) or "")
+    redis_client.hset(keys.keys(), new.record.digest, json.dumps(stored | {"label": new.record.id[:6]}))
+    assert [one.digest for one in api_keys.rm(new.record.id[:6])] == [new.record.digest]
 
 
 @pytest.mark.parametrize("which", ["", "abc", "nobody", "%", "*"])
