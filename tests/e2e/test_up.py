@@ -208,8 +208,17 @@ def test_a_door_that_dies_is_restarted(open_stack):
     wait_for(lambda: "door was killed by SIGKILL" in open_stack.err and answers(), "the door to be back", timeout_s=60)
 
 
-def test_up_in_front_of_another_server_needs_only_its_address(tmp_path):
+def test_up_in_front_of_a_server_that_loads_its_model_needs_only_its_address_and_serves_once_it_is_warm(tmp_path):
     with UpstreamServer() as server, Up(tmp_path / "state", "--port", "0", "--upstream", server.url) as up:
+        # Such a server lists the model already.
+        server.will(*["loading"] * 10_000)
+        wait_for(lambda: "to load 'm' (503 Loading model)" in up.err, "up to say what it waits for", timeout_s=120)
+        wait_for(lambda: "upstream.answers" in up.err, "the worker to see the list of models", timeout_s=120)
+        assert up.out == ""
+        server.behaviours.clear()
         messages = [{"role": "user", "content": "hello"}]
         status, answer = up.serving().ask("POST", "/v1/chat/completions", {"model": "m", "messages": messages})
         assert (status, answer["choices"][0]["message"]["content"]) == (200, "w0 w1 w2 ")
+        *warming, asked = server.bodies
+        assert {body["max_tokens"] for body in warming} == {1}
+        assert asked["messages"] == messages

@@ -29,6 +29,7 @@ from shared.cli.stack.extras import module_command, require_extra
 from shared.cli.stack.greeting import greeting
 from shared.cli.stack.processes import ManagedProcesses, ProcessSpec, end_leftovers, find_leftovers
 from shared.cli.stack.server_keeper import ServerKeeper
+from shared.cli.stack.upstream_warm_up import WarmUp
 from shared.cli.stack.workers import WorkerChange
 from shared.cli.streams import OutputError
 from shared.errors import PenstockError, StoreUnavailable
@@ -68,6 +69,9 @@ class Stack:
         self._embedded: EmbeddedStore | None = None
         self._database: EmbeddedDatabase | None = None
         self._keepers: list[ServerKeeper] = []
+        own = [replace(settings, **change) for change in workers]
+        passed_on = [each.upstream_model or served_names(each)[0] for each in own if each.engine == "upstream"]
+        self._warm_up = WarmUp(settings.upstream_url, settings.upstream_api_key, passed_on, report)
         self._signals: list[int] = []
         host, port = settings.listen_host_port
         self._door_address = (connect_host(host), port)
@@ -144,6 +148,7 @@ class Stack:
             for spec in self._process_specs():
                 self._processes.start(spec)
                 report(f"{spec.name}: started")
+            self._warm_up.start()
             serving, began_s, reported_s = False, time.monotonic(), time.monotonic()
             while not self._signals:
                 fatal = self._processes.restart_dead(serving=serving)
@@ -228,9 +233,17 @@ class Stack:
         return specs
 
     def _not_ready(self, client: redis.Redis) -> str:
-        """Return the reason why the door, the gate or a model is not ready yet, or "" if all are ready."""
+        """Return the reason why the door, the gate or a model is not ready yet, or "" if all are ready.
+
+        Raises PenstockError if an upstream has taken too long to load a model.
+        """
         host = self._settings.allowed_hosts.split(",")[0].strip()
-        return why_not_ready(self._url, host=host) or self._gate_not_ready() or self._models_not_ready(client)
+        return (
+            self._warm_up.not_done()
+            or why_not_ready(self._url, host=host)
+            or self._gate_not_ready()
+            or self._models_not_ready(client)
+        )
 
     def _models_not_ready(self, client: redis.Redis) -> str:
         """Return which models are not live yet, or "" if all are. The door is ready with one."""
