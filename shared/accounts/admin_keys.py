@@ -21,6 +21,9 @@ ADMIN_KEY_PREFIX = "psa_"
 #: The name of the key in the admin key file. No key in the store may have this name.
 FILE_KEY_NAME = "admin key file"
 
+#: The most admin keys in the store.
+MAX_ADMIN_KEYS = 500
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}\Z")
 
 
@@ -40,20 +43,23 @@ class AdminKeys(StoredKeys[AdminKey]):
     kind, name_field, hash_key = "admin key", "name", keys.admin_keys()
 
     def create(self, name: str, *, expires_in_ms: int | None = None) -> tuple[str, AdminKey]:
-        """Create a key and return it with its record. The name must be unique among the unexpired admin keys."""
+        """Create a key and return it with its record. The name must be unique among the unexpired admin keys.
+
+        If there are MAX_ADMIN_KEYS, the oldest expired one is removed; raises ConfigError if none has expired.
+        """
         if not _NAME.match(name):
             raise ConfigError(f"name={name!r} is not 1 to 63 letters, digits, '.', '_', '@' and '-'")
         check_span("expires_in_ms", expires_in_ms)
         key = ADMIN_KEY_PREFIX + secrets.token_urlsafe(32)
         created: list[AdminKey] = []
 
-        def plan() -> Sequence[AdminKey]:
+        def plan() -> tuple[Sequence[AdminKey], Sequence[AdminKey]]:
             now_ms, existing = self.ls()
             if any(one.name == name and not one.expired(now_ms) for one in existing):
                 raise ConfigError(f"an admin key with name={name!r} exists already; remove it first")
             expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
             created[:] = [AdminKey(digest_of(key), name, now_ms, expires_ms)]
-            return created
+            return created, self._to_drop(existing, now_ms, MAX_ADMIN_KEYS, "the store has")
 
         self._write("admin_key.add", plan)
         return key, created[0]

@@ -9,7 +9,7 @@ key.
 import json
 import re
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from shared.accounts.key_record import KEY_PREFIX, KeyRecord, NewKey, digest_of
@@ -20,8 +20,15 @@ from shared.errors import ConfigError
 from shared.jobs.key_bounds import KeyBounds
 from shared.store import keys
 
+#: The most keys that a tenant can have. Each of them may have a successor beside it.
+MAX_KEYS = 500
+
 _LABEL = re.compile(r"[^\s]([^\n\r\t]{0,62}[^\s])?\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_*?!\[\]-]{1,128}\Z")
+
+
+#: The records to store, and those to remove.
+_Plan = tuple[Sequence[KeyRecord], Sequence[KeyRecord]]
 
 
 class ApiKeys(StoredKeys[KeyRecord]):
@@ -38,7 +45,10 @@ class ApiKeys(StoredKeys[KeyRecord]):
         act_as: str | None = None,
         bounds: KeyBounds | None = None,
     ) -> NewKey:
-        """Create a key for a tenant. A non-empty label must be unique among the tenant's unexpired keys."""
+        """Create a key for a tenant. A non-empty label must be unique among the tenant's unexpired keys.
+
+        If the tenant has MAX_KEYS, its oldest expired key is removed; raises ConfigError if none has expired.
+        """
         check_name(tenant)
         if label and not (_LABEL.match(label) and label.isprintable()):
             raise ConfigError(f"label={label!r} is not 1 to 64 printable characters without spaces at its ends")
@@ -50,17 +60,15 @@ class ApiKeys(StoredKeys[KeyRecord]):
         own_bounds = None if bounds == KeyBounds() else bounds
         created: list[NewKey] = []
 
-        def plan() -> list[KeyRecord]:
-            now_ms, records = self._read()
-            if label and any(
-                record.tenant == tenant and record.label == label and not record.expired(now_ms) for record in records
-            ):
+        def plan() -> _Plan:
+            now_ms, records = self.ls(tenant)
+            if label and any(record.label == label and not record.expired(now_ms) for record in records):
                 raise ConfigError(
                     f"tenant {tenant!r} already has a key with label={label!r}; rotate it, or remove it first"
                 )
             expires_ms = None if expires_in_ms is None else now_ms + expires_in_ms
             created[:] = [_new_key(KeyRecord("", tenant, label, now_ms, expires_ms, act_as, own_bounds))]
-            return [created[0].record]
+            return [created[0].record], self._to_drop(records, now_ms, MAX_KEYS, f"tenant={tenant!r} has")
 
         self._write("key.add", plan)
         return created[0]
@@ -88,8 +96,10 @@ class ApiKeys(StoredKeys[KeyRecord]):
 
         The records of expired keys are included.
         """
-        now_ms, records = self._read()
-        return now_ms, tuple(one for one in records if tenant is None or one.tenant == check_name(tenant))
+        if tenant is None:
+            return self._read()
+        check_name(tenant)
+        return self._read(lambda one: one.tenant == tenant)
 
     def rm(self, selector: str, *, tenant: str | None = None) -> tuple[KeyRecord, ...]:
         """Remove the key whose digest starts with `selector`, or all keys of one tenant that have the label `selector`.
@@ -108,7 +118,7 @@ class ApiKeys(StoredKeys[KeyRecord]):
         """
         changed: list[KeyRecord] = []
 
-        def plan() -> list[KeyRecord]:
+        def plan() -> _Plan:
             now_ms, found = self._find(selector, tenant)
             valid = [record for record in found if not record.expired(now_ms)]
             if len(valid) > 1:
@@ -120,7 +130,7 @@ class ApiKeys(StoredKeys[KeyRecord]):
                 replace(record, bounds=None if bound == KeyBounds() else bound)
                 for record, bound in zip(valid, bounds, strict=True)
             ]
-            return changed
+            return changed, ()
 
         self._write("key.set", plan)
         return changed[0] if changed else None
@@ -135,13 +145,13 @@ class ApiKeys(StoredKeys[KeyRecord]):
         check_span("overlap_ms", overlap_ms, min_ms=0)
         successors: list[NewKey] = []
 
-        def plan() -> list[KeyRecord]:
+        def plan() -> _Plan:
             now_ms, found = self._find(selector, tenant)
             valid = [record for record in found if not record.expired(now_ms)]
             not_rotated = [record for record in valid if not record.rotated]
             successors.clear()
             if not valid:
-                return []
+                return (), ()
             if not not_rotated:
                 raise ConfigError(
                     f"{selector!r} was rotated already; rotate its successor (`penstock keys ls`), or create a key"
@@ -152,7 +162,9 @@ class ApiKeys(StoredKeys[KeyRecord]):
             retired = replace(old, expires_ms=ends_ms, rotated=True)
             expires_ms = None if old.expires_ms is None else now_ms + old.expires_ms - old.created_ms
             successors.append(_new_key(replace(old, created_ms=now_ms, expires_ms=expires_ms)))
-            return [successors[0].record, retired]
+            existing = self.ls(old.tenant)[1]
+            dropped = self._to_drop(existing, now_ms, 2 * MAX_KEYS, f"tenant={old.tenant!r} has")
+            return [successors[0].record, retired], dropped
 
         self._write("key.rotate", plan)
         return successors[0] if successors else None

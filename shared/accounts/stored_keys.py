@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 import redis
 from redis.client import Pipeline
@@ -17,6 +18,8 @@ from shared.store.redis_errors import store_faults
 ID_DIGITS = 12
 #: The smallest number of digits of an id that selects a key. With fewer digits, a mistyped id could match another key.
 _MIN_ID_DIGITS = 6
+#: About how many records one command reads, so that it does not hold up the store.
+_READ_TOGETHER = 1_000
 #: Ten years, in ms; a longer lifetime is assumed to be a typo.
 _MAX_SPAN_MS = 10 * 366 * 86_400_000
 
@@ -89,11 +92,32 @@ class StoredKeys(Generic[_Record]):
         found = None if stored is None else self.parse(digest, stored)
         return None if found is None or found.expired(store_ms if now_ms is None else now_ms) else found
 
-    def _read(self) -> tuple[int, tuple[_Record, ...]]:
-        """Return (the store's TIME in ms, the records of all keys, the oldest first); expired keys are included."""
-        stored, now_ms = read_with_time(self._client, lambda pipe: pipe.hgetall(self.hash_key))
-        found = [self.parse(text(digest), raw) for digest, raw in stored.items()]
-        return now_ms, tuple(sorted(found, key=lambda one: (one.created_ms, one.digest)))
+    def _read(self, wanted: Callable[[_Record], bool] = lambda _: True) -> tuple[int, tuple[_Record, ...]]:
+        """Return (the store's TIME in ms, the records of the wanted keys, the oldest first), expired ones included.
+
+        Records are read in parts. A key that is created or removed meanwhile may be in the answer or not.
+        """
+        found: dict[str, _Record] = {}
+        cursor = 0
+        while True:
+            scan = partial(redis.Redis.hscan, name=self.hash_key, cursor=cursor, count=_READ_TOGETHER)
+            (cursor, page), now_ms = read_with_time(self._client, scan)
+            parsed = (self.parse(text(digest), raw) for digest, raw in page.items())
+            found.update((one.digest, one) for one in parsed if wanted(one))
+            if cursor == 0:
+                return now_ms, tuple(sorted(found.values(), key=lambda one: (one.created_ms, one.digest)))
+
+    def _to_drop(self, existing: Sequence[_Record], now_ms: int, most: int, owner: str) -> Sequence[_Record]:
+        """Return the oldest expired ones of an owner's keys that a new key replaces, so that there are at most `most`.
+
+        Raises ConfigError if too few have expired. `owner` begins the message.
+        """
+        excess = len(existing) + 1 - most
+        expired = [one for one in existing if one.expired(now_ms)]
+        if excess > len(expired):
+            number = len(existing) - len(expired)
+            raise ConfigError(f"{owner} {number} {self.kind}s, and at most {most} are possible; remove one first")
+        return expired[: max(0, excess)]
 
     def _select(self, selector: str, named: Sequence[_Record], records: Sequence[_Record]) -> tuple[_Record, ...]:
         """Return the record whose digest starts with `selector`, or those in `named`, which have it as a name or label.
@@ -122,30 +146,39 @@ class StoredKeys(Generic[_Record]):
             with store_faults(self._client):
                 self._client.hdel(self.hash_key, *(one.digest for one in found))
         for one in found:
-            record(self._client, self._actor, f"{self.kind.replace(' ', '_')}.rm", self._describe(one))
+            record(self._client, self._actor, self._removal, self._describe(one))
 
-    def _write(self, action: str, plan: Callable[[], Sequence[_Record]]) -> None:
-        """Store the records that `plan` returns, if any, together with the record of the action on the first of them.
+    def _write(self, action: str, plan: Callable[[], tuple[Sequence[_Record], Sequence[_Record]]]) -> None:
+        """Store the first records that `plan` returns, if any, and remove the second ones.
 
-        `plan` reads the keys. It is called again if another process changes one before the records are stored, so that
-        no change is lost, and no removed key comes back.
+        The action on the first record and the removals are recorded with them. `plan` reads the keys. It is called
+        again if another process changes one before the records are stored, so that no change is lost, and no removed
+        key comes back.
         """
 
         def write(pipe: Pipeline) -> None:
-            planned = plan()
+            planned, dropped = plan()
             pipe.multi()
             if planned:
                 pipe.hset(self.hash_key, mapping={one.digest: self._dump(one) for one in planned})
                 add_record(pipe, self._actor, action, self._describe(planned[0]))
+            for one in dropped:
+                pipe.hdel(self.hash_key, one.digest)
+                add_record(pipe, self._actor, self._removal, self._describe(one))
 
         with store_faults(self._client):
             self._client.transaction(write, self.hash_key)
+
+    @property
+    def _removal(self) -> str:
+        return f"{self.kind.replace(' ', '_')}.rm"
 
     def find_unreadable(self) -> list[str]:
         """Return a sentence about each record that another program has spoiled, so that its key is not accepted."""
         with store_faults(self._client):
             stored_type = text(self._client.type(self.hash_key))
-            stored: Any = self._client.hgetall(self.hash_key) if stored_type == "hash" else {}
+            pages = self._client.hscan_iter(self.hash_key, count=_READ_TOGETHER) if stored_type == "hash" else ()
+            stored = dict(pages)
         if stored_type not in {"hash", "none"}:
             return [f"{self.hash_key} is a {stored_type} and not a hash, so none of its keys is accepted"]
         problems = []

@@ -207,7 +207,7 @@ def test_a_key_is_rotated_and_removed_only_on_its_tenants_page(visitor: FlaskCli
     ("fields", "param", "message"),
     [
         ({"label": "laptop"}, "label", "already has a key"),
-        ({"label": " a\nb "}, "label", "on one line"),
+        ({"label": " a\nb "}, "label", "printable characters"),
         ({"expires": "soon"}, "expires", "expires='soon' is not a duration"),
         ({"expires": "9999d"}, "expires", "ten years"),
         ({"act_as": "a b"}, "act_as", "is not a pattern"),

@@ -1,12 +1,13 @@
 """The console's pages of models and of tenants over HTTP: what they show, and that their streams follow the store."""
 
+import json
 from typing import Any
 
 import pytest
 import redis
 from flask.testing import FlaskClient
 
-from shared.accounts.api_keys import ApiKeys
+from shared.accounts.api_keys import MAX_KEYS, ApiKeys
 from shared.accounts.groups import Groups
 from shared.accounts.routes import Pools, Routes
 from shared.accounts.tenants import Tenants
@@ -18,8 +19,8 @@ from shared.settings.settings import Settings
 from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import a_job, admitted, an_ending, claim_one, heartbeat
-from tests.support.console import ATTACK, Look, add_tenants
-from tests.support.door import a_door
+from tests.support.console import ATTACK, Look, add_tenants, press
+from tests.support.door import a_door, fault
 from web.console import reads as reads_of_console
 
 
@@ -94,6 +95,26 @@ def test_a_tenant_without_a_record_has_a_page_and_what_is_no_name_has_none(
     hostile = visitor.get("/console/model", query_string={"name": ATTACK})
     assert (hostile.status_code, ATTACK in hostile.text) == (404, False)
     assert visitor.get("/console/tenants/a.b/live").status_code == 422
+
+
+def test_the_page_of_a_tenant_shows_a_bounded_number_of_keys_and_says_how_many_there_are(
+    visitor: FlaskClient, redis_client: redis.Redis
+) -> None:
+    record = {"tenant": "blue", "label": "old", "created_ms": 1, "expires_ms": None, "act_as": None}
+    digests = [f"{i:064x}" for i in range(MAX_KEYS + 2)]
+    redis_client.hset(keys.keys(), mapping=dict.fromkeys(digests, json.dumps(record)))
+    api_keys = ApiKeys(redis_client)
+    redis_client.hset(keys.keys(), "f" * 64, json.dumps(record | {"label": "newest", "created_ms": 2}))
+    page = visitor.get("/console/tenants/blue").text
+    assert page.count('data-label="Label"') == MAX_KEYS
+    assert "newest" in page
+    assert f"The newest {MAX_KEYS} of {MAX_KEYS + 3} keys" in page
+    assert "penstock keys ls --tenant blue" in page
+    full = fault(press(visitor, "tenants/blue/keys"), 422, "invalid_value", "tenant")
+    assert f"tenant='blue' has {MAX_KEYS + 3} keys, and at most {MAX_KEYS} are possible" in full
+    api_keys.rm("old", tenant="blue")
+    assert "The newest" not in visitor.get("/console/tenants/blue").text
+    api_keys.rm("newest", tenant="blue")
 
 
 @pytest.mark.parametrize("record", ["no record", '{"tenant": "blue", "label": "", "created_ms": 1e999}'])

@@ -8,7 +8,7 @@ from typing import Any
 from flask import Response, current_app, render_template, request
 from jinja2 import Environment
 
-from shared.accounts.api_keys import ApiKeys
+from shared.accounts.api_keys import MAX_KEYS, ApiKeys
 from shared.accounts.budgets import Budget, Budgets
 from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants, check_name
@@ -137,8 +137,14 @@ def values_of_keys(tenant: str) -> dict[str, Any]:
         now_ms, records = ApiKeys(context.store.client).ls(tenant)
     except (ConfigError, StoreUnavailable) as error:
         # Another program has spoiled a record, or the store is away: a new key is shown all the same.
-        return values | {"keys": (), "now_ms": 0, "keys_problem": f"The keys could not be read: {error}"}
-    return values | {"keys": records, "now_ms": now_ms, "keys_problem": ""}
+        return values | {
+            "keys": (),
+            "number_of_keys": 0,
+            "now_ms": 0,
+            "keys_problem": f"The keys could not be read: {error}",
+        }
+    shown = records[-MAX_KEYS:]
+    return values | {"keys": shown, "number_of_keys": len(records), "now_ms": now_ms, "keys_problem": ""}
 
 
 @bp.get("/tenants/<tenant>/live")

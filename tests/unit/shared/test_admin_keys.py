@@ -1,10 +1,12 @@
 """Tests the admin keys in the store and the audit log of operators' actions."""
 
+import json
+
 import pytest
 import redis
 
 from shared.accounts.admin_actions import MAX_RECORDS, Actor, add_record, list_actions, local_actor, record
-from shared.accounts.admin_keys import AdminKeys
+from shared.accounts.admin_keys import MAX_ADMIN_KEYS, AdminKeys
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.key_record import digest_of
 from shared.accounts.tenants import Tenants
@@ -73,6 +75,13 @@ def test_an_admin_key_with_the_id_goes_before_one_with_the_id_as_its_name(admin_
     assert admin_keys.rm(first.id) == (first,)
     assert admin_keys.rm(first.id) == (named,)
     assert admin_keys.rm(short.name) == (short,)
+
+
+def test_the_number_of_admin_keys_is_bounded(redis_client, admin_keys):
+    stored = json.dumps({"name": "ada", "created_ms": 1, "expires_ms": None})
+    redis_client.hset(keys.admin_keys(), mapping={f"{i:064x}": stored for i in range(MAX_ADMIN_KEYS)})
+    with pytest.raises(ConfigError, match=f"{MAX_ADMIN_KEYS} admin keys, and at most"):
+        admin_keys.create("bob")
 
 
 def test_an_admin_key_whose_record_is_spoiled_is_named(redis_client, admin_keys):

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from shared.accounts.api_keys import ApiKeys
+from shared.accounts.admin_actions import list_actions
+from shared.accounts.api_keys import MAX_KEYS, ApiKeys
 from shared.accounts.key_record import digest_of
 from shared.errors import ConfigError
 from shared.jobs.key_bounds import KeyBounds
@@ -350,3 +351,49 @@ def test_a_key_that_is_removed_while_it_is_changed_stays_removed(
     changed = api_keys.bound("ci", {"rpm": 5}) if change == "bound" else api_keys.rotate("ci", overlap_ms=1_000)
     assert changed is None
     assert not redis_client.exists(keys.keys())
+
+
+def add_records(client: redis.Redis, tenant: str, number: int, expires_ms: int | None = None) -> None:
+    record = {"tenant": tenant, "label": "", "created_ms": 1, "expires_ms": expires_ms, "act_as": None}
+    digests = [digest_of(f"{tenant} {i} {expires_ms}") for i in range(number)]
+    client.hset(keys.keys(), mapping=dict.fromkeys(digests, json.dumps(record)))
+
+
+def test_a_tenant_has_a_bounded_number_of_keys_and_each_may_have_a_successor(
+    api_keys: ApiKeys, redis_client: redis.Redis
+) -> None:
+    add_records(redis_client, "blue", MAX_KEYS - 1)
+    last = api_keys.create("blue").record
+    with pytest.raises(ConfigError, match=f"tenant='blue' has {MAX_KEYS} keys, and at most {MAX_KEYS} are possible"):
+        api_keys.create("blue")
+    api_keys.create("green")
+    assert api_keys.rotate(last.id, overlap_ms=HOUR_MS) is not None
+    assert len(api_keys.ls("blue")[1]) == MAX_KEYS + 1
+    add_records(redis_client, "blue", 2 * MAX_KEYS)
+    with pytest.raises(ConfigError, match=f"tenant='blue' has {2 * MAX_KEYS + 2} keys, and at most {2 * MAX_KEYS} are"):
+        api_keys.rotate(digest_of("blue 0 None"), overlap_ms=0)
+
+
+def test_a_new_key_takes_the_place_of_a_tenant_s_oldest_expired_ones(
+    api_keys: ApiKeys, redis_client: redis.Redis
+) -> None:
+    add_records(redis_client, "blue", MAX_KEYS - 1)
+    add_records(redis_client, "blue", 3, expires_ms=2)
+    add_records(redis_client, "green", 1, expires_ms=2)
+    new = api_keys.create("blue").record
+    now_ms, blue = api_keys.ls("blue")
+    assert (len(blue), sum(one.expired(now_ms) for one in blue), new in blue) == (MAX_KEYS, 0, True)
+    assert len(api_keys.ls("green")[1]) == 1
+    assert [one.what for one in list_actions(redis_client, limit=9)] == ["key.rm", "key.rm", "key.rm", "key.add"]
+
+
+def test_the_keys_of_a_tenant_are_read_in_parts(api_keys: ApiKeys, redis_client: redis.Redis) -> None:
+    """One command that reads the keys of all tenants would hold up the store."""
+    add_records(redis_client, "green", 3_000)
+    new = api_keys.create("blue").record
+    redis_client.config_resetstat()
+    assert api_keys.ls("blue")[1] == (new,)
+    assert len(api_keys.ls()[1]) == 3_001
+    calls = redis_client.info("commandstats")
+    assert "cmdstat_hgetall" not in calls
+    assert calls["cmdstat_hscan"]["calls"] >= 6
