@@ -1,6 +1,7 @@
 """Reasoning and calls of tools of an upstream on `/v1/responses` and `/v1/messages`, with the stock packages."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,6 +216,36 @@ def test_a_message_has_the_upstreams_reasoning_and_calls_as_blocks(
         ("tool_use", "time", {"a": 1}),
     ]
     assert message.stop_reason == "tool_use"
+
+
+#: How an answer of the upstream ends → the word for it in chats, in responses and in messages.
+ENDINGS: dict[str, tuple[str, str, str]] = {
+    "tools": ("tool_calls", "completed", "tool_use"),
+    "length": ("length", "max_output_tokens", "model_context_window_exceeded"),
+    "content_filter": ("content_filter", "content_filter", "refusal"),
+    "stop": ("stop", "completed", "end_turn"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_page_of_a_job_has_the_finish_reason_that_its_client_saw(
+    client: OpenAI, claude: "Anthropic", served: Address, server: UpstreamServer, ending: str
+) -> None:
+    ends = {"index": 0, "message": {"content": "Hello"}, "finish_reason": ending}
+    server.will(*[ending if ending == "tools" else ends] * 3)
+    chat = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+    response, message = respond(client, streams=False), claude.messages.create(**MESSAGE)
+    cut = response.incomplete_details
+    seen = {
+        chat.id: chat.choices[0].finish_reason,
+        response.id: cut.reason if cut else response.status,
+        message.id: message.stop_reason,
+    }
+    assert tuple(seen.values()) == ENDINGS[ending]
+    for name, word in seen.items():
+        page = served.http.get(f"/console/jobs/{re.split('[-_]', name, maxsplit=1)[1]}").text
+        assert f"<dt>Finish reason</dt><dd><code>{word}</code></dd>" in page
+        assert f">succeeded ({word})<" in page
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -20,6 +20,7 @@ from web.api.citations import Retrieved
 from web.api.job_json import has_ended, job_json
 from web.console.board import MAX_LINES, Board, NoBoard, RecentEvents
 from web.openai.chat_answers import finish_reason
+from web.openai.responses_answers import end_word
 
 #: The panels of the console that change with each pass.
 PANELS = ("state", "totals", "models", "tenants", "groups", "workers", "running", "refusals", "failures")
@@ -71,7 +72,8 @@ def render_template_of(environment: Environment, name: str, /, **values: Any) ->
 
 def render_job(environment: Environment, view: JobView) -> str:
     """Return the HTML of a job's facts, its timeline and its time. It contains no prompt, answer or metadata."""
-    job = job_json(view)
+    reason = client_finish_reason(view)
+    job = job_json(view) | {"finish_reason": reason}
     steps = timeline(job, view.now_ms)
     until_ms = max(((view.ended_ms or view.now_ms) - view.admitted_ms), 1)
     retrieved = Retrieved.read(view)
@@ -80,7 +82,7 @@ def render_job(environment: Environment, view: JobView) -> str:
         job=job,
         view=view,
         has_ended=has_ended(view),
-        finish_reason=client_finish_reason(view),
+        finish_reason=reason,
         speeds=speeds(view),
         steps=[(step, _bar(step, until_ms)) for step in steps],
         parts=list(zip(parts, _bars([part.ms for part in parts]), strict=True)),
@@ -91,6 +93,8 @@ def render_job(environment: Environment, view: JobView) -> str:
 def client_finish_reason(view: JobView) -> str:
     """Return why the answer of a job ended, in the words of the API that its client used; "" if it has not ended."""
     best = best_view(view)
+    if best.finish_reason and view.form.get("api") == "responses":
+        return end_word(best)
     if not best.finish_reason or best.text is None:
         return best.finish_reason
     # Only the form of a request to Anthropic's API has this field.

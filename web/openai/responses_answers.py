@@ -51,6 +51,12 @@ def status_of(view: JobView) -> str:
     return _STATUS[view.state]
 
 
+def end_word(view: JobView) -> str:
+    """Return how a response ended, as its client sees it: why it was cut or, if it was not, its status."""
+    status = status_of(view)
+    return _CUT[view.finish_reason] if status == "incomplete" else status
+
+
 def annotator_of(view: JobView) -> Annotator | None:
     """Return what finds the annotations of the answer; None if the request did not search for files."""
     searched = SearchedFiles.read(view)
@@ -71,7 +77,7 @@ def response_json(view: JobView, texts: SearchTexts = NO_TEXTS) -> dict[str, Any
         | {
             "completed_at": (view.ended_ms or 0) // 1000 if view.state is JobState.SUCCEEDED else None,
             "error": error,
-            "incomplete_details": {"reason": _CUT[view.finish_reason]} if status == "incomplete" else None,
+            "incomplete_details": {"reason": end_word(view)} if status == "incomplete" else None,
             "output": _output(view, status, texts),
             "usage": _usage(view) if has_ended(view) else None,
             "queue": queue_facts(view),
