@@ -49,7 +49,9 @@ def reference(files) -> dict[tuple[str, str], str]:
             if adapter
             else {}
         )
-        with contextlib.closing(llama_cpp.Llama(str(files / "m.gguf"), n_ctx=1024, verbose=False, **lora)) as llama:
+        with contextlib.closing(
+            llama_cpp.Llama(str(files / "m.gguf"), n_ctx=1024, n_threads=1, n_threads_batch=1, verbose=False, **lora)
+        ) as llama:
             for prompt in PROMPTS:
                 found[name, prompt] = llama(prompt, max_tokens=TOKENS, temperature=0)["choices"][0]["text"]
     return found

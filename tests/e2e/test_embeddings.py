@@ -57,7 +57,9 @@ def common(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def direct_vectors(folder: Path) -> dict[str, list[float]]:
     """The vector that `llama_cpp.Llama` computes for each text."""
     path = str(folder / "vectors.gguf")
-    with contextlib.closing(llama_cpp.Llama(path, n_ctx=64, n_batch=64, embedding=True, verbose=False)) as llama:
+    with contextlib.closing(
+        llama_cpp.Llama(path, n_ctx=64, n_batch=64, n_threads=1, n_threads_batch=1, embedding=True, verbose=False)
+    ) as llama:
         return {text: llama.embed(text, normalize=True) for text in TEXTS}
 
 

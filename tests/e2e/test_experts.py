@@ -30,7 +30,7 @@ def test_a_model_with_experts_answers_as_the_model_used_directly(tmp_path: Path)
             assert [job.status_code for job in jobs] == [202] * len(PROMPTS), [job.text for job in jobs]
             found = stage.ended(*(job.json()["id"] for job in jobs), timeout_s=90)
         stage.assert_sound()
-    llama = llama_cpp.Llama(str(path), n_ctx=2_048, n_threads=1, verbose=False)
+    llama = llama_cpp.Llama(str(path), n_ctx=2_048, n_threads=1, n_threads_batch=1, verbose=False)
     expected = [llama(prompt, max_tokens=24, temperature=0)["choices"][0]["text"] for prompt in PROMPTS]
     llama.close()
     assert [job.text for job in found] == expected

@@ -49,7 +49,7 @@ def direct_answer(up: Up):
     from llama_cpp import Llama
 
     (model,) = Path(up.state).rglob("*.gguf")
-    llama = Llama(str(model), n_ctx=2_048, n_threads=1, verbose=False)
+    llama = Llama(str(model), n_ctx=2_048, n_threads=1, n_threads_batch=1, verbose=False)
     yield lambda prompt, tokens: llama(prompt, max_tokens=tokens, temperature=0)["choices"][0]["text"]
     llama.close()
 

@@ -20,7 +20,7 @@ def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llama(random_model: Path) -> llama_cpp.Llama:
-    return llama_cpp.Llama(str(random_model), n_ctx=512, n_threads=1, verbose=False)
+    return llama_cpp.Llama(str(random_model), n_ctx=512, n_threads=1, n_threads_batch=1, verbose=False)
 
 
 def greedy_answer(llama: llama_cpp.Llama, prompt: str, max_tokens: int = 40) -> str:
@@ -74,7 +74,7 @@ def test_a_chat_is_rendered_through_the_models_own_template(llama: llama_cpp.Lla
 def test_a_model_with_f16_weights_answers(tmp_path: Path, random_model: Path) -> None:
     path = tmp_path / "halves.gguf"
     write_random_model(path, file_type="f16", name="halves")
-    halves = llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, verbose=False)
+    halves = llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, n_threads_batch=1, verbose=False)
 
     assert path.stat().st_size < random_model.stat().st_size
     assert halves.metadata["general.name"] == "halves"
@@ -100,7 +100,7 @@ def test_q8_0_weights_equal_the_f32_weights_of_the_same_seed_within_rounding(
 def test_a_model_of_a_larger_shape_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / "larger.gguf"
     write_random_model(path, file_type="f16", n_vocab=8192, n_layer=2, n_embd=576, n_head=9, n_head_kv=3, n_ff=1536)
-    larger = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, verbose=False)
+    larger = llama_cpp.Llama(str(path), n_ctx=64, n_threads=1, n_threads_batch=1, verbose=False)
 
     assert larger.n_vocab() == 8192
     assert larger.n_embd() == 576

@@ -56,7 +56,16 @@ def reference(model):
     """A function that returns the vector and the number of tokens that `llama_cpp.Llama` gives for a text."""
     path, pooling = model
     kind = POOLINGS[pooling].value
-    llama = llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, embedding=True, pooling_type=kind, verbose=False)
+    llama = llama_cpp.Llama(
+        str(path),
+        n_ctx=64,
+        n_batch=64,
+        n_threads=1,
+        n_threads_batch=1,
+        embedding=True,
+        pooling_type=kind,
+        verbose=False,
+    )
     yield lambda text: llama.embed(text, normalize=True, return_count=True)
     llama.close()
 

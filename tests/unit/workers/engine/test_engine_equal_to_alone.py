@@ -31,7 +31,7 @@ _PROMPTS = [*map(_prompt, range(21)), "héllo 水猫 🙂", "control <s> tokens 
 @pytest.fixture(scope="session")
 def reference(model_path):
     """A function that returns the answer of `llama_cpp.Llama`: text, finish reason, answer tokens, prompt tokens."""
-    llama = llama_cpp.Llama(str(model_path), n_ctx=2048, verbose=False)
+    llama = llama_cpp.Llama(str(model_path), n_ctx=2048, n_threads=1, n_threads_batch=1, verbose=False)
 
     @cache
     def answer(prompt: str, max_tokens: int, stop: tuple[str, ...] = ()) -> tuple[str, str, int, int]:
@@ -118,7 +118,9 @@ def test_an_empty_prompt_gets_its_reference_answer_which_counts_one_answer_token
 
 
 def test_a_chat_gets_its_reference_answer(driven, model_path):
-    with contextlib.closing(llama_cpp.Llama(str(model_path), n_ctx=2048, verbose=False)) as llama:
+    with contextlib.closing(
+        llama_cpp.Llama(str(model_path), n_ctx=2048, n_threads=1, n_threads_batch=1, verbose=False)
+    ) as llama:
         for i, prompt in enumerate(_PROMPTS[:4]):
             messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": prompt}]
             driven.submit(str(i), {"messages": messages, "max_tokens": 20, "temperature": 0})

@@ -22,7 +22,9 @@ def run_job(driven, key="a", **payload):
 
 
 def test_logprobs_equal_those_of_the_model_alone(driven, model_path):
-    with contextlib.closing(llama_cpp.Llama(str(model_path), n_ctx=512, logits_all=True, verbose=False)) as llama:
+    with contextlib.closing(
+        llama_cpp.Llama(str(model_path), n_ctx=512, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False)
+    ) as llama:
         alone = llama(PROMPT, max_tokens=12, temperature=0, logprobs=5)["choices"][0]["logprobs"]
     driven.submit("other", {"prompt": "another one", "max_tokens": 20, "temperature": 0})
     tokens = run_job(driven, logprobs=5).extra["logprobs"]

@@ -23,7 +23,7 @@ def test_jobs_side_by_side_are_answered_as_by_the_model_alone(model_path, tmp_pa
     path = tmp_path / "odd.gguf"
     write_odd_model(model_path, path, architecture)
     prompts = PROMPTS[architecture]
-    llama = Llama(str(path), n_ctx=2048, n_threads=1, verbose=False)
+    llama = Llama(str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, verbose=False)
     expected = [llama(prompt, max_tokens=24, temperature=0)["choices"][0]["text"] for prompt in prompts]
     llama.close()
     with contextlib.closing(load_backend(load({}, None, device="cpu", threads=1), path)) as backend:

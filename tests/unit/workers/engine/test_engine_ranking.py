@@ -40,7 +40,16 @@ def backend(path):
 def reference(path):
     """A function that returns the score of a list of tokens, which a context of its own computes alone."""
     kind = llama_cpp.LLAMA_POOLING_TYPE_RANK
-    llama = llama_cpp.Llama(str(path), n_ctx=64, n_batch=64, embedding=True, pooling_type=kind, verbose=False)
+    llama = llama_cpp.Llama(
+        str(path),
+        n_ctx=64,
+        n_batch=64,
+        n_threads=1,
+        n_threads_batch=1,
+        embedding=True,
+        pooling_type=kind,
+        verbose=False,
+    )
 
     def score(tokens):
         llama._batch.reset()
