@@ -91,9 +91,17 @@ def flood() -> None:
 
 
 def main() -> None:
-    """Run the flood. Exit with 1 and one sentence if the door answers otherwise than with jobs and refusals."""
+    """Run the flood. Exit with 1 and one sentence if the door answers otherwise than with jobs and refusals.
+
+    Exit with 1 as well, without a word, if the program that reads stdout has ended, such as `head`.
+    """
     try:
         flood()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes stdout again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except NoAnswer as error:
         sys.exit(f"flood.py: {error}")
 

@@ -1,5 +1,6 @@
 """examples/flood.py against doors that do not serve it: it says in one sentence what is wrong, and exits with 1."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,3 +69,20 @@ def test_a_door_that_is_down_and_an_invalid_address_are_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert f"no answer from {url} (PENSTOCK_URL): " in failure(url)
     assert "PENSTOCK_URL='nowhere'" in failure("nowhere")
+
+
+def test_a_reader_that_has_ended_ends_the_example_without_a_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    lines = "import flood; flood.flood = lambda: print('red:'); flood.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", lines],
+        cwd=ROOT / "examples",
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -164,6 +164,19 @@ def test_the_page_says_what_happened_at_a_time(store: Store, tmp_path: Path):
     assert "At this time" in page
 
 
+def test_the_charts_begin_with_the_first_point_and_leave_out_what_nobody_spent(store: Store, tmp_path: Path):
+    client, operator = door(store, tmp_path)
+    page = client.get("/console/history", headers=operator).text
+    assert "nothing is known before 2027-01-15 14:02:50. " in page
+    assert f"&#34;from&#34;: {BEGIN_MS / 1_000 - 10}" in page
+    assert 'id="past-tokens"' in page
+    assert 'id="past-spent"' not in page
+    store.client.hset(keys.history_now(), "cost_micro|blue|m", 5)
+    advance_clock(store, 10_000)
+    StoredHistory(store.client).write_point(LIMIT_BYTES)
+    assert 'id="past-spent"' in client.get("/console/history", headers=operator).text
+
+
 def test_names_of_other_programs_are_text_on_the_page(store: Store, tmp_path: Path):
     client, operator = door(store, tmp_path)
     store.client.hset(keys.history_now(), f"admitted|blue|{ATTACK.replace(' ', '')}", 1)

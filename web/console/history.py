@@ -17,6 +17,8 @@ from web.runtime.current import current_context
 _MAX_LINES = 60
 #: The most reasons of refusals with a line in the chart; the others share one.
 _MAX_REASONS = 4
+#: The charts are at least this many points wide, so that the points of a young store have room.
+_FEWEST_STEPS = 12
 
 
 @page("/history")
@@ -28,6 +30,7 @@ def history_page() -> str | tuple[str, int]:
     except ApiError as error:
         values = {"given": given, "problem": error.message, "invalid": error.param, "spans": SPANS, "report": None}
         return render_template("console/history.html", **values), error.status
+    charts = _charts(report)
     moment, whole = report.moment, "tenant" not in given and "model" not in given
     return render_template(
         "console/history.html",
@@ -36,7 +39,9 @@ def history_page() -> str | tuple[str, int]:
         invalid=None,
         spans=SPANS,
         report=report,
-        charts=json.dumps(_charts(report)),
+        charts=json.dumps(charts),
+        has_spent=any(charts["spent"]["spent"]),
+        known_from_ms=_known_from_ms(report),
         total=None if moment is None else figures(report.entry(moment), moment.samples),
         lines=_Lines(moment, report, given) if moment is not None and whole else None,
         links=_links(report, given),
@@ -100,7 +105,7 @@ def _charts(report: Report) -> dict[str, Any]:
     # A line ends where a point is missing.
     return {
         "at": None if report.question.at_ms is None else report.question.at_ms / 1_000,
-        "from": report.from_ms / 1_000,
+        "from": _axis_from_ms(report) / 1_000,
         "to": report.to_ms / 1_000,
         "step": report.step_s,
         "times": [point.start_ms / 1_000 for point, _ in points],
@@ -119,6 +124,23 @@ def _charts(report: Report) -> dict[str, Any]:
         "refused": refused,
         "spent": {"spent": [figure["cost_micro"] / 1_000_000 for figure in told]},
     }
+
+
+def _known_from_ms(report: Report) -> int:
+    """Return where the first point of the span begins, in ms; where the span does if that is about the same time."""
+    first_ms = min((point.start_ms for point in report.points), default=report.from_ms)
+    # The first point of a span begins up to a step after it.
+    return report.from_ms if first_ms <= report.from_ms + 2_000 * report.step_s else first_ms
+
+
+def _axis_from_ms(report: Report) -> int:
+    """Return where the charts begin, in ms: at the first point, or so early that a few points have room before now.
+
+    The time that was asked about is on the charts even if nothing is known about it.
+    """
+    asked_ms = report.to_ms if report.question.at_ms is None else report.question.at_ms
+    widest_ms = report.to_ms - 1_000 * report.step_s * _FEWEST_STEPS
+    return max(report.from_ms, min(_known_from_ms(report), asked_ms, widest_ms))
 
 
 def _reasons(points: list[tuple[Point, Entry]]) -> list[str]:

@@ -24,6 +24,8 @@
     chart.plot = new uPlot({
       width: place.clientWidth,
       height: 170,
+      // Half of a time is right of the last point.
+      padding: [null, 32, null, null],
       cursor: { show: false },
       legend: { live: false, show: chart.series.length > 1 },
       tzDate: (seconds) => uPlot.tzDate(new Date(1000 * seconds), "Etc/UTC"),

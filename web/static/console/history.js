@@ -7,7 +7,7 @@
   const past = JSON.parse(place.dataset.charts);
   // Each line differs from the others by its dashes too, for those who cannot tell the colours apart.
   const STYLES = [["--accent", []], ["--warn", [8, 4]], ["--bad", [2, 3]], ["--good", [12, 3, 2, 3]], ["--muted", [4, 4]]];
-  const CHARTS = ["jobs", "refused", "tokens", "first", "spent"];
+  const CHARTS = ["jobs", "refused", "tokens", "first", "spent"].filter((id) => document.getElementById(`past-${id}`));
   const plots = {};
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -52,6 +52,7 @@
     const names = Object.keys(past[id]);
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
     const isLong = past.to - past.from > 86_400;
+    const isShort = past.to - past.from < 900;
     plots[id]?.destroy();
     if (names.length === 0 || past.times.length === 0) {
       box.textContent = "none";
@@ -60,11 +61,13 @@
     plots[id] = new uPlot({
       width: box.clientWidth,
       height: 170,
+      // Half of a time is right of the last point.
+      padding: [null, isLong ? 60 : 32, null, null],
       cursor: { drag: { x: false, y: false, click: () => {} }, points: { show: false } },
       legend: { live: false, show: names.length > 1 || id === "refused" },
       tzDate: (seconds) => uPlot.tzDate(new Date(1000 * seconds), "Etc/UTC"),
       scales: { x: { range: () => [past.from, past.to] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, values: isLong ? "{YYYY}-{MM}-{DD} {HH}:{mm}" : "{HH}:{mm}", space: isLong ? 130 : 60 }, { ...axis, size: 60 }],
+      axes: [{ ...axis, values: isLong ? "{YYYY}-{MM}-{DD} {HH}:{mm}" : isShort ? "{HH}:{mm}:{ss}" : "{HH}:{mm}", space: isLong ? 130 : isShort ? 90 : 60 }, { ...axis, size: 60 }],
       hooks: { draw: [markTime], ready: [(plot) => plot.over.addEventListener("click", (event) => goTo(plot, event))] },
       series: [
         {},
