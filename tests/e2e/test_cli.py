@@ -67,6 +67,12 @@ def test_running_without_a_command_prints_the_help_and_exits_2(penstock: Program
         (["jobs", "--tenant", "€"], "tenant='€'"),
         (["jobs", "--tenant", "a\nb"], r"tenant='a\nb'"),
         (["redis", ""], "command ''"),
+        (["tenants", "set", "blue", "--max-queued", "4"], "--max-queued; did you mean --max-waiting?"),
+        (["keys", "add", "blue", "--queue-limit", "4"], "--queue-limit; did you mean --max-waiting?"),
+        (["up", "--folder", "/models"], "--folder; did you mean --models?"),
+        (["usage", "--budgetz"], "--budgetz; did you mean --budgets?"),
+        (["usage", "--zzz"], "No such option: --zzz (see"),
+        (["usage", "--by"], "requires an argument"),
     ],
 )
 def test_a_usage_error_is_reported_in_one_line_that_quotes_the_value(

@@ -144,7 +144,10 @@ def test_the_command_prints_a_table_csv_or_json(store: Store, penstock: InProces
     store.cancel(admitted(store, a_job("red")))
     head, *rows = [line.split("\t") for line in penstock("usage").stdout.splitlines()]
     assert ",".join(head) == "tenant,requests,succeeded,failed,canceled,expired,prompt,cached,completion,cost"
-    assert [",".join(row) for row in rows] == ["blue,2,2,0,0,0,20,0,40,0", "red,2,1,0,1,0,10,0,20,0"]
+    assert [",".join(row) for row in rows] == [
+        "blue,2,2,0,0,0,20,0,40,\N{EN DASH}",
+        "red,2,1,0,1,0,10,0,20,\N{EN DASH}",
+    ]
     as_csv = list(csv.DictReader(io.StringIO(penstock("usage", "--by", "key,tenant", "--csv").stdout)))
     assert [(row["key"], row["tenant"], row["completion_tokens"]) for row in as_csv] == [
         ("", "red", "0"),

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 #: The bounds of a key, by their names in lists (shared/jobs/key_bounds.py).
 _BOUNDS = ("rpm", "tpm", "max_waiting")
 
+#: Only a setting tells: `up` also opens its own door on a loopback address if PENSTOCK_AUTH is set nowhere.
+_KEYS_IGNORED = (
+    "PENSTOCK_AUTH=open: the door checks no keys, and jobs with this key count for the tenant that X-Tenant names, or "
+    "`default`"
+)
+
 app = typer.Typer(no_args_is_help=True, help="Manage the API keys of tenants.")
 
 KeySelector = Annotated[
@@ -74,10 +80,15 @@ def add(
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Create a key and print it on stdout. The key cannot be shown again."""
+    """Create a key and print it on stdout. The key cannot be shown again.
+
+    A door that checks no keys, such as that of `up` on a loopback address, ignores the key's tenant: its jobs count for
+    the tenant that `X-Tenant` names, or `default`. For keys that count, start it with `PENSTOCK_AUTH=required`.
+    """
     from shared.accounts.api_keys import ApiKeys
     from shared.accounts.tenants import Tenants
     from shared.jobs.key_bounds import KeyBounds
+    from shared.settings.settings import load
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
     changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
@@ -87,6 +98,8 @@ def add(
     _print_new_key(new, json=json)
     if note := Tenants(client).describe_if_new(tenant):
         output.write_note(note)
+    if load(state_dir=state_dir).auth == "open":
+        output.write_note(_KEYS_IGNORED)
 
 
 @app.command("set")

@@ -102,7 +102,11 @@ def _write_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> 
 
 
 def _cells(row: Mapping[str, object]) -> list[object]:
-    """Return the cells of a row. On a terminal, a zero is an empty cell, and a column without cells is left out."""
+    """Return the cells of a row. On a terminal, a zero is an empty cell, and a column without cells is left out.
+
+    In a pipe, a cost of nothing is a dash, as in the console: most often, no model has a price.
+    """
     cost = row["cost_micro"]
-    cells = [*list(row.values())[:-1], format_amount(cost) if isinstance(cost, int) and cost else 0]
-    return [cell or None for cell in cells] if sys.stdout.isatty() else cells
+    amount = format_amount(cost) if isinstance(cost, int) and cost else None
+    cells = list(row.values())[:-1]
+    return [*(cell or None for cell in cells), amount] if sys.stdout.isatty() else [*cells, amount or "\N{EN DASH}"]
