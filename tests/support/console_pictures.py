@@ -5,7 +5,11 @@ Run it as `python -m tests.support.console_pictures` after a change of the pages
 
 import random
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
@@ -33,27 +37,39 @@ def main() -> None:
             page = browser.page()
             page.look(1_280)
             page.open(f"{served.url}/console")
-            _submit_jobs(served)
-            _take(page, "console-light", 1_280)
-            _take(page, "console-dark", 1_280, dark=True)
-            _take(page, "console-phone", 390)
+            with _submitting(served):
+                time.sleep(_BUSY_S)
+                _take(page, "console-light", 1_280)
+                _take(page, "console-dark", 1_280, dark=True)
+                _take(page, "console-phone", 390)
             page.open(f"{served.url}/")
             _take(page, "front-page-phone", 390)
             _take(page, "front-page-dark", 1_280, dark=True)
 
 
-def _submit_jobs(served: Served) -> None:
+@contextmanager
+def _submitting(served: Served) -> Iterator[None]:
+    """Submit jobs until the block ends, so that each picture in it shows jobs that wait and run."""
+    is_over = threading.Event()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        submitter = pool.submit(_submit_jobs, served, is_over)
+        try:
+            yield
+        finally:
+            is_over.set()
+        submitter.result()
+
+
+def _submit_jobs(served: Served, is_over: threading.Event) -> None:
     client, chance = served.stage.client, random.Random(3)
     Groups(client).set("research", GroupPolicy(weight=2.0))
     for tenant in ("vision", "speech"):
         Tenants(client).set(tenant, TenantPolicy(group="research"))
-    until_s = time.monotonic() + _BUSY_S
-    while time.monotonic() < until_s:
+    while not is_over.wait(0.3):
         for tenant in _TENANTS:
             if chance.random() < 0.5:
                 deadline_ms = 2_500 if tenant == "batch" else 60_000
                 served.submit(tenant, max_tokens=chance.choice([20, 60, 120]), deadline_ms=deadline_ms)
-        time.sleep(0.3)
 
 
 def _take(page: Page, name: str, width: int, *, dark: bool = False) -> None:
