@@ -73,14 +73,14 @@ def test_answers_of_all_models_at_the_same_time_are_those_of_llama_cpp_with_the_
 
 
 def test_a_stock_client_lists_the_adapters_with_the_model_to_which_they_belong(served):
-    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none")
-    models = {model.id: model for model in client.models.list()}
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+        models = {model.id: model for model in client.models.list()}
+        assert client.models.retrieve("m:brief").id == "m:brief"
     assert {name: getattr(model, "parent", None) for name, model in models.items()} == {
         "m": None,
         "m:formal": "m",
         "m:brief": "m",
     }
-    assert client.models.retrieve("m:brief").id == "m:brief"
 
 
 def test_a_request_that_names_no_model_goes_to_the_base(served):

@@ -81,6 +81,7 @@ NOT_SPOILED = {
         "only the door's semantic cache reads it; tests/scripts/test_answers.py spoils it",
     ),
     **dict.fromkeys(("history", "history_busy"), "only the history reads it; tests/scripts/test_history.py spoils it"),
+    "alerts": "only the duty of alerts reads it; tests/scripts/test_alerts.py spoils it",
     "prefixes": "a pool with one worker has none; tests/scripts/test_prefixes.py spoils it",
     "secret": "only doors read it, and replace a value that is no secret",
 }

@@ -139,7 +139,7 @@ def test_a_door_knows_the_facts_of_the_64_models_that_were_heard_last(store):
     live = {name: model for name, model in directory.models.items() if model.live}
     assert set(live) == {f"m{number:02}" for number in range(6, 70)}
     assert all((model.loaded, model.purpose) == (False, "embed") for model in live.values())
-    assert "64 models are live, or more" in " ".join(_advice(store.client, store.snapshot()))
+    assert "64 models are live, or more" in " ".join(_advice(store.client, store.snapshot(), Settings()))
 
 
 FAILURE = {"load_failures": 2, "load_retry_in_ms": 10_000, "load_error": "its file could not be used"}

@@ -51,6 +51,7 @@ local function rq_exc(code)
     embeddings_unsupported = 'eJwrSM0rLslPzrZSSM1NSk1JycxLL44vzSsuLSjILypJTQEA0hAM/A==',
     not_local = 'eJwrSM0rLslPzrZSyMsvic/JT07MAQBLjQd9',
     upstream_busy = 'eJwrSM0rLslPzrZSKC0oLilKTcyNTyotrgQAbtQJVQ==',
+    load_failed = 'eJwrSM0rLslPzrZSyMlPTIlPS8zMSU0BAFqhCCY=',
     upstream_lost = 'eJwrSM0rLslPzrZSKC0oLilKTcyNz8kvLgEAbuUJVA==',
   }
   return encoded[code]
