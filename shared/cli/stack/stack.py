@@ -233,10 +233,7 @@ class Stack:
         return specs
 
     def _not_ready(self, client: redis.Redis) -> str:
-        """Return the reason why the door, the gate or a model is not ready yet, or "" if all are ready.
-
-        Raises PenstockError if an upstream has taken too long to load a model.
-        """
+        """Return the reason why the door, the gate or a model is not ready yet, or "" if all are ready."""
         host = self._settings.allowed_hosts.split(",")[0].strip()
         return (
             self._warm_up.not_done()

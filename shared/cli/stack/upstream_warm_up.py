@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Callable, Iterable
 
 from shared.cli.stack.upstream_model import WAIT_S
-from shared.errors import PenstockError
 from shared.proxies import proxy_handler
 
 #: The pause between two requests to a server that is not ready, in seconds.
@@ -39,7 +38,7 @@ class WarmUp:
         )
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._reason, self._error = "", ""
+        self._reason = ""
 
     def start(self) -> None:
         """Begin, unless there are no models. Raises ConfigError if the proxy of the environment has no valid URL."""
@@ -50,30 +49,32 @@ class WarmUp:
             threading.Thread(target=self._run, args=(opener,), name="upstream-warm-up", daemon=True).start()
 
     def not_done(self) -> str:
-        """Return what is waited for, or "" once every model has answered. Raises PenstockError when time is up."""
-        if self._error:
-            raise PenstockError(self._error)
+        """Return what is waited for, or "" once every model has answered, or time is up."""
         return self._reason
 
     def _run(self, opener: urllib.request.OpenerDirector) -> None:
         ends_s = time.monotonic() + self._wait_s
         for model in self._models:
-            began_s, said = time.monotonic(), ""
-            while why := self._ask(opener, model, max(1.0, ends_s - time.monotonic())):
-                if time.monotonic() >= ends_s:
-                    self._error = (
-                        f"the upstream {self._url} was not ready to compute {model!r} within {self._wait_s:.0f} s "
-                        f"({why}); see its own log"
-                    )
-                    return
-                self._reason = f"waiting for the upstream {self._url} to load {model!r} ({why})"
-                if said != why:
-                    self._report(self._reason)
-                said = why
-                time.sleep(_PAUSE_S)
-            if said:
-                self._report(f"the upstream has loaded {model!r} after {time.monotonic() - began_s:.0f} s")
+            self._wait_for(opener, model, ends_s)
         self._reason = ""
+
+    def _wait_for(self, opener: urllib.request.OpenerDirector, model: str, ends_s: float) -> None:
+        """Ask for the model until it answers, or time is up: then the stack may serve other models meanwhile."""
+        began_s, said = time.monotonic(), ""
+        while why := self._ask(opener, model, max(1.0, ends_s - time.monotonic())):
+            if time.monotonic() >= ends_s:
+                self._report(
+                    f"the upstream {self._url} was not ready to compute {model!r} within {self._wait_s:.0f} s "
+                    f"({why}), and is not waited for any longer; see its own log"
+                )
+                return
+            self._reason = f"waiting for the upstream {self._url} to load {model!r} ({why})"
+            if said != why:
+                self._report(self._reason)
+            said = why
+            time.sleep(_PAUSE_S)
+        if said:
+            self._report(f"the upstream has loaded {model!r} after {time.monotonic() - began_s:.0f} s")
 
     def _ask(self, opener: urllib.request.OpenerDirector, model: str, timeout_s: float) -> str:
         """Ask for one token; return why the server is not ready, or "" if it has answered.

@@ -3,7 +3,6 @@
 import pytest
 
 from shared.cli.stack.upstream_warm_up import WarmUp
-from shared.errors import PenstockError
 from tests.support.processes import wait_for
 from tests.support.upstream_server import KEY, UpstreamServer
 
@@ -40,10 +39,15 @@ def test_a_server_that_refuses_has_started(refusal: str) -> None:
         assert warmed(server, "m") == []
 
 
-def test_a_server_that_never_loads_is_an_error_with_its_words_and_its_address() -> None:
+def test_a_model_that_never_loads_is_said_and_does_not_keep_the_others_from_being_asked() -> None:
+    said: list[str] = []
     with UpstreamServer() as server:
-        server.status = 503
-        warm_up = WarmUp(server.url, "", ["m"], lambda _: None, wait_s=0)
+        server.will("loading")
+        warm_up = WarmUp(server.url, "", ["m", "other"], said.append, wait_s=0)
         warm_up.start()
-        with pytest.raises(PenstockError, match=rf"the upstream {server.url} was not ready to compute 'm' within 0 s"):
-            wait_for(lambda: not warm_up.not_done(), "the error")
+        wait_for(lambda: not warm_up.not_done(), "the end of the wait")
+        assert [body["model"] for body in server.bodies] == ["m", "other"]
+        (sentence,) = said
+        assert sentence.startswith(
+            f"the upstream {server.url} was not ready to compute 'm' within 0 s (503 Loading model)"
+        )

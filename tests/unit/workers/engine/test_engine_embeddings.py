@@ -5,7 +5,6 @@ import contextlib
 import math
 import random
 
-import llama_cpp
 import numpy as np
 import pytest
 from gguf import PoolingType
@@ -16,6 +15,7 @@ from shared.settings.settings import load
 from tests.support.bert import write_bert
 from tests.support.cpu_time import cpu_time_below
 from tests.support.driven import Driven
+from tests.support.embedding_llama import embedding_llama
 from tests.support.gguf_copy import copy_gguf
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.factory import make_engine
@@ -56,16 +56,7 @@ def reference(model):
     """A function that returns the vector and the number of tokens that `llama_cpp.Llama` gives for a text."""
     path, pooling = model
     kind = POOLINGS[pooling].value
-    llama = llama_cpp.Llama(
-        str(path),
-        n_ctx=64,
-        n_batch=64,
-        n_threads=1,
-        n_threads_batch=1,
-        embedding=True,
-        pooling_type=kind,
-        verbose=False,
-    )
+    llama = embedding_llama(path, kind)
     yield lambda text: llama.embed(text, normalize=True, return_count=True)
     llama.close()
 

@@ -11,6 +11,7 @@ from gguf import PoolingType
 from shared.jobs.outcomes import EndCode
 from shared.settings.settings import load
 from tests.support.bert import write_bert
+from tests.support.embedding_llama import embedding_llama
 from workers.engine.events import JobRejected, JobSpec
 from workers.engine.factory import make_engine
 from workers.engine.llama.backend import load_backend
@@ -40,16 +41,7 @@ def backend(path):
 def reference(path):
     """A function that returns the score of a list of tokens, which a context of its own computes alone."""
     kind = llama_cpp.LLAMA_POOLING_TYPE_RANK
-    llama = llama_cpp.Llama(
-        str(path),
-        n_ctx=64,
-        n_batch=64,
-        n_threads=1,
-        n_threads_batch=1,
-        embedding=True,
-        pooling_type=kind,
-        verbose=False,
-    )
+    llama = embedding_llama(path, kind)
 
     def score(tokens):
         llama._batch.reset()
