@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shared.accounts.changed_accounts import AccountKind
 from shared.accounts.key_record import digest_of
 from shared.accounts.stored_keys import StoredKey, StoredKeys, check_span
 from shared.errors import ConfigError
@@ -40,7 +41,7 @@ class AdminKey(StoredKey):
 class AdminKeys(StoredKeys[AdminKey]):
     """All admin keys in the store."""
 
-    kind, name_field, hash_key = "admin key", "name", keys.admin_keys()
+    kind, name_field, hash_key = AccountKind.ADMIN_KEY, "name", keys.admin_keys()
 
     def create(self, name: str, *, expires_in_ms: int | None = None) -> tuple[str, AdminKey]:
         """Create a key and return it with its record. The name must be unique among the unexpired admin keys.

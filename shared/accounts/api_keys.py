@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 
+from shared.accounts.changed_accounts import AccountKind
 from shared.accounts.key_record import KEY_PREFIX, KeyRecord, NewKey, digest_of
 from shared.accounts.read_with_clock import read_with_time
 from shared.accounts.stored_keys import StoredKeys, check_span
@@ -34,7 +35,7 @@ _Plan = tuple[Sequence[KeyRecord], Sequence[KeyRecord]]
 class ApiKeys(StoredKeys[KeyRecord]):
     """All API keys in the store."""
 
-    kind, name_field, hash_key = "key", "label", keys.keys()
+    kind, name_field, hash_key = AccountKind.KEY, "label", keys.keys()
 
     def create(
         self,

@@ -12,6 +12,7 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import add_record
+from shared.accounts.changed_accounts import AccountChange, AccountKind, note_change
 from shared.accounts.stored_policy import StoredPolicies
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GROUP_FIELDS, GroupPolicy
@@ -49,7 +50,7 @@ def check_group_name(group: str) -> str:
 class Groups(StoredPolicies[GroupPolicy]):
     """The policies of all groups. If another program has replaced a group's hash, the group has the default policy."""
 
-    kind = "group"
+    kind = AccountKind.GROUP
     fields = GROUP_FIELDS
     default = if_replaced = GroupPolicy()
 
@@ -79,12 +80,18 @@ class Groups(StoredPolicies[GroupPolicy]):
                 f"group={group!r} has {len(members)} tenants, such as {members[0]!r}: first move them to another group "
                 f"with `penstock tenants set {members[0]} --group`"
             )
-        key = _record(group)
+        if removed := self._erase(group, recorded=True):
+            note_change(AccountChange(self.kind, (group,), self._actor, "group.rm", f"group {group}"))
+        return removed
+
+    def _erase(self, name: str, *, recorded: bool = False) -> bool:
+        key = _record(name)
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
-            pipe.srem(keys.groups(), group)
+            pipe.srem(keys.groups(), name)
             pipe.hdel(key, "policy", *(field.stored for field in GROUP_FIELDS.values()))
             pipe.expire(key, _TTL_AFTER_REMOVAL_S)
-            add_record(pipe, self._actor, "group.rm", f"group {group}")
+            if recorded:
+                add_record(pipe, self._actor, "group.rm", f"group {name}")
             return bool(pipe.execute()[0])
 
     def list(self) -> tuple[GroupEntry, ...]:

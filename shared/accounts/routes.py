@@ -4,7 +4,7 @@ Routes are JSON in one hash (keys.routes). A pool's terms are fields of its pool
 reads anyway, and the set keys.pools names the models whose pools have terms. Both are configuration, not jobs' state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,13 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor
+from shared.accounts.changed_accounts import AccountChange, AccountKind, note_change
 from shared.errors import ConfigError
 from shared.jobs.pool_terms import STORED, PoolTerms
 from shared.jobs.route import Route, parse_route
 from shared.store import keys
 from shared.store.decode import text
-from shared.store.redis_errors import store_faults
+from shared.store.redis_errors import readable, store_faults
 
 #: The most routes. Each door process reads all of them once a second.
 MAX_ROUTES = 256
@@ -63,6 +64,7 @@ class Routes:
 
     def add(self, route: Route) -> None:
         """Add a route. Raises ConfigError if there is one with this name, or a model that is served has the name."""
+        on = f"route {route.name}: {', '.join(step.pool for step in route.steps)}"
 
         def write(pipe: Pipeline) -> None:
             # Called again if somebody else changes a route before this one is written with its record.
@@ -75,19 +77,20 @@ class Routes:
                 raise ConfigError(f"route={route.name!r} exists: remove it first with `penstock routes rm`")
             pipe.multi()
             pipe.hset(keys.routes(), route.name, route.dump())
-            add_record(
-                pipe, self._actor, "route.add", f"route {route.name}: {', '.join(step.pool for step in route.steps)}"
-            )
+            add_record(pipe, self._actor, "route.add", on)
 
         with store_faults(self._client):
             self._client.transaction(write, keys.routes())
+        note_change(AccountChange(AccountKind.ROUTE, (route.name,), self._actor, "route.add", on))
 
     def remove(self, name: str) -> bool:
         """Remove a route, also one that is spoiled. Return whether it existed. Jobs that it has routed continue."""
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hdel(keys.routes(), name)
             add_record(pipe, self._actor, "route.rm", f"route {name}")
-            return bool(pipe.execute()[0])
+            existed = bool(pipe.execute()[0])
+        note_change(AccountChange(AccountKind.ROUTE, (name,), self._actor, "route.rm", f"route {name}"))
+        return existed
 
 
 class Pools:
@@ -118,6 +121,7 @@ class Pools:
         """
         replace(self.get(_check_model(model)), **changes)
         key, written = keys.books(keys.model_slug(model)), _stored(changes)
+        on = f"pool {model}: {written or 'the defaults'}"
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             unset = [STORED[name] for name in changes if STORED[name] not in written]
             if unset:
@@ -125,12 +129,44 @@ class Pools:
             if written:
                 pipe.hset(key, mapping=written)  # type: ignore[arg-type]  # the library wants a wider type of key
             pipe.sadd(keys.pools(), model)
-            add_record(pipe, self._actor, "pool.set", f"pool {model}: {written or 'the defaults'}")
+            add_record(pipe, self._actor, "pool.set", on)
             pipe.execute()
+        note_change(AccountChange(AccountKind.POOL, (model,), self._actor, "pool.set", on))
         terms = self.get(model)
         if terms == PoolTerms():
             self._forget(model)
         return self.get(model)
+
+    def names(self) -> list[str]:
+        """Return the names of the models whose pools have terms, sorted."""
+        with store_faults(self._client):
+            named: Any = self._client.smembers(keys.pools())
+        return sorted(text(raw) for raw in named)
+
+    def texts(self, models: Iterable[str]) -> dict[str, dict[str, str] | None]:
+        """Return the terms of pools as they are stored, spoiled ones included; None for a pool without terms."""
+        asked, fields = list(models), list(STORED.values())
+        with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+            for model in asked:
+                pipe.hmget(keys.books(keys.model_slug(model)), fields)
+            answers = [readable(answer) or [] for answer in pipe.execute(raise_on_error=False)]
+        found = {}
+        for model, answer in zip(asked, answers, strict=True):
+            texts = {field: text(value) for field, value in zip(fields, answer, strict=False) if value is not None}
+            found[model] = texts or None
+        return found
+
+    def put_texts(self, model: str, texts: Mapping[str, str] | None) -> None:
+        """Replace the terms of a pool by fields that `texts` has returned, or remove them. Records no action."""
+        key = keys.books(keys.model_slug(_check_model(model)))
+        with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.hdel(key, *STORED.values())
+            if texts:
+                pipe.hset(key, mapping=dict[Any, Any](texts))
+                pipe.sadd(keys.pools(), model)
+            else:
+                pipe.srem(keys.pools(), model)
+            pipe.execute()
 
     def _forget(self, model: str) -> None:
         """Remove a pool without terms from those that have some, unless another process has set one just now."""

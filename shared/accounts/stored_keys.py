@@ -9,6 +9,7 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor, record
+from shared.accounts.changed_accounts import AccountChange, AccountKind, note_change
 from shared.accounts.read_with_clock import read_with_time
 from shared.errors import ConfigError
 from shared.store.decode import text
@@ -49,8 +50,8 @@ _Record = TypeVar("_Record", bound=StoredKey)
 class StoredKeys(Generic[_Record]):
     """All keys of one kind. Methods raise ConfigError for invalid values, and StoreUnavailable as in Store."""
 
-    #: The name of a key in messages, and the beginning of the names of actions.
-    kind: str
+    #: The kind is the name of a key in messages, and the beginning of the names of actions.
+    kind: AccountKind
     #: The field of a record that selects keys, beside the id.
     name_field: str
     #: The hash with the records, by their digests.
@@ -147,6 +148,7 @@ class StoredKeys(Generic[_Record]):
                 self._client.hdel(self.hash_key, *(one.digest for one in found))
         for one in found:
             record(self._client, self._actor, self._removal, self._describe(one))
+            self._note(self._removal, one, [one])
 
     def _write(self, action: str, plan: Callable[[], tuple[Sequence[_Record], Sequence[_Record]]]) -> None:
         """Store the first records that `plan` returns, if any, and remove the second ones.
@@ -155,9 +157,11 @@ class StoredKeys(Generic[_Record]):
         again if another process changes one before the records are stored, so that no change is lost, and no removed
         key comes back.
         """
+        written: list[tuple[Sequence[_Record], Sequence[_Record]]] = []
 
         def write(pipe: Pipeline) -> None:
             planned, dropped = plan()
+            written[:] = [(planned, dropped)]
             pipe.multi()
             if planned:
                 pipe.hset(self.hash_key, mapping={one.digest: self._dump(one) for one in planned})
@@ -168,6 +172,15 @@ class StoredKeys(Generic[_Record]):
 
         with store_faults(self._client):
             self._client.transaction(write, self.hash_key)
+        for planned, dropped in written:
+            if planned:
+                self._note(action, planned[0], planned)
+            for one in dropped:
+                self._note(self._removal, one, [one])
+
+    def _note(self, what: str, described: _Record, changed: Sequence[_Record]) -> None:
+        digests = tuple(one.digest for one in changed)
+        note_change(AccountChange(self.kind, digests, self._actor, what, self._describe(described)))
 
     @property
     def _removal(self) -> str:

@@ -15,6 +15,7 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record, local_actor
+from shared.accounts.changed_accounts import AccountChange, AccountKind, note_change
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.tenant_policy import Field, TenantPolicy, Value
@@ -22,6 +23,8 @@ from shared.store import keys, scripts
 from shared.store.decode import text
 from shared.store.redis_errors import readable, store_faults
 
+#: How many records are read in one round trip. The store answers other clients in between.
+_READ_TOGETHER = 1_000
 #: The longest value of a field that the record of an action has, in characters: more than a name of a model.
 _LONGEST_SHOWN = 256
 _Policy = TypeVar("_Policy", TenantPolicy, GroupPolicy)
@@ -33,8 +36,8 @@ class StoredPolicies(ABC, Generic[_Policy]):
     Methods raise ConfigError for an invalid name, and StoreUnavailable if the store does not answer.
     """
 
-    #: `tenant` or `group`.
-    kind: str
+    #: The kind is `tenant` or `group` in messages.
+    kind: AccountKind
     fields: Mapping[str, Field]
     default: _Policy
     #: The policy if another program has replaced the hash by something else.
@@ -125,15 +128,21 @@ class StoredPolicies(ABC, Generic[_Policy]):
 
     def _write(self, name: str, values: Mapping[str, Value | None], described: str) -> None:
         """Write these fields of a policy, and no others, so that changes of others at the same time stay."""
-        owner = self._owner(self._check(name))
-        key = keys.tenant(owner)
-        written: dict[Any, str] = {"policy": "1"}
-        written |= {
+        written = {
             self.fields[field].stored: self.fields[field].dump(value)
             for field, value in values.items()
             if value is not None
         }
         unset = [self.fields[field].stored for field, value in values.items() if value is None]
+        on = f"{self.kind} {name}: {described or 'the defaults'}"
+        self._write_texts(name, written, unset, on)
+        note_change(AccountChange(self.kind, (name,), self._actor, f"{self.kind}.set", on))
+
+    def _write_texts(self, name: str, texts: Mapping[str, str], unset: list[str], recorded: str = "") -> None:
+        """Write these stored fields of a policy, and delete those in `unset`; record the action if it is `recorded`."""
+        owner = self._owner(self._check(name))
+        key = keys.tenant(owner)
+        written: dict[Any, str] = {"policy": "1", **texts}
         with store_faults(self._client), self._client.pipeline(transaction=True) as pipe:
             scripts.load("mend_record").call(self._client, owner=owner)
             self._add_to_write(pipe, name, written, unset)
@@ -141,8 +150,38 @@ class StoredPolicies(ABC, Generic[_Policy]):
                 pipe.hdel(key, *unset)
             pipe.hset(key, mapping=written)
             pipe.persist(key)
-            add_record(pipe, self._actor, f"{self.kind}.set", f"{self.kind} {name}: {described or 'the defaults'}")
+            if recorded:
+                add_record(pipe, self._actor, f"{self.kind}.set", recorded)
             pipe.execute()
+
+    def texts(self, names: Iterable[str]) -> dict[str, dict[str, str] | None]:
+        """Return the fields of policies as they are stored, spoiled ones included; None without a policy."""
+        asked, found = list(names), dict[str, dict[str, str] | None]()
+        fields = ["policy", *(field.stored for field in self.fields.values())]
+        for start in range(0, len(asked), _READ_TOGETHER):
+            part = asked[start : start + _READ_TOGETHER]
+            with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
+                for name in part:
+                    pipe.hmget(keys.tenant(self._owner(name)), fields)
+                answers = [readable(answer) for answer in pipe.execute(raise_on_error=False)]
+            for name, answer in zip(part, answers, strict=True):
+                has_policy, *values = answer or [None]
+                stored = zip(fields[1:], values, strict=True) if has_policy is not None else ()
+                texts = {field: text(value) for field, value in stored if value is not None}
+                found[name] = None if has_policy is None else texts
+        return found
+
+    def put_texts(self, name: str, texts: Mapping[str, str] | None) -> None:
+        """Replace a policy by fields that `texts` has returned, or remove it. The action is not recorded."""
+        if texts is None:
+            self._erase(name)
+        else:
+            unset = [field.stored for field in self.fields.values() if field.stored not in texts]
+            self._write_texts(name, texts, unset)
+
+    @abstractmethod
+    def _erase(self, name: str) -> bool:
+        """Remove a policy. Return whether there was one."""
 
     def parse(self, name: str, stored: Mapping[Any, Any] | None) -> tuple[_Policy | None, tuple[str, ...]]:
         """Return the policy, None without one, and a sentence about each field that is not valid.

@@ -16,6 +16,7 @@ from typing import Any
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import record
+from shared.accounts.changed_accounts import AccountChange, AccountKind, note_change
 from shared.accounts.groups import check_group_exists
 from shared.accounts.stored_policy import StoredPolicies
 from shared.errors import ConfigError
@@ -61,7 +62,7 @@ class Tenants(StoredPolicies[TenantPolicy]):
     Methods that write raise ConfigError if the policy names a group that does not exist.
     """
 
-    kind = "tenant"
+    kind = AccountKind.TENANT
     fields = FIELDS
     default = TenantPolicy()
     if_replaced = None
@@ -132,29 +133,32 @@ class Tenants(StoredPolicies[TenantPolicy]):
 
         The tenant's queued jobs and its service do not change.
         """
-        key = keys.tenant(check_name(tenant))
+        if removed := self._erase(tenant):
+            record(self._client, self._actor, "tenant.rm", f"tenant {tenant}")
+            note_change(AccountChange(self.kind, (tenant,), self._actor, "tenant.rm", f"tenant {tenant}"))
+        return removed
+
+    def _erase(self, name: str) -> bool:
+        key = keys.tenant(check_name(name))
 
         def remove_fields(pipe: Pipeline) -> bool:
             had_policy = bool(pipe.hexists(key, "policy"))
             # The score is 0 if no job of the tenant was ever admitted. It is negative if the last admission was so long
             # ago that the reaper would have removed a tenant without a policy.
-            never_or_long_ago = (pipe.zscore(keys.tenants(), tenant) or 0) <= 0
+            never_or_long_ago = (pipe.zscore(keys.tenants(), name) or 0) <= 0
             pipe.multi()
             pipe.hdel(key, "policy", *(field.stored for field in FIELDS.values()), *_RATE_STATE.values())
             if had_policy:
                 pipe.expire(key, _TTL_AFTER_REMOVAL_S)
             if never_or_long_ago:
-                pipe.zrem(keys.tenants(), tenant)
+                pipe.zrem(keys.tenants(), name)
             return had_policy
 
         # The transaction watches the tenant's hash and starts again if it changes, so that a tenant whose job is
         # admitted at the same time is not removed from the set.
         transaction: Any = self._client.transaction  # by its type hints, the callable's value is lost
         with store_faults(self._client):
-            removed = bool(transaction(remove_fields, key, value_from_callable=True))
-        if removed:
-            record(self._client, self._actor, "tenant.rm", f"tenant {tenant}")
-        return removed
+            return bool(transaction(remove_fields, key, value_from_callable=True))
 
     def describe_if_new(self, tenant: str) -> str:
         """Return a sentence for the operator if the store has no record of the tenant, else "".

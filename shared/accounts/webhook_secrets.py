@@ -6,6 +6,7 @@ from typing import Any
 import redis
 
 from shared.accounts.admin_actions import Actor, local_actor, record
+from shared.accounts.changed_accounts import AccountChange, AccountKind, note_change
 from shared.accounts.tenants import check_name
 from shared.errors import ConfigError
 from shared.settings.secret_values import SIGNING_PREFIX, parse_signing_secret
@@ -64,9 +65,9 @@ class WebhookSecrets:
                 self._client.hset(keys.webhook_secrets(), check_name(tenant), "\n".join(content.split()))
             elif not self._client.hdel(keys.webhook_secrets(), check_name(tenant)):
                 return
-        record(
-            self._client, self._actor, "tenant.webhook_secret", f"tenant {tenant}: {'set' if content else 'removed'}"
-        )
+        what, on = "tenant.webhook_secret", f"tenant {tenant}: {'set' if content else 'removed'}"
+        record(self._client, self._actor, what, on)
+        note_change(AccountChange(AccountKind.WEBHOOKS, (tenant,), self._actor, what, on))
 
     def get(self, tenant: str) -> tuple[bytes, ...]:
         """Return a tenant's secrets; none if it has none, or if another program has spoiled them."""

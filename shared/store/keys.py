@@ -206,6 +206,9 @@ mended = Key("penstock:mended:<name>", "string", "a key or field that a script m
 notices = Key("penstock:notices", "list", "mends that no process has logged yet; capped", "ttl")
 spoiled = Key("penstock:spoiled:<name>", "any", "what a key held that another program had replaced", "ttl")
 keys = Key("penstock:keys", "hash", "tenant, label and expiry of each API key, by its SHA-256", "permanent")
+missed_changes = Key(
+    "penstock:missed_changes", "set", "cells that have missed a change of accounts which this cell has", "emptied"
+)
 admin_keys = Key("penstock:admin_keys", "hash", "name and expiry of admin keys, by their SHA-256", "permanent")
 admin_actions = Key("penstock:admin_actions", "stream", "audit log: the newest 10,000 admin actions", "permanent")
 key_rates = Key("penstock:key_rates:<key>", "hash", "how much of its rates an API key has used", "ttl")
