@@ -12,17 +12,19 @@ _TAGGED = re.compile(r"[^{}]*(\{[^{}]+\}[^{}]*)?\Z")
 _RESERVED = frozenset({"penstock", "rq"})
 
 
-def check_key_prefix(prefix: str, *, in_cluster: bool = False) -> None:
+def check_key_prefix(prefix: str, *, in_cluster: bool = False, named: str = "PENSTOCK_KEY_PREFIX") -> None:
     """Raise ConfigError, which quotes the prefix, if keys may not begin with it. Without a cluster, "" is valid.
+
+    `named` is what errors call the prefix.
 
     A prefix ends with a colon, so that the keys of one cell never look like those of another. It contains none of the
     characters with which patterns of keys match several characters.
     """
     why = _problem(prefix) if prefix else ""
     if why:
-        raise ConfigError(f"PENSTOCK_KEY_PREFIX={prefix!r} {why}, as in {{c7}}: or staging:")
+        raise ConfigError(f"{named}={prefix!r} {why}, as in {{c7}}: or staging:")
     if in_cluster and "{" not in prefix:
-        raise ConfigError(f"PENSTOCK_KEY_PREFIX={prefix!r} has no hash tag, as in {{c7}}:, which a cluster needs")
+        raise ConfigError(f"{named}={prefix!r} has no hash tag, as in {{c7}}:, which a cluster needs")
 
 
 def check_rq_prefix(environ: Mapping[str, str]) -> None:

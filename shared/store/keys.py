@@ -55,6 +55,7 @@ config = Key(
     "system-wide settings, format, whether the system drains, until when no lease is taken back",
     "permanent",
 )
+cells = Key("penstock:cells", "hash", "the directory of cells: each cell's store, tenants' places", "permanent")
 clock = Key("penstock:clock", "string", "clock offset for tests; absent in production", "permanent")
 mark = Key("penstock:mark", "string", "latest time of a script, and how far it is ahead of TIME", "permanent")
 inflight = Key("penstock:inflight", "zset", "all inflight jobs, ordered by admission time", "emptied")

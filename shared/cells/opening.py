@@ -1,0 +1,147 @@
+"""Opens clients of cells: one for each cell of the directory, or one for a deployment without a directory."""
+
+import select
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import redis
+
+from shared.cells.directory import CellRecord, Directory, parse
+from shared.cells.ids import DEFAULT_CELL
+from shared.cells.stored import StoredDirectory, newest
+from shared.errors import ConfigError, StoreUnavailable
+from shared.settings.store import StoreSettings
+from shared.settings.store_url import normal_store_url
+from shared.state_dir import make_private_dir, read_note, write_note
+from shared.store.clients.quick_client import Poll
+from shared.store.connection import OPERATOR, Timeouts, open_client
+from shared.store.preflight import require_answer
+
+#: The copy of the directory in the state folder.
+_NOTE = "cells.json"
+#: Options of a URL that are credentials.
+_CREDENTIALS = frozenset({"username", "password"})
+
+
+class Cells(Mapping[str, redis.Redis]):
+    """Clients of all cells, by name. Without a directory, `default` is the only one."""
+
+    def __init__(self, directory: Directory | None, clients: Mapping[str, redis.Redis]) -> None:
+        #: None if the deployment has no directory.
+        self.directory = directory
+        self._clients = dict(clients)
+
+    def __getitem__(self, name: str) -> redis.Redis:
+        return self._clients[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+
+def open_cell(
+    record: CellRecord,
+    *,
+    name: str,
+    timeouts: Timeouts,
+    make_poll: Callable[[], Poll] = select.poll,
+    store_url: str = "",
+) -> redis.Redis:
+    """Return a client of one cell, as shared/store/connection.py opens them; CLIENT LIST shows `name`.
+
+    If the cell's URL has no user and password, those of `store_url` are used, which is the REDIS_URL of this process.
+    Raises ConfigError for a URL that cannot be used.
+    """
+    url = with_credentials(record.url, store_url)
+    return open_client(url, name=name, prefix=record.prefix, timeouts=timeouts, make_poll=make_poll)
+
+
+def cells_in_force(settings: StoreSettings, timeouts: Timeouts = OPERATOR, *, name: str = "penstock-cli") -> Cells:
+    """Return clients of all cells of the deployment to which the store of the settings belongs.
+
+    The directory is read from that store, or from the copy in the state folder if that store is away, and then from
+    all cells, because another cell may have a newer one. Raises StoreUnavailable if there is neither a store nor a
+    copy, EmbeddedStoreError if the settings name no store, and ConfigError if the directory is spoiled.
+    """
+    own = open_client(settings.store_url, name=name, prefix=settings.store_prefix, timeouts=timeouts)
+    try:
+        require_answer(own, settings.store_url)
+        directory = StoredDirectory(own).read()
+    except (StoreUnavailable, ConfigError):
+        directory = remembered(settings.state_path)
+        if directory is None:
+            raise
+    if directory is None:
+        return Cells(None, {DEFAULT_CELL: own})
+    own.close()
+    while True:
+        cells = open_all(directory, settings.store_url, timeouts, name=name)
+        found = newest(cells)
+        if found is None or found.stamp <= directory.stamp:
+            remember(settings.state_path, directory)
+            return cells
+        cells.close()
+        directory = found
+
+
+def open_all(directory: Directory, store_url: str, timeouts: Timeouts, *, name: str) -> Cells:
+    """Return clients of all cells of a directory. Raises ConfigError."""
+    clients = {
+        cell: open_cell(record, name=name, timeouts=timeouts, store_url=store_url)
+        for cell, record in directory.cells.items()
+    }
+    return Cells(directory, clients)
+
+
+def remember(state: Path, directory: Directory) -> None:
+    """Write the directory into the state folder, readable by its user only, unless the copy there is as new.
+
+    A folder that cannot be written to is left as it is: the copy is needed only while stores are away.
+    """
+    known = remembered(state)
+    if known is not None and known.stamp >= directory.stamp:
+        return
+    try:
+        make_private_dir(state)
+        write_note(state / _NOTE, directory.dump())
+    except OSError:
+        return
+
+
+def remembered(state: Path) -> Directory | None:
+    """Return the directory in the state folder, or None if it is missing or cannot be used."""
+    try:
+        return parse({name: str(value) for name, value in read_note(state / _NOTE).items()})
+    except ConfigError:
+        return None
+
+
+def with_credentials(url: str, store_url: str) -> str:
+    """Return `url` with the user and password of `store_url` if it has neither."""
+    own, other = urlsplit(normal_store_url(url)), urlsplit(normal_store_url(store_url))
+    if "@" in own.netloc or _credentials(own.query):
+        return url
+    user, at, _ = other.netloc.rpartition("@")
+    query = own.query
+    if options := _credentials(other.query):
+        query = "&".join(part for part in (query, urlencode(options)) if part)
+    return normal_store_url(urlunsplit((own.scheme, f"{user}{at}{own.netloc}", own.path, query, "")))
+
+
+def without_credentials(url: str) -> str:
+    """Return `url` without user and password."""
+    parts = urlsplit(normal_store_url(url))
+    options = [(name, value) for name, value in parse_qsl(parts.query) if name not in _CREDENTIALS]
+    netloc = parts.netloc.rpartition("@")[2]
+    return normal_store_url(urlunsplit((parts.scheme, netloc, parts.path, urlencode(options), "")))
+
+
+def _credentials(query: str) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in parse_qsl(query) if name in _CREDENTIALS]
