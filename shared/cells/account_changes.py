@@ -19,6 +19,7 @@ from shared.accounts.admin_actions import Actor, record
 from shared.accounts.changed_accounts import AccountChange, AccountKind, noted_changes
 from shared.cells.account_records import Record, record_store
 from shared.cells.accounts import copy_accounts
+from shared.cells.stored import ask_all
 from shared.errors import ConfigError, PenstockError, StoreUnavailable
 from shared.store import keys
 from shared.store.decode import text
@@ -47,8 +48,8 @@ class CellChange:
 class AccountCells:
     """The cells whose accounts must be equal.
 
-    `clients` has a client of each, and `away` says why others are known not to answer. With one cell and none
-    away, no command is sent beside those of the change.
+    `clients` has a client of each, at least one, and `away` says why others are known not to answer. With one cell and
+    none away, no command is sent beside those of the change.
     """
 
     def __init__(self, clients: Mapping[str, redis.Redis], away: Mapping[str, str] | None = None) -> None:
@@ -144,16 +145,11 @@ class AccountCells:
 
         Raises StoreUnavailable if no cell answers.
         """
-        missed: set[str] = set()
-        away, last = dict(self._away), None
-        for name, client in self._clients.items():
-            try:
-                missed |= {noted.partition(" ")[0] for noted in _read_notes(client)}
-            except StoreUnavailable as error:
-                away[name], last = str(error), error
-        if len(away) == len({*self._clients, *away}):
-            raise last or StoreUnavailable("no cell answers: " + "; ".join(f"{n}: {why}" for n, why in away.items()))
-        return frozenset(missed), away
+        asked = ask_all(self._clients, _read_notes)
+        if not asked.answers:
+            raise next(iter(asked.away.values()))
+        missed = {note.partition(" ")[0] for notes in asked.answers.values() for note in notes}
+        return frozenset(missed), self._away | {name: str(error) for name, error in asked.away.items()}
 
     def _note(self, name: str, write: Callable[[redis.Redis], object]) -> None:
         """Change the notes of one cell. A store that is full takes none, but keys can still be removed from it."""

@@ -5,6 +5,8 @@ from contextlib import ExitStack, contextmanager
 
 import redis
 
+from shared.cells.directory import CellRecord, Directory
+from shared.cells.stored import StoredDirectory
 from shared.store.connection import open_client
 
 
@@ -16,6 +18,20 @@ def open_cells(store_url: str, names: Sequence[str] = ("default", "b", "c")) -> 
             name: stack.enter_context(open_client(store_url, name="penstock-test", prefix=prefix_of_cell(name)))
             for name in names
         }
+
+
+def list_cells(clients: dict[str, redis.Redis], store_url: str, **urls: str) -> Directory:
+    """Write a directory of these cells into each of them, newer than one with fewer cells.
+
+    `urls` has the URLs of cells in other stores, or of none.
+    """
+    names = sorted({*clients, *urls})
+    directory = Directory(
+        len(names), {name: CellRecord(name, urls.get(name, store_url), prefix=prefix_of_cell(name)) for name in names}
+    )
+    for client in clients.values():
+        StoredDirectory(client).write_if_newer(directory)
+    return directory
 
 
 def prefix_of_cell(name: str) -> str:

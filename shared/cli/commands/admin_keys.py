@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client, write_new_key
+from shared.cli.reach import Json, StateDir, end_with, write_new_key
+from shared.cli.reached_cells import CellName, ListedAccount, changing_accounts, reading_cells, write_accounts
 from shared.durations import format_timestamp, parse_duration_ms
 
 if TYPE_CHECKING:
@@ -15,26 +16,21 @@ app = typer.Typer(no_args_is_help=True, help="Manage the keys of operators (the 
 
 
 @app.command("ls")
-def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
+def list_all(*, cell: CellName = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List the records of all admin keys. The keys themselves are not stored."""
     from shared.accounts.admin_keys import AdminKeys
 
-    now_ms, records = AdminKeys(store_client(state_dir)).ls()
-    if json:
-        output.write_json([_as_dict(one) | {"expired": one.expired(now_ms)} for one in records])
-        return
-    if not records:
-        output.write_note("no admin key is stored; the key in the admin key file is not listed here")
-    rows = (
-        (
-            one.id,
-            one.name,
-            format_timestamp(one.created_ms),
-            "expired" if one.expired(now_ms) else format_timestamp(one.expires_ms) or "never",
-        )
-        for one in records
-    )
-    output.write_table(("id", "name", "created", "expires"), rows, styles={"expired": "yellow"})
+    def listed(one: "AdminKey", now_ms: int) -> ListedAccount:
+        expires = "expired" if one.expired(now_ms) else format_timestamp(one.expires_ms) or "never"
+        row = (one.id, one.name, format_timestamp(one.created_ms), expires)
+        return ListedAccount(row, _as_dict(one) | {"expired": one.expired(now_ms)})
+
+    with reading_cells(state_dir, cell) as cells:
+        found = {name: AdminKeys(client).ls() for name, client in cells.clients.items()}
+        if not json and not any(records for _, records in found.values()):
+            output.write_note("no admin key is stored; the key in the admin key file is not listed here")
+        lists = {name: [listed(one, now_ms) for one in records] for name, (now_ms, records) in found.items()}
+        write_accounts(cells, ("id", "name", "created", "expires"), lists, json=json, styles={"expired": "yellow"})
 
 
 @app.command()
@@ -52,8 +48,9 @@ def add(
     from shared.accounts.admin_keys import AdminKeys
 
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
-    key, new = AdminKeys(writable_store_client(state_dir)).create(name, expires_in_ms=expires_in_ms)
-    write_new_key("admin key", key, _as_dict(new), f", {new.name!r}", json=json)
+    with changing_accounts(state_dir) as client:
+        key, new = AdminKeys(client).create(name, expires_in_ms=expires_in_ms)
+        write_new_key("admin key", key, _as_dict(new), f", {new.name!r}", json=json)
 
 
 @app.command()
@@ -69,13 +66,14 @@ def rm(
     """Remove an admin key. Within a second, the door stops accepting it."""
     from shared.accounts.admin_keys import AdminKeys
 
-    removed = AdminKeys(writable_store_client(state_dir)).rm(selector)
-    if json:
-        output.write_json([_as_dict(one) for one in removed])
-    if not removed:
-        end_with(f"no admin key has the name {selector!r} or an id that begins with it")
-    for one in removed:
-        output.write_note(f"removed admin key {one.id}, {one.name!r}")
+    with changing_accounts(state_dir) as client:
+        removed = AdminKeys(client).rm(selector)
+        if json:
+            output.write_json([_as_dict(one) for one in removed])
+        if not removed:
+            end_with(f"no admin key has the name {selector!r} or an id that begins with it")
+        for one in removed:
+            output.write_note(f"removed admin key {one.id}, {one.name!r}")
 
 
 def _as_dict(one: "AdminKey") -> dict[str, Any]:

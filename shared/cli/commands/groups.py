@@ -7,7 +7,8 @@ import typer
 
 from shared.cli import output
 from shared.cli.policy_options import OF_GROUPS, Changes, policy_command, print_policy
-from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, end_with
+from shared.cli.reached_cells import CellName, ListedAccount, changing_accounts, reading_cells, write_accounts
 from shared.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Manage groups of tenants, which take turns as one tenant.")
@@ -16,17 +17,19 @@ Name = Annotated[str, typer.Argument(metavar="GROUP", help="1 to 64 letters, dig
 
 
 @app.command("ls")
-def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
+def list_all(*, cell: CellName = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List the groups, with their policies and numbers of tenants."""
-    from shared.accounts.groups import Groups
+    from shared.accounts.groups import GroupEntry, Groups
     from shared.jobs.group_policy import GROUP_FIELDS
 
-    entries = Groups(store_client(state_dir)).list()
-    if json:
-        output.write_json([{"group": e.name, "policy": asdict(e.policy), "tenants": e.tenants} for e in entries])
-        return
-    rows = ((e.name, *asdict(e.policy).values(), e.tenants) for e in entries)
-    output.write_table(("group", *GROUP_FIELDS, "tenants"), rows)
+    def listed(one: GroupEntry) -> ListedAccount:
+        policy = asdict(one.policy)
+        fields = {"group": one.name, "policy": policy, "tenants": one.tenants}
+        return ListedAccount((one.name, *policy.values(), one.tenants), fields)
+
+    with reading_cells(state_dir, cell) as cells:
+        lists = {name: map(listed, Groups(client).list()) for name, client in cells.clients.items()}
+        write_accounts(cells, ("group", *GROUP_FIELDS, "tenants"), lists, json=json)
 
 
 @app.command()
@@ -43,10 +46,10 @@ def add(
     from shared.jobs.group_policy import GroupPolicy
 
     policy = GroupPolicy(**{name: value for name, value in changes.items() if value is not None})
-    groups = Groups(writable_store_client(state_dir))
-    if not groups.add(group, policy):
-        end_with(f"group {group!r} exists; change it with `penstock groups set`")
-    print_policy("group", group, policy, json=json)
+    with changing_accounts(state_dir) as client:
+        if not Groups(client).add(group, policy):
+            end_with(f"group {group!r} exists; change it with `penstock groups set`")
+        print_policy("group", group, policy, json=json)
 
 
 @app.command("set")
@@ -63,7 +66,8 @@ def change(
 
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
-    print_policy("group", group, Groups(writable_store_client(state_dir)).change(group, changes), json=json)
+    with changing_accounts(state_dir) as client:
+        print_policy("group", group, Groups(client).change(group, changes), json=json)
 
 
 @app.command()
@@ -71,6 +75,7 @@ def rm(group: Name, *, state_dir: StateDir = None) -> None:
     """Remove a group that has no tenants."""
     from shared.accounts.groups import Groups
 
-    if not Groups(writable_store_client(state_dir)).remove(group):
-        end_with(f"there is no group {group!r}")
-    output.write_note(f"group {group!r} is removed")
+    with changing_accounts(state_dir) as client:
+        if not Groups(client).remove(group):
+            end_with(f"there is no group {group!r}")
+        output.write_note(f"group {group!r} is removed")

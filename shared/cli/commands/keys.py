@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client, write_new_key
+from shared.cli.reach import Json, StateDir, end_with, write_new_key
+from shared.cli.reached_cells import (
+    CellName,
+    ListedAccount,
+    changing_accounts,
+    reading_cells,
+    writable_cells,
+    write_accounts,
+)
 from shared.durations import format_timestamp, parse_duration_ms
 from shared.errors import ConfigError
 
@@ -35,28 +43,30 @@ TenantFilter = Annotated[str | None, typer.Option("--tenant", metavar="NAME", he
 
 
 @app.command("ls")
-def list_all(*, tenant: TenantFilter = None, state_dir: StateDir = None, json: Json = False) -> None:
+def list_all(
+    *, tenant: TenantFilter = None, cell: CellName = None, state_dir: StateDir = None, json: Json = False
+) -> None:
     """List the records of all keys. The keys themselves are not stored."""
     from shared.accounts.api_keys import ApiKeys
 
-    now_ms, records = ApiKeys(store_client(state_dir)).ls(tenant)
-    if json:
-        output.write_json([_as_dict(record) | {"expired": record.expired(now_ms)} for record in records])
-        return
-    rows = (
-        (
-            record.id,
-            record.tenant,
-            record.label,
-            format_timestamp(record.created_ms),
-            "expired" if record.expired(now_ms) else format_timestamp(record.expires_ms) or "never",
-            record.act_as,
-            *(getattr(record.bounds, name, None) for name in _BOUNDS),
-        )
-        for record in records
+    with reading_cells(state_dir, cell) as cells:
+        found = {name: ApiKeys(client).ls(tenant) for name, client in cells.clients.items()}
+        lists = {name: [_listed(one, now_ms) for one in records] for name, (now_ms, records) in found.items()}
+        columns = ("id", "tenant", "label", "created", "expires", "act as", *_BOUNDS)
+        write_accounts(cells, columns, lists, json=json, styles={"expired": "yellow"})
+
+
+def _listed(record: "KeyRecord", now_ms: int) -> ListedAccount:
+    row = (
+        record.id,
+        record.tenant,
+        record.label,
+        format_timestamp(record.created_ms),
+        "expired" if record.expired(now_ms) else format_timestamp(record.expires_ms) or "never",
+        record.act_as,
+        *(getattr(record.bounds, name, None) for name in _BOUNDS),
     )
-    columns = ("id", "tenant", "label", "created", "expires", "act as", *_BOUNDS)
-    output.write_table(columns, rows, styles={"expired": "yellow"})
+    return ListedAccount(row, _as_dict(record) | {"expired": record.expired(now_ms)})
 
 
 @app.command()
@@ -93,13 +103,15 @@ def add(
     expires_in_ms = None if expires is None else parse_duration_ms("expires", expires)
     changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
     bounds = KeyBounds(**changes)
-    client = writable_store_client(state_dir)
-    new = ApiKeys(client).create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as, bounds=bounds)
-    _print_new_key(new, json=json)
-    if note := Tenants(client).describe_if_new(tenant):
-        output.write_note(note)
-    if load(state_dir=state_dir).auth == "open":
-        output.write_note(_KEYS_IGNORED)
+    cells = writable_cells(state_dir)
+    with cells.changing_accounts() as client:
+        new = ApiKeys(client).create(tenant, label=label, expires_in_ms=expires_in_ms, act_as=act_as, bounds=bounds)
+        _print_new_key(new, json=json)
+        notes = [Tenants(one).describe_if_new(tenant) for one in cells.clients.values()]
+        if all(notes):
+            output.write_note(notes[0])
+        if load(state_dir=state_dir).auth == "open":
+            output.write_note(_KEYS_IGNORED)
 
 
 @app.command("set")
@@ -119,7 +131,12 @@ def change(
     changes = _bound_changes(rpm=rpm, tpm=tpm, max_waiting=max_waiting)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --rpm 60")
-    changed = ApiKeys(writable_store_client(state_dir)).bound(selector, changes, tenant=tenant)
+    with changing_accounts(state_dir) as client:
+        changed = ApiKeys(client).bound(selector, changes, tenant=tenant)
+        _print_bounds(selector, changed, json=json)
+
+
+def _print_bounds(selector: str, changed: "KeyRecord | None", *, json: bool) -> None:
     if changed is None:
         _exit_key_not_found(selector)
     elif json:
@@ -137,13 +154,14 @@ def rm(selector: KeySelector, *, tenant: TenantFilter = None, state_dir: StateDi
     """Remove a key, or all keys with a label. Within a second, the door stops accepting them."""
     from shared.accounts.api_keys import ApiKeys
 
-    removed = ApiKeys(writable_store_client(state_dir)).rm(selector, tenant=tenant)
-    if json:
-        output.write_json([_as_dict(record) for record in removed])
-    if not removed:
-        _exit_key_not_found(selector)
-    for record in removed:
-        output.write_note(f"removed key {record.id} of tenant {record.tenant!r}{_label_suffix(record)}")
+    with changing_accounts(state_dir) as client:
+        removed = ApiKeys(client).rm(selector, tenant=tenant)
+        if json:
+            output.write_json([_as_dict(record) for record in removed])
+        if not removed:
+            _exit_key_not_found(selector)
+        for record in removed:
+            output.write_note(f"removed key {record.id} of tenant {record.tenant!r}{_label_suffix(record)}")
 
 
 @app.command()
@@ -159,12 +177,13 @@ def rotate(
     from shared.accounts.api_keys import ApiKeys
 
     overlap_ms = parse_duration_ms("overlap", overlap)
-    new = ApiKeys(writable_store_client(state_dir)).rotate(selector, overlap_ms=overlap_ms, tenant=tenant)
-    if new is None:
-        _exit_key_not_found(selector)
-    else:
-        _print_new_key(new, json=json)
-        output.write_note(f"the old key remains valid for at most {overlap}")
+    with changing_accounts(state_dir) as client:
+        new = ApiKeys(client).rotate(selector, overlap_ms=overlap_ms, tenant=tenant)
+        if new is None:
+            _exit_key_not_found(selector)
+        else:
+            _print_new_key(new, json=json)
+            output.write_note(f"the old key remains valid for at most {overlap}")
 
 
 def _bound_changes(**named: str | None) -> dict[str, int | None]:

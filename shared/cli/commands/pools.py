@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shared.cli import output
-from shared.cli.reach import Json, StateDir, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir
+from shared.cli.reached_cells import CellName, ListedAccount, changing_accounts, reading_cells, write_accounts
 from shared.errors import ConfigError
 from shared.jobs.pool_terms import format_amount, parse_amount
 
@@ -28,16 +29,16 @@ DayCap = Annotated[
 
 
 @app.command("ls")
-def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
+def list_all(*, cell: CellName = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List the pools and their terms. A pool is the workers of one model."""
-    from shared.accounts.routes import Pools
+    from shared.accounts.routes import PoolEntry, Pools
 
-    entries = Pools(store_client(state_dir)).list()
-    if json:
-        output.write_json([{"pool": entry.model} | asdict(entry.terms) for entry in entries])
-        return
-    rows = ((entry.model, *_cells(entry.terms)) for entry in entries)
-    output.write_table(("pool", "local", "prompt price", "answer price", "day cap"), rows)
+    def listed(one: PoolEntry) -> ListedAccount:
+        return ListedAccount((one.model, *_cells(one.terms)), {"pool": one.model} | asdict(one.terms))
+
+    with reading_cells(state_dir, cell) as cells:
+        lists = {name: map(listed, Pools(client).list()) for name, client in cells.clients.items()}
+        write_accounts(cells, ("pool", "local", "prompt price", "answer price", "day cap"), lists, json=json)
 
 
 @app.command("set")
@@ -63,13 +64,14 @@ def change(
         changes["day_cap_micro"] = None if day_cap == "none" else parse_amount("day_cap", day_cap)
     if not changes:
         raise ConfigError("nothing to set: name at least one option, such as --local")
-    terms = Pools(writable_store_client(state_dir)).change(pool, changes)
-    if json:
-        output.write_json({"pool": pool} | asdict(terms))
-        return
-    names = ("local", "prompt price", "answer price", "day cap")
-    named = ", ".join(f"{name} {cell}" for name, cell in zip(names, _cells(terms), strict=True) if cell is not None)
-    output.write_note(f"pool {pool!r}: {named or 'the defaults'}")
+    with changing_accounts(state_dir) as client:
+        terms = Pools(client).change(pool, changes)
+        if json:
+            output.write_json({"pool": pool} | asdict(terms))
+            return
+        names = ("local", "prompt price", "answer price", "day cap")
+        named = ", ".join(f"{name} {cell}" for name, cell in zip(names, _cells(terms), strict=True) if cell is not None)
+        output.write_note(f"pool {pool!r}: {named or 'the defaults'}")
 
 
 def _cells(terms: "PoolTerms") -> tuple[str | None, ...]:

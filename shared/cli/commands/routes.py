@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shared.cli import output
-from shared.cli.reach import Json, StateDir, end_with, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, end_with
+from shared.cli.reached_cells import CellName, ListedAccount, changing_accounts, reading_cells, write_accounts
 from shared.jobs.route_texts import format_step, parse_step
 
 if TYPE_CHECKING:
@@ -23,18 +24,22 @@ Steps = Annotated[list[str], typer.Argument(metavar="POOL[,CONDITION=VALUE]...",
 
 
 @app.command("ls")
-def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
+def list_all(*, cell: CellName = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List the routes, each with its pools in the order in which they are tried."""
-    from shared.accounts.routes import Routes
+    from shared.accounts.routes import Routes, StoredRoute
 
-    found, problems = Routes(store_client(state_dir)).read()
-    routes = [stored.route for stored in found.values()]
-    if json:
-        output.write_json([{"route": r.name, "pools": [step.as_dict() for step in r.steps]} for r in routes])
-    else:
-        output.write_table(("route", "pools"), ((r.name, " ".join(format_step(s) for s in r.steps)) for r in routes))
-    for problem in problems:
-        output.write_note(problem)
+    def listed(one: StoredRoute) -> ListedAccount:
+        steps = one.route.steps
+        row = (one.route.name, " ".join(format_step(step) for step in steps))
+        return ListedAccount(row, {"route": one.route.name, "pools": [step.as_dict() for step in steps]})
+
+    with reading_cells(state_dir, cell) as cells:
+        found = {name: Routes(client).read() for name, client in cells.clients.items()}
+        lists = {name: map(listed, routes.values()) for name, (routes, _) in found.items()}
+        write_accounts(cells, ("route", "pools"), lists, json=json)
+        for name, (_, problems) in found.items():
+            for problem in problems:
+                output.write_note(cells.note(name, problem))
 
 
 @app.command()
@@ -44,8 +49,9 @@ def add(name: Name, pools: Steps, *, state_dir: StateDir = None, json: Json = Fa
     from shared.jobs.route import Route
 
     route = Route(name, tuple(parse_step(text) for text in pools))
-    Routes(writable_store_client(state_dir)).add(route)
-    _print_route(route, json=json)
+    with changing_accounts(state_dir) as client:
+        Routes(client).add(route)
+        _print_route(route, json=json)
 
 
 @app.command()
@@ -53,9 +59,10 @@ def rm(name: Name, *, state_dir: StateDir = None) -> None:
     """Remove a route. Jobs that it has routed stay in their pools."""
     from shared.accounts.routes import Routes
 
-    if not Routes(writable_store_client(state_dir)).remove(name):
-        end_with(f"there is no route {name!r}")
-    output.write_note(f"route {name!r} is removed")
+    with changing_accounts(state_dir) as client:
+        if not Routes(client).remove(name):
+            end_with(f"there is no route {name!r}")
+        output.write_note(f"route {name!r} is removed")
 
 
 def _print_route(route: "Route", *, json: bool) -> None:

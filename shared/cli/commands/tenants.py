@@ -1,20 +1,27 @@
 """`penstock tenants`: list tenants, and set or remove the policy of one tenant."""
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shared.cli import output
 from shared.cli.commands import collection_backup
 from shared.cli.policy_options import OF_TENANTS, Changes, display_value, policy_command, print_policy
-from shared.cli.reach import Json, StateDir, collections_database, end_with, store_client, writable_store_client
+from shared.cli.reach import Json, StateDir, collections_database, end_with
+from shared.cli.reached_cells import (
+    CellName,
+    ListedAccount,
+    ReachedCells,
+    reading_cells,
+    writable_cells,
+    write_accounts,
+)
 from shared.durations import format_timestamp
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    import redis
-
     from shared.accounts.tenants import TenantEntry
 
 app = typer.Typer(no_args_is_help=True, help="Manage the policies of tenants: weights, bounds, models.")
@@ -31,19 +38,28 @@ WebhookSecretFile = Annotated[
 
 
 @app.command("ls")
-def list_all(*, state_dir: StateDir = None, json: Json = False) -> None:
+def list_all(*, cell: CellName = None, state_dir: StateDir = None, json: Json = False) -> None:
     """List the tenants that have a policy or recently had a job admitted."""
     from shared.accounts.tenants import Tenants
     from shared.accounts.webhook_secrets import WebhookSecrets
     from shared.jobs.tenant_policy import FIELDS
 
-    client = store_client(state_dir)
-    entries, signing = Tenants(client).list(), WebhookSecrets(client).owners()
-    if json:
-        output.write_json([_as_dict(entry) | {"has_webhook_secret": entry.name in signing} for entry in entries])
-        return
-    columns = ("tenant", *FIELDS, "webhook secret", "last admission")
-    output.write_table(columns, (_row(entry, tuple(FIELDS), signing) for entry in entries))
+    with reading_cells(state_dir, cell) as cells:
+        found = {
+            name: (Tenants(client).list(), WebhookSecrets(client).owners()) for name, client in cells.clients.items()
+        }
+        latest: dict[str, int] = {}
+        for entries, _ in found.values():
+            for entry in entries:
+                latest[entry.name] = max(latest.get(entry.name, 0), entry.last_admission_ms or 0)
+        lists = {
+            name: [
+                _listed(replace(entry, last_admission_ms=latest[entry.name] or None), tuple(FIELDS), signing)
+                for entry in entries
+            ]
+            for name, (entries, signing) in found.items()
+        }
+        write_accounts(cells, ("tenant", *FIELDS, "webhook secret", "last admission"), lists, json=json)
 
 
 @app.command()
@@ -62,12 +78,12 @@ def add(
     from shared.jobs.tenant_policy import TenantPolicy
 
     policy = TenantPolicy(**{name: value for name, value in changes.items() if value is not None})
-    secret, client = read_secret_file(webhook_secret_file), writable_store_client(state_dir)
-    tenants = Tenants(client)
-    if not tenants.add(tenant, policy):
-        end_with(f"tenant {tenant!r} already has a policy; change it with `penstock tenants set`")
-    WebhookSecrets(client).change(tenant, secret)
-    print_policy("tenant", tenant, policy, json=json)
+    secret = read_secret_file(webhook_secret_file)
+    with writable_cells(state_dir).changing_accounts() as client:
+        if not Tenants(client).add(tenant, policy):
+            end_with(f"tenant {tenant!r} already has a policy; change it with `penstock tenants set`")
+        WebhookSecrets(client).change(tenant, secret)
+        print_policy("tenant", tenant, policy, json=json)
 
 
 @app.command("set")
@@ -86,14 +102,14 @@ def change(
 
     if not changes and webhook_secret_file is None:
         raise ConfigError("nothing to set: name at least one option, such as --weight 2")
-    secret, client = read_secret_file(webhook_secret_file), writable_store_client(state_dir)
-    tenants = Tenants(client)
-    new = tenants.describe_if_new(tenant)
-    policy = tenants.change(tenant, changes)
-    WebhookSecrets(client).change(tenant, secret)
-    if new:
-        output.write_note(new)
-    print_policy("tenant", tenant, policy, json=json)
+    secret, cells = read_secret_file(webhook_secret_file), writable_cells(state_dir)
+    with cells.changing_accounts() as client:
+        new = [Tenants(one).describe_if_new(tenant) for one in cells.clients.values()]
+        policy = Tenants(client).change(tenant, changes)
+        WebhookSecrets(client).change(tenant, secret)
+        if all(new):
+            output.write_note(new[0])
+        print_policy("tenant", tenant, policy, json=json)
 
 
 @app.command()
@@ -115,14 +131,20 @@ def rm(
     from shared.accounts.webhook_secrets import WebhookSecrets
     from shared.store.answer_cache import drop_answers
 
-    client = writable_store_client(state_dir)
-    erased = _erase_collections(client, tenant, state_dir) if erase_collections else None
-    WebhookSecrets(client).change(tenant, "")
-    removed = Tenants(client).remove(tenant)
-    # Afterwards, because jobs that end meanwhile have their answers kept as long as the policy allows it.
-    drop_answers(client, tenant)
-    if erase_history:
-        _erase_history(client, tenant, state_dir)
+    cells = writable_cells(state_dir)
+    erased = _erase_collections(cells, tenant, state_dir) if erase_collections else None
+
+    def forget() -> None:
+        for one in cells.clients.values():
+            drop_answers(one, tenant)
+        if erase_history:
+            _erase_history(cells, tenant, state_dir)
+
+    with ExitStack() as afterwards, cells.changing_accounts() as client:
+        WebhookSecrets(client).change(tenant, "")
+        removed = Tenants(client).remove(tenant)
+        # Afterwards, because jobs that end meanwhile have their answers kept as long as the policy allows it.
+        afterwards.callback(forget)
     if not removed:
         if erased is None and not erase_history:
             end_with(f"tenant {tenant!r} has no policy")
@@ -130,7 +152,7 @@ def rm(
     output.write_note(f"the defaults apply to tenant {tenant!r} again; its API keys remain valid (`penstock keys ls`)")
 
 
-def _erase_collections(client: "redis.Redis", tenant: str, state_dir: str | None) -> int:
+def _erase_collections(cells: ReachedCells, tenant: str, state_dir: str | None) -> int:
     """Delete the collections of a tenant, and return how many there were."""
     from shared.accounts.admin_actions import local_actor, record
     from shared.settings.settings import load
@@ -143,28 +165,40 @@ def _erase_collections(client: "redis.Redis", tenant: str, state_dir: str | None
         count = database.erase_tenant(tenant)
     finally:
         database.close()
-        drop_passages(client, tenant)
-    record(client, local_actor(), "tenant.erase_collections", f"tenant {tenant}: {count} collections")
+        for client in cells.clients.values():
+            drop_passages(client, tenant)
+    record(
+        next(iter(cells.clients.values())),
+        local_actor(),
+        "tenant.erase_collections",
+        f"tenant {tenant}: {count} collections",
+    )
     output.write_note(f"{count} collections of tenant {tenant!r} were deleted")
     return count
 
 
-def _erase_history(client: "redis.Redis", tenant: str, state_dir: str | None) -> None:
+def _erase_history(cells: ReachedCells, tenant: str, state_dir: str | None) -> None:
     from shared.accounts.admin_actions import local_actor, record
     from shared.history.stored import StoredHistory
     from shared.settings.settings import load
 
-    points = StoredHistory(client).erase(tenant, load(state_dir=state_dir).history_bytes)
-    record(client, local_actor(), "tenant.erase_history", f"tenant {tenant}: {points} points")
-    output.write_note(f"{points} points of the history named tenant {tenant!r}, and no longer do")
+    most = load(state_dir=state_dir).history_bytes
+    for name, client in cells.clients.items():
+        points = StoredHistory(client).erase(tenant, most)
+        record(client, local_actor(), "tenant.erase_history", f"tenant {tenant}: {points} points")
+        output.write_note(cells.note(name, f"{points} points of the history named tenant {tenant!r}, and no longer do"))
 
 
-def _as_dict(entry: "TenantEntry") -> dict[str, Any]:
-    policy = None if entry.policy is None else asdict(entry.policy)
-    return {"tenant": entry.name, "policy": policy, "last_admission_ms": entry.last_admission_ms}
-
-
-def _row(entry: "TenantEntry", fields: tuple[str, ...], signing: frozenset[str]) -> tuple[object, ...]:
-    cells = (None if entry.policy is None else display_value(name, getattr(entry.policy, name)) for name in fields)
+def _listed(entry: "TenantEntry", fields: tuple[str, ...], signing: frozenset[str]) -> ListedAccount:
+    values = (None if entry.policy is None else display_value(name, getattr(entry.policy, name)) for name in fields)
     secret = "set" if entry.name in signing else None
-    return (entry.name, *cells, secret, format_timestamp(entry.last_admission_ms))
+    policy = None if entry.policy is None else asdict(entry.policy)
+    return ListedAccount(
+        (entry.name, *values, secret, format_timestamp(entry.last_admission_ms)),
+        {
+            "tenant": entry.name,
+            "policy": policy,
+            "last_admission_ms": entry.last_admission_ms,
+            "has_webhook_secret": entry.name in signing,
+        },
+    )
