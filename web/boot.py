@@ -3,6 +3,7 @@
 import atexit
 import os
 import signal
+from functools import partial
 
 from apiflask import APIFlask
 
@@ -12,6 +13,8 @@ from shared.log import get_logger
 from shared.settings.settings import load
 from web.app import create_app
 from web.batches.feeder import start_feeding
+from web.runtime.cell_watch import CellWatch
+from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
 from web.runtime.start import open_store, start_duties
 from web.vector_stores.loader import start_loading
@@ -25,16 +28,23 @@ def boot() -> APIFlask:
     """Create the app of one HTTP process, start the duties of the process, and return the app."""
     settings = load()
     logging.configure(settings.log_level, settings.log_format, room="web", pid=os.getpid())
-    store = open_store(settings)
-    app = create_app(settings, store, RealClock())
-    start_duties(settings, store, on_fatal_error=_stop_gunicorn, serves_files=True)
-    start_feeding(app.extensions[EXTENSION_NAME])
-    start_loading(app.extensions[EXTENSION_NAME])
-    atexit.register(app.extensions[EXTENSION_NAME].traces.close)
-    atexit.register(app.extensions[EXTENSION_NAME].repeated_refusals.count_now)
-    WebhookSender(app.extensions[EXTENSION_NAME]).start()
-    Alerter(app.extensions[EXTENSION_NAME]).start()
+    app = create_app(settings, open_store(settings), RealClock())
+    context: DoorContext = app.extensions[EXTENSION_NAME]
+    CellWatch(context, _start_cell).begin()
+    start_loading(context)
+    atexit.register(context.traces.close)
     return app
+
+
+def _start_cell(context: DoorContext) -> None:
+    """Start what this process does for one cell, until the cell leaves the directory."""
+    first = context.cells.first
+    stop = _stop_gunicorn if context is first else partial(context.cells.leave_out, context)
+    start_duties(context.settings, context.store, on_fatal_error=stop, serves_files=True, closed=context.closed)
+    start_feeding(context)
+    atexit.register(context.repeated_refusals.count_now)
+    WebhookSender(context).start()
+    Alerter(context).start()
 
 
 def _stop_gunicorn() -> None:

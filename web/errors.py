@@ -31,7 +31,9 @@ def install(app: Flask, settings: DoorSettings) -> None:
     @app.errorhandler(StoreUnavailable)
     def on_store_unavailable(error: StoreUnavailable) -> Response:
         _STORE_AWAY.log("warning", error=str(error), fault=error.fault.value)
-        return store_away_response(current_context(), error.fault)
+        context = current_context()
+        context.cells.suspect(context)
+        return store_away_response(context, error.fault)
 
     app.register_error_handler(FilesUnavailable, _on_files_unavailable)
     app.register_error_handler(NotFound, _on_not_found)

@@ -84,6 +84,12 @@ ALERTS = MetricSpec(
     ("result",),
     "messages with alerts that this process has sent, by how that ended: delivered, or as a webhook's last_result",
 )
+SPILLS = MetricSpec(
+    "penstock_spilled_jobs",
+    "counter",
+    ("reason",),
+    "jobs that a tenant's next cell admitted, by the reason for which the first one did not",
+)
 GATE_FRAMES = MetricSpec("penstock_gate_frames", "counter", ("status",), "frames that the TCP gate sent")
 GATE_CONNECTIONS = MetricSpec("penstock_gate_connections", "gauge", (), "open connections of the TCP gate")
 GATE_REFUSED_CONNECTIONS = MetricSpec(
@@ -118,6 +124,7 @@ PROCESS: tuple[MetricSpec, ...] = (
     SEMANTIC_CACHE_SECONDS,
     SEMANTIC_CACHE_BYTES,
     ALERTS,
+    SPILLS,
     GATE_FRAMES,
     GATE_CONNECTIONS,
     GATE_REFUSED_CONNECTIONS,

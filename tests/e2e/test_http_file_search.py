@@ -34,7 +34,7 @@ def client(store: Store, settings: Settings, database: FakeDatabase) -> FlaskCli
     """A door with a database, whose budget any machine keeps."""
     serve(store, facts={"calls_tools": "true"})
     client = a_door(store, settings, retrieval_budget_ms=10_000)
-    client.application.extensions[EXTENSION_NAME].database = database
+    client.application.extensions[EXTENSION_NAME].process.database = database
     return client
 
 
@@ -240,7 +240,7 @@ def test_a_cached_search_has_the_attributes_of_the_files(client, store, database
 
 
 def test_a_door_without_a_database_leaves_the_search_out_as_before(client, store):
-    client.application.extensions[EXTENSION_NAME].database = None
+    client.application.extensions[EXTENSION_NAME].process.database = None
     with worker(store, lambda held: settle(store, held)):
         answer = post_response(client, tools=[{"type": "file_search"}], include=RESULTS)
     assert answer.headers["x-penstock-ignored"] == "tools.file_search, include"

@@ -45,7 +45,7 @@ def client(store: Store, settings: Settings, database: FakeDatabase) -> FlaskCli
     serve(store)
     client = a_door(store, settings)
     context: DoorContext = client.application.extensions[EXTENSION_NAME]
-    context.database = database  # type: ignore[assignment]  # has the methods that the door calls
+    context.process.database = database  # type: ignore[assignment]  # has the methods that the door calls
     return client
 
 
@@ -272,7 +272,7 @@ def test_the_gate_puts_passages_into_prompts_too(store, settings, database):
     with served(store, settings) as gate:
         gate.client.send(submit_frame("a1", retrieval=HANDBOOK))
         assert gate.client.read()["code"] == "unsupported_parameter"
-        gate.context.database = database
+        gate.context.process.database = database
         gate.client.send(submit_frame("a2", retrieval=HANDBOOK))
         assert gate.client.read()["status"] == "accepted"
         held = claimed(store)
@@ -382,7 +382,7 @@ def test_at_tier_1_a_tenant_that_opted_in_gets_half_of_its_passages(store, setti
     Tenants(store.client).set("blue", TenantPolicy(degrade=opts_in))
     store.renew(a_heartbeat(slots=1, facts={"mu_wtps": 1_000, "prefill_tps": 1_000, "tpot_ms": 1}), [])
     client = a_door(store, settings, degradation="on")
-    client.application.extensions[EXTENSION_NAME].database = database
+    client.application.extensions[EXTENSION_NAME].process.database = database
     admitted_job(submit(client))
     claim_one(store)
     now_ms = 1_000 * store.client.time()[0]

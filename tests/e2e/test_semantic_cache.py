@@ -265,7 +265,7 @@ def test_removed_entries_and_those_of_a_removed_tenant_are_not_used(client, stor
 def test_a_new_version_of_the_collection_another_filter_and_another_template_make_answers_stale(client, store):
     database = FakeDatabase(a_collection())
     context: DoorContext = client.application.extensions[EXTENSION_NAME]
-    context.database = database  # type: ignore[assignment]  # has the methods that the door calls
+    context.process.database = database  # type: ignore[assignment]  # has the methods that the door calls
     handbook: dict[str, Any] = {"collection": "handbook", "k": 2, "budget_ms": 10_000}
     first = post(client, ASKED, retrieval=handbook).get_json()
     again = post(client, AGAIN, retrieval=handbook).get_json()
@@ -283,7 +283,7 @@ def with_vectors(client: FlaskClient) -> FakeDatabase:
     """Give the door a collection whose vectors the embedder makes."""
     database = FakeDatabase(a_collection(model="vectors", dimensions=64))
     context: DoorContext = client.application.extensions[EXTENSION_NAME]
-    context.database = database  # type: ignore[assignment]  # has the methods that the door calls
+    context.process.database = database  # type: ignore[assignment]  # has the methods that the door calls
     return database
 
 

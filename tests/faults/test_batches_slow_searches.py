@@ -40,7 +40,7 @@ def door(store: Store, settings: Settings) -> DoorContext:
     heartbeat(store)
     clock = ManualClock()
     door = DoorContext(replace(settings, max_queue_size=100, max_inflight=100), store, clock)
-    door.database = SlowDatabase(clock)  # type: ignore[assignment]  # has the methods that the door calls
+    door.process.database = SlowDatabase(clock)  # type: ignore[assignment]  # has the methods that the door calls
     door.pools.refresh()
     return door
 

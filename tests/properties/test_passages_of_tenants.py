@@ -66,7 +66,7 @@ def test_each_passage_is_one_of_the_tenants_own_collection(context: DoorContext,
         context.passage_cache.drop(tenant)
     time.sleep(0.002)  # what is found in the same ms counts as of before
     database = NamingDatabase(*(a_collection(name, tenant) for tenant in TENANTS for name in NAMES))
-    context.database = database  # type: ignore[assignment]  # has the methods that are called
+    context.process.database = database  # type: ignore[assignment]  # has the methods that are called
     for step in steps:
         tenant, name = step["tenant"], step["name"]
         if step["loads"]:

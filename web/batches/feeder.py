@@ -208,9 +208,8 @@ def clear_folder(context: DoorContext) -> None:
 
 
 def _run(context: DoorContext) -> None:
-    never_set = threading.Event()
     next_clearing_s = time.monotonic() + CLEAR_EVERY_S
-    while not shutdown.requested.is_set():
+    while not (shutdown.requested.is_set() or context.closed.is_set()):
         if time.monotonic() >= next_clearing_s:
             next_clearing_s = time.monotonic() + CLEAR_EVERY_S
             clear_folder(context)
@@ -223,4 +222,4 @@ def _run(context: DoorContext) -> None:
             log.exception("batch.fault")
             rest_s = _AFTER_ERROR_S
         if rest_s > 0:
-            never_set.wait(rest_s)
+            context.closed.wait(rest_s)

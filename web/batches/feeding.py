@@ -173,7 +173,7 @@ class Feeding:
             self._holder.beat()
 
     def _open(self, plan: _Plan, raw: RawLine) -> None:
-        line = OpenLine(raw.number, raw.offset, "", job_id(self._batch.id, raw.number, 0))
+        line = OpenLine(raw.number, raw.offset, "", job_id(self._batch.id, raw.number, 0, self._context.cell))
         try:
             request = parse_line(raw, self._endpoint, self._longest)
         except BadLine as bad:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
+from shared.cells.ids import DEFAULT_CELL, cell_of_id, id_in_cell
 from shared.errors import StoreUnavailable
 from shared.jobs.job import JobView
 from shared.jobs.request import BatchLine
@@ -17,10 +18,11 @@ from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.refusals import Yield
 from web.batches.lines import RequestLine
 from web.http.api_errors import OPENAI_STATUS, ApiError, error_response
-from web.jobs.admission import LineNotOpen, offer
+from web.jobs.admission import LineNotOpen
 from web.jobs.callers import Caller
 from web.jobs.conversations import continued, with_referenced_items
 from web.jobs.generation import GenerationRequest, embeddings_request, read_text_body, response_request, text_request
+from web.jobs.spilling import offer
 from web.openai.accepted_fields import unsupported
 from web.openai.chat_answers import AnswerKind, answer_format, job_end_error
 from web.openai.embeddings_schema import EmbeddingsBody, embeddings_json
@@ -87,14 +89,14 @@ class OpenLine:
     def again(self, batch_id: str, now_ms: int) -> Self:
         """Return the line with the id of another job, which is offered after a second, and later each time."""
         rest_ms = min(_FIRST_REST_MS << min(self.attempt, 16), _LONGEST_REST_MS)
-        job = job_id(batch_id, self.number, self.attempt + 1)
+        job = job_id(batch_id, self.number, self.attempt + 1, cell_of_id(self.job))
         return replace(self, job=job, attempt=self.attempt + 1, at_ms=now_ms + rest_ms)
 
 
-def job_id(batch_id: str, number: int, attempt: int) -> str:
-    """Return the id of a line's job. A process that repeats what a killed one has done offers the same job."""
+def job_id(batch_id: str, number: int, attempt: int, cell: str = DEFAULT_CELL) -> str:
+    """Return the id of a line's job in a cell. A process that repeats what a killed one did offers the same job."""
     digest = hashlib.sha256(f"batch line|{batch_id}|{number}|{attempt}".encode()).digest()
-    return base64.urlsafe_b64encode(digest[:16]).decode().rstrip("=")
+    return id_in_cell(cell, base64.urlsafe_b64encode(digest[:16]).decode().rstrip("="))
 
 
 def answer_line(batch_id: str, line: OpenLine, endpoint: str, view: JobView) -> str:

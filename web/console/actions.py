@@ -17,9 +17,9 @@ from web.console.feed import current_feed
 from web.console.guard import bp
 from web.console.jobs import read_quietly
 from web.http.api_errors import ApiError, invalid_field
-from web.jobs.admission import offer
 from web.jobs.callers import Caller, enabled_policy
 from web.jobs.run_again import again_request
+from web.jobs.spilling import offer
 from web.request.caller import acting_admin
 from web.runtime.current import current_context
 

@@ -22,11 +22,11 @@ from web.console.panels import client_finish_reason, render_template_of, speeds
 from web.console.streams import html_frame, panel_frames, stream, when_to_stop
 from web.http.api_errors import ApiError
 from web.http.disconnect import watch_disconnect
-from web.jobs.admission import offer
 from web.jobs.callers import DEFAULT_TENANT, Caller, enabled_policy
 from web.jobs.cancel_on_disconnect import GRACE_S, cancel_unless_stopping, early_end, give_up
 from web.jobs.event_stream import follow_job
 from web.jobs.generation import TextBody, read_text_body, text_request
+from web.jobs.spilling import offer
 from web.openai.chat_answers import ChatStream, answer_format
 from web.openai.forwarded_schema import ForwardedBody
 from web.request.body import read_deadline, with_refusal_identity

@@ -8,6 +8,8 @@ import os  # noqa: E402 - nothing may be imported before the patches
 import signal  # noqa: E402
 import sys  # noqa: E402
 import threading  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from functools import partial  # noqa: E402
 
 import gevent  # noqa: E402
 
@@ -21,6 +23,7 @@ from shared.errors import ConfigError, StoreUnavailable  # noqa: E402
 from web.gate.connection import bounds_of  # noqa: E402
 from web.gate.health import start_health  # noqa: E402
 from web.gate.server import GRACE_S, Gate  # noqa: E402
+from web.runtime.cell_watch import CellWatch  # noqa: E402
 from web.runtime.context import DoorContext  # noqa: E402
 from web.runtime.start import (  # noqa: E402
     EXIT_CONFIG,
@@ -72,13 +75,19 @@ def _serve(context: DoorContext) -> int:
     gate.start()
     if settings.gate_metrics_listen:
         start_health(context, gate, settings.gate_metrics_host_port)
-    start_duties(settings, context.store, on_fatal_error=on_settings_conflict)
+    CellWatch(context, partial(_start_cell, on_settings_conflict)).begin()
     for number in (signal.SIGTERM, signal.SIGINT):
         gevent.signal_handler(number, on_signal)
     stop.wait()
     gate.stop(GRACE_S, stop_now=lambda: signals_received > 1)
     context.traces.close()
     return EXIT_CONFIG if settings_conflict else 0
+
+
+def _start_cell(on_conflict: Callable[[], None], context: DoorContext) -> None:
+    """Start the duties of one cell. `on_conflict` stops the gate if the cell is that of its own store."""
+    stop = on_conflict if context is context.cells.first else partial(context.cells.leave_out, context)
+    start_duties(context.settings, context.store, on_fatal_error=stop, closed=context.closed)
 
 
 if __name__ == "__main__":

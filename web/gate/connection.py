@@ -33,11 +33,11 @@ from web.gate.requests import Auth, BadFrame, Cancel, Metrics, Ping, Request, St
 from web.gate.stranger_budget import StrangerBudget
 from web.http.api_errors import ApiError
 from web.http.json_body import parse_json
-from web.jobs.admission import offer
 from web.jobs.callers import Caller
 from web.jobs.cancel_on_disconnect import cancel_when_possible
 from web.jobs.generation import native_request
 from web.jobs.snapshots import read_totals
+from web.jobs.spilling import offer
 from web.jobs.tenant_jobs import refresh_job
 from web.retrieval.step import retrieve
 from web.runtime.context import DoorContext

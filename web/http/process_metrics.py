@@ -58,6 +58,7 @@ class ProcessMetrics:
         self.semantic_cache_seconds = self.histogram(specs.SEMANTIC_CACHE_SECONDS, _RETRIEVAL_BUCKETS_S)
         self.semantic_cache_bytes = self.counter(specs.SEMANTIC_CACHE_BYTES)
         self.alerts = self.counter(specs.ALERTS)
+        self.spills = self.counter(specs.SPILLS)
         self.connections = self.gauge(specs.HTTP_CONNECTIONS)
         self.followed_jobs = self.gauge(specs.FOLLOWED_JOBS)
         # Several processes of one version are one build, so their values are not added up.

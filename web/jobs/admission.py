@@ -1,4 +1,4 @@
-"""Turn a request into a job and offer the job to the store; all HTTP routes and the gate call `offer` for this."""
+"""Turn a request into a job and offer the job to the store; web/jobs/spilling.py chooses the cell."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,8 +52,8 @@ class AdmittedJob:
     repeated: bool
 
 
-def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
-    """Offer a job to the store and return the store's verdict, about which a span is written.
+def offer_in_cell(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
+    """Offer a job to the store of one cell and return the store's verdict, about which a span is written.
 
     Raises ApiError if the request must be changed before it can be admitted, and StoreUnavailable if the store does not
     answer, or if fewer than PENSTOCK_ACK_REPLICAS replicas have the job. After StoreUnavailable, a job that the store
@@ -78,7 +78,7 @@ def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) 
     while isinstance(answer, Admitted) and answer.taken_back:
         # An earlier request with the same request id was admitted, but the answer was lost, so the door canceled that
         # job. The new job's id is derived from the old id, so that every repeat of the request finds the new job.
-        job = replace(job, id=digest("anew", job.id)[:32])
+        job = replace(job, id=context.job_id(digest("anew", job.id)[:32]))
         answer = _admit(context, job, generation.attempt)
     if isinstance(answer, RouteChanged):
         raise StoreUnavailable(f"route {job.model!r} was changed while the request was offered")
@@ -114,7 +114,7 @@ def _offer(context: DoorContext, caller: Caller, generation: GenerationRequest) 
 
 def _check_callback(context: DoorContext, caller: Caller, generation: GenerationRequest) -> None:
     if generation.callback_url:
-        earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
+        earlier = EarlierRequest(generation.idem_digest or "", context.job_id(generation.job_id))
         check_callback(context.store.client, context.settings, caller.tenant, generation.callback_url, earlier)
 
 

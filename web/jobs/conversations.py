@@ -69,9 +69,10 @@ def search_texts(context: DoorContext, view: JobView, *, streams: bool) -> Searc
     if SearchedFiles.read(view) is None or not (streams or has_ended(view)):
         return NO_TEXTS
     with ExitStack() as held:
-        n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
+        store = context.of_job(view.id).store
+        n_bytes = min(store.kept_request_bytes(view.id), context.settings.max_body_bytes)
         held.callback(context.request_bounds.open_body(view.tenant, n_bytes))
-        return SearchTexts.read(context.store.kept_request(view.id))
+        return SearchTexts.read(store.kept_request(view.id))
 
 
 def delete_response(context: DoorContext, view: JobView) -> None:
@@ -96,15 +97,15 @@ def _conversation(
     context: DoorContext, tenant: str, response_id: str, held: ExitStack
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the messages of an earlier response and of its answer, without its instructions; and if it is private."""
-    view = find_response(context, response_id, tenant)
+    view, store = find_response(context, response_id, tenant), context.of_job(response_id.removeprefix(PREFIX)).store
     if view is not None and view.state is not JobState.SUCCEEDED:
         message = f"{_FIELD}={quoted(response_id)} cannot be continued: its status is {status_of(view)}"
         raise invalid_field(_FIELD, message)
     if view is not None:
         # No longer conversation is offered, and more than the longest body might never fit.
-        n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
+        n_bytes = min(store.kept_request_bytes(view.id), context.settings.max_body_bytes)
         held.callback(context.request_bounds.open_body(tenant, n_bytes))
-    request = None if view is None else context.store.kept_request(view.id)
+    request = None if view is None else store.kept_request(view.id)
     if view is None or view.text is None or request is None or not isinstance(request.get("messages"), list):
         raise ApiError("previous_response_not_found", f"{_FIELD}={quoted(response_id)} was not found", param=_FIELD)
     answer = message_fields(parts_of(view), view.id)
@@ -154,9 +155,10 @@ def items_of_input(context: DoorContext, view: JobView, held: ExitStack) -> list
 
     Raises ApiError if they are no longer kept, and StoreUnavailable.
     """
-    n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
+    store = context.of_job(view.id).store
+    n_bytes = min(store.kept_request_bytes(view.id), context.settings.max_body_bytes)
     held.callback(context.request_bounds.open_body(view.tenant, n_bytes))
-    request = context.store.kept_request(view.id)
+    request = store.kept_request(view.id)
     if request is None or not isinstance(request.get("messages"), list):
         raise ApiError("job_not_found", f"the input of response {PREFIX + view.id!r} is not kept")
     own_system = 1 if view.form.get("instructed") else 0

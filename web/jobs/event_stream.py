@@ -111,6 +111,7 @@ def follow_job(
     While the store does not answer, this function waits for the store instead of raising StoreUnavailable. Raises
     ApiError if the store no longer has the job.
     """
+    context = context.of_job(view.id)
     has_one = n_candidates(view) == 1
     # Which candidate a text belongs to is known only from the texts before it.
     first_id = _id_in_stream(after) if has_one else "0"

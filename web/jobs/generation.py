@@ -52,7 +52,10 @@ class GenerationRequest(JobRequest):
     shortens: bool = False
     #: The job is canceled if no client polls it for this long. If None, PENSTOCK_POLL_GRACE_MS applies.
     poll_grace_ms: int | None = None
+    #: The id of the job, without the name of its cell.
     job_id: str = field(default_factory=new_job_id)
+    #: Whether `job_id` comes from the client's request, so that a repetition of the request has the same.
+    has_known_id: bool = False
     #: How many times the client has sent this request before.
     attempt: int = 0
     #: The return ticket that the client sent, or "". One that is not valid for this request counts as none.

@@ -109,7 +109,7 @@ def _job(
         payload = add_fewer(payload, less, generation.fewer.passages)
         prefix = _common_digests(prefix, prefix_digests(caller.tenant, less))
     return NewJob(
-        id=generation.job_id,
+        id=context.job_id(generation.job_id),
         tenant=caller.tenant,
         model=name,
         payload=payload,

@@ -7,6 +7,7 @@ from typing import Any
 from shared.candidates import candidates_in
 from shared.jobs.fewer_passages import FIELD as FEWER
 from shared.jobs.job import JobView
+from shared.store.store import Store
 from web.api.body import digest
 from web.api.citations import without_time
 from web.api.deadline import RequestDeadline, max_deadline_ms
@@ -24,7 +25,7 @@ _NOT_KEPT = frozenset({FEWER, "metadata", "request_id", "max_tokens", "shortens"
 
 def may_run_again(context: DoorContext, caller: Caller, view: JobView) -> bool:
     """Return whether `again_request` would find the job's request. Raises StoreUnavailable."""
-    return has_ended(view) and _has_opted_in(caller) and context.store.kept_request_bytes(view.id) > 0
+    return has_ended(view) and _has_opted_in(caller) and _store_of(context, view).kept_request_bytes(view.id) > 0
 
 
 def again_request(context: DoorContext, caller: Caller, view: JobView, held: ExitStack) -> GenerationRequest:
@@ -39,9 +40,10 @@ def again_request(context: DoorContext, caller: Caller, view: JobView, held: Exi
     if not _has_opted_in(caller):
         message = f"the requests of tenant {view.tenant!r} are not kept; `penstock tenants set` has --run-again"
         raise ApiError("cannot_run_again", message)
-    n_bytes = min(context.store.kept_request_bytes(view.id), context.settings.max_body_bytes)
+    store = _store_of(context, view)
+    n_bytes = min(store.kept_request_bytes(view.id), context.settings.max_body_bytes)
     held.callback(context.request_bounds.open_body(view.tenant, n_bytes))
-    kept = context.store.kept_request(view.id)
+    kept = store.kept_request(view.id)
     if kept is None:
         message = (
             f"the request of job {view.id!r} is not kept: it was erased, or was admitted before the tenant opted in"
@@ -61,6 +63,10 @@ def again_request(context: DoorContext, caller: Caller, view: JobView, held: Exi
         form=_form(view) | {AGAIN_OF: view.id},
         body_digest=digest("again", view.id),
     )
+
+
+def _store_of(context: DoorContext, view: JobView) -> Store:
+    return context.of_job(view.id).store
 
 
 def with_kept_request(caller: Caller, generation: GenerationRequest) -> GenerationRequest:

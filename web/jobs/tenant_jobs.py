@@ -21,7 +21,7 @@ def find_job(context: DoorContext, job_id: str, tenant: str | None) -> JobView |
     If `tenant` is None, the job may belong to any tenant. Raises StoreUnavailable.
     """
     with context.metrics.time_script("touch"):
-        return context.store.touch(job_id, tenant=tenant)
+        return context.of_job(job_id).store.touch(job_id, tenant=tenant)
 
 
 def read_job(context: DoorContext, job_id: str, tenant: str | None) -> JobView:
@@ -53,12 +53,31 @@ def erase_job(context: DoorContext, view: JobView, *, form: str = "") -> None:
     `form`, a JSON text, replaces the job's form, unless it is "".
     """
     with context.metrics.time_script("erase"):
-        context.store.erase(view.id, tenant=view.tenant, form=form)
+        context.of_job(view.id).store.erase(view.id, tenant=view.tenant, form=form)
 
 
 def list_jobs(context: DoorContext, tenant: str, *, status: str | None, limit: int, cursor: str | None) -> JobPage:
-    """Return one page of the tenant's jobs, newest first. Raises StoreUnavailable."""
-    return context.store.jobs(tenant, status=status, limit=limit, cursor=cursor)
+    """Return one page of the tenant's jobs, newest first; with several cells, cell after cell. Raises StoreUnavailable.
+
+    The tenant may have jobs in cells in which it no longer lives. Of those, one that is away is left out.
+    """
+    homes, jobs = context.cells.of_tenant(tenant), list[JobView]()
+    cells = [*homes, *(other for other in context.cells.all() if other not in homes)]
+    if cursor is not None:
+        begin = context.of_job(cursor)
+        cells = cells[cells.index(begin) :] if begin in cells else []
+    for cell in cells:
+        try:
+            page = cell.store.jobs(tenant, status=status, limit=limit - len(jobs), cursor=cursor)
+        except StoreUnavailable:
+            if cell in homes:
+                raise
+            continue
+        jobs += page.jobs
+        if page.cursor is not None:
+            return JobPage(jobs, page.cursor)
+        cursor = None
+    return JobPage(jobs, None)
 
 
 #: The longest time for which `Prefer: wait` and `?wait_ms` block a call, in ms. Common proxies close a connection that
@@ -83,7 +102,7 @@ def wait_until_ended(
     if has_ended(view) or wait_s <= 0:
         return view
     until_s = context.clock.monotonic() + wait_s
-    with context.event_hub.follow(view.id) as follower:
+    with context.of_job(view.id).event_hub.follow(view.id) as follower:
         if follower.behind:
             # Somebody else follows the job, and its end may have been read before. All others get every event.
             view = _refresh_if_possible(context, view, refresh_job)
@@ -115,7 +134,7 @@ def _refresh_if_possible(
 
 def read_end(context: DoorContext, view: JobView) -> JobView:
     """Read a job again whose `ended` event was seen, and return it. Raises as `refresh_job` does."""
-    return context.store.ended(view.id, tenant=view.tenant) or refresh_job(context, view)
+    return context.of_job(view.id).store.ended(view.id, tenant=view.tenant) or refresh_job(context, view)
 
 
 def refresh_job(context: DoorContext, view: JobView) -> JobView:
@@ -141,12 +160,19 @@ _VALID_AFTER_DEADLINE_MS = 60_000
 
 
 def ticket_issuer(context: DoorContext) -> Callable[[JobView], str]:
-    """Return a function that makes a ticket for a job without calling the store. Raises StoreUnavailable.
+    """Return a function that makes a ticket for a job without calling the store of `context`. Raises StoreUnavailable.
 
     Call `ticket_issuer` before the job is offered, so that no job has been admitted yet if StoreUnavailable is raised.
     """
     sign = context.ticket_signer.make_signer()
-    return lambda view: sign(view.id, view.deadline_at_ms + _VALID_AFTER_DEADLINE_MS)
+
+    def issue(view: JobView) -> str:
+        # A job that was spilled needs the secret of its own cell, which has just admitted it.
+        home = context.of_job(view.id)
+        sign_there = sign if home is context else home.ticket_signer.make_signer()
+        return sign_there(view.id, view.deadline_at_ms + _VALID_AFTER_DEADLINE_MS)
+
+    return issue
 
 
 def job_of_ticket(context: DoorContext, job_id: str, ticket: str) -> JobView:
@@ -154,7 +180,7 @@ def job_of_ticket(context: DoorContext, job_id: str, ticket: str) -> JobView:
 
     Raises ApiError (401 for an invalid ticket, 403 for a disabled tenant, 404 for an unknown job) and StoreUnavailable.
     """
-    expires_ms = context.ticket_signer.expires_ms(ticket, job_id)
+    expires_ms = context.of_job(job_id).ticket_signer.expires_ms(ticket, job_id)
     if expires_ms is None:
         raise ApiError("invalid_ticket", f"the ticket is not valid for job {job_id[:64]!r}", param="ticket")
     view = read_job(context, job_id, None)

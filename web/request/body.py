@@ -197,7 +197,7 @@ def with_job_identity(generation: GenerationRequest, tenant: str) -> GenerationR
         return generation
     # A proxy that repeats a request sends the same x-request-id and the same body, which give the same job id.
     job_id = digest("request", tenant, g.request_id, generation.body_digest)[:32]
-    return generation.replaced(job_id=job_id)
+    return generation.replaced(job_id=job_id, has_known_id=True)
 
 
 def with_refusal_identity(generation: GenerationRequest, tenant: str) -> GenerationRequest:

@@ -27,7 +27,7 @@ from web.jobs.callers import (
 )
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import ClientWatch
-from web.runtime.current import current_context, current_request
+from web.runtime.current import current_context, current_request, use_context
 from web.sign_in.issuer_keys import PAUSE_S, KeysUnavailable
 from web.sign_in.users import IDENTITY_HEADERS, BadToken, User
 
@@ -84,6 +84,7 @@ def current_caller() -> Caller:
     found: Caller | None = g.get("caller")
     if found is None:
         found = g.caller = _find_caller()
+        use_context(current_context().cells.serving(found.tenant))
     return found
 
 

@@ -12,7 +12,7 @@ from web.api.refusals import Yield
 from web.api.stream_format import NewText, StreamFormat
 from web.http import shutdown
 from web.http.api_errors import ApiError
-from web.jobs.admission import AdmittedJob, offer
+from web.jobs.admission import AdmittedJob
 from web.jobs.cancel_on_disconnect import (
     cancel_unless_stopping,
     follow_from_first_text,
@@ -31,6 +31,7 @@ from web.jobs.event_stream import (
     follow_job,
 )
 from web.jobs.generation import GenerationRequest
+from web.jobs.spilling import offer
 from web.openai.chat_answers import job_end_error
 from web.request.body import retry_attempt, return_ticket, with_refusal_identity
 from web.request.caller import current_caller, watch_client

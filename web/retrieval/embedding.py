@@ -13,10 +13,10 @@ from web.api.deadline import RequestDeadline, max_deadline_ms
 from web.api.job_json import has_ended
 from web.api.refusals import Yield, store_unavailable_yield
 from web.http.api_errors import ApiError, invalid_field
-from web.jobs.admission import offer
 from web.jobs.callers import Caller
 from web.jobs.cancel_on_disconnect import cancel_when_possible
 from web.jobs.generation import GenerationRequest, vector_request
+from web.jobs.spilling import offer
 from web.jobs.tenant_jobs import erase_job, wait_until_ended
 from web.openai.chat_answers import job_end_error
 from web.openai.embeddings_schema import numbers_of

@@ -14,10 +14,10 @@ from web.api.deadline import RequestDeadline
 from web.api.job_json import has_ended
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError
-from web.jobs.admission import offer
 from web.jobs.callers import Caller
 from web.jobs.cancel_on_disconnect import cancel_when_possible
 from web.jobs.generation import vector_request
+from web.jobs.spilling import offer
 from web.jobs.tenant_jobs import erase_job, wait_until_ended
 from web.openai.chat_answers import job_end_error
 from web.runtime.context import DoorContext

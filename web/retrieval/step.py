@@ -63,7 +63,7 @@ def retrieve(
         vectors = QueryVectors(context, caller) if vectors is None else vectors
         return _retrieve(context, caller, generation, wanted, usual_ms, vectors)
     except ApiError:
-        earlier = EarlierRequest(generation.idem_digest or "", generation.job_id)
+        earlier = EarlierRequest(generation.idem_digest or "", context.job_id(generation.job_id))
         if earlier.was_admitted(context.store.client, caller.tenant):
             return generation
         raise

@@ -12,9 +12,10 @@ from web.api.refusals import Yield, to_yield
 from web.api.request_schema import SubmitBody
 from web.http import shutdown
 from web.http.api_errors import invalid_field
-from web.jobs.admission import offer, quote
+from web.jobs.admission import quote
 from web.jobs.generation import native_request
 from web.jobs.run_again import again_request
+from web.jobs.spilling import offer
 from web.jobs.tenant_jobs import (
     LONGEST_WAIT_MS,
     erase_job,

@@ -14,7 +14,7 @@ from web.api.file_search import NO_TEXTS, SearchedFiles, SearchTexts
 from web.api.job_json import has_ended, job_headers, route_headers
 from web.api.refusals import Yield
 from web.http.api_errors import ApiError, invalid, invalid_field
-from web.jobs.admission import AdmittedJob, offer
+from web.jobs.admission import AdmittedJob
 from web.jobs.callers import Caller
 from web.jobs.conversations import (
     continued,
@@ -26,6 +26,7 @@ from web.jobs.conversations import (
     with_referenced_items,
 )
 from web.jobs.generation import response_request
+from web.jobs.spilling import offer
 from web.jobs.tenant_jobs import refresh_job
 from web.openai.accepted_fields import unsupported
 from web.openai.response_events import ResponseEvents

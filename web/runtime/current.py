@@ -1,6 +1,6 @@
 """Give routes access to the current request, and to the context of the app that handles it."""
 
-from flask import Flask, Request, current_app, request
+from flask import Flask, Request, current_app, g, request
 
 from web.runtime.context import DoorContext
 
@@ -9,10 +9,18 @@ EXTENSION_NAME = "penstock"
 
 
 def current_context() -> DoorContext:
-    """Return the context of the current app."""
+    """Return the context of the cell that the current request uses: its caller's home, or the app's first one."""
     app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - as below
     context: DoorContext = app.extensions[EXTENSION_NAME]
-    return context
+    if context.cells.directory is None:
+        return context
+    chosen: DoorContext | None = g.get("context")
+    return chosen or context.cells.all()[0]
+
+
+def use_context(context: DoorContext) -> None:
+    """Have `current_context` return this context for the rest of the current request."""
+    g.context = context
 
 
 def current_request() -> Request:

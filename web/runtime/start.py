@@ -127,25 +127,31 @@ _LOG_INTERVAL_S = 10.0
 
 
 def start_duties(
-    settings: Settings, store: Store, *, on_fatal_error: Callable[[], None], serves_files: bool = False
+    settings: Settings,
+    store: Store,
+    *,
+    on_fatal_error: Callable[[], None],
+    serves_files: bool = False,
+    closed: threading.Event | None = None,
 ) -> None:
     """Start a thread that configures the store as soon as the store answers, and then runs the duties of all processes.
 
-    The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings.
+    The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings. It
+    ends when `closed` is set.
     """
+    until = closed or threading.Event()
 
-    def run() -> NoReturn:
-        _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files)
-        _run_duties(settings, store)
+    def run() -> None:
+        _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files, closed=until)
+        _run_duties(settings, store, until)
 
     threading.Thread(target=run, name="duties", daemon=True).start()
 
 
-def _run_duties(settings: Settings, store: Store) -> NoReturn:
+def _run_duties(settings: Settings, store: Store, closed: threading.Event) -> None:
     reaper, sweeper, historian = Reaper(store), Sweeper(store), Historian(store, settings.history_bytes)
     next_sweep_s, next_point_s = time.monotonic() + PERIOD_S, time.monotonic()
-    never_set = threading.Event()
-    while True:
+    while not closed.is_set():
         try:
             rest_s = reaper.one_pass()
             if time.monotonic() >= next_sweep_s:
@@ -161,21 +167,26 @@ def _run_duties(settings: Settings, store: Store) -> NoReturn:
             # Without reaping, jobs would not end at their deadlines, so the loop continues after any error.
             log.exception("reaper.failed")
             rest_s = AWAY_S
-        never_set.wait(rest_s)
+        closed.wait(rest_s)
 
 
 def _configure_with_retries(
-    settings: Settings, store: Store, on_fatal_error: Callable[[], None], *, serves_files: bool
+    settings: Settings,
+    store: Store,
+    on_fatal_error: Callable[[], None],
+    *,
+    serves_files: bool,
+    closed: threading.Event,
 ) -> None:
     next_log_s = 0.0
-    while True:
+    while not closed.is_set():
         try:
             configure_store(settings, store, serves_files=serves_files, run=in_disk_thread)
         except StoreUnavailable as error:
             if time.monotonic() >= next_log_s:
                 log.warning("store.awaited", error=str(error))
                 next_log_s = time.monotonic() + _LOG_INTERVAL_S
-            threading.Event().wait(AWAY_S)
+            closed.wait(AWAY_S)
         except SystemExit:
             # SystemExit would end only this thread, so `on_fatal_error` must stop the process.
             on_fatal_error()

@@ -39,7 +39,7 @@ class Alerter:
     """Finds what is wrong and tells it by the webhook of the operator."""
 
     def __init__(self, context: DoorContext, resolve: Resolve = look_up) -> None:
-        self._settings, self._metrics = context.settings, context.metrics
+        self._settings, self._metrics, self._closed = context.settings, context.metrics, context.closed
         self._stored, self._finder = StoredAlerts(context.store.client), Finder(context.store, context.settings)
         self._machine = AlertsOfMachine(context.settings.state_path)
         self._asker = f"{socket.gethostname()[:64]}-{secrets.token_hex(8)}"
@@ -124,13 +124,13 @@ class Alerter:
         return result
 
     def _run(self) -> None:
-        while not shutdown.requested.is_set():
+        while not (shutdown.requested.is_set() or self._closed.is_set()):
             try:
                 self.one_pass()
             except Exception:  # noqa: BLE001 - it is logged, but not each time
                 self._metrics.alerts.labels("fault").inc()
                 _FAULT.log("error", exc_info=True)
-            time.sleep(PASS_S)
+            self._closed.wait(PASS_S)
 
 
 def _store_away(fault: StoreFault) -> Finding:

@@ -53,7 +53,7 @@ class WebhookSender:
     """Sends webhooks of all tenants, and counts what it has open."""
 
     def __init__(self, context: DoorContext, resolve: Resolve = look_up) -> None:
-        self._clock, self._names = context.clock, NameResolver(resolve)
+        self._clock, self._names, self._closed = context.clock, NameResolver(resolve), context.closed
         self._webhooks, self._secrets = Webhooks(context.store.client), WebhookSecrets(context.store.client)
         self._hosts = parse_hosts(context.settings.webhook_hosts)
         self._lock = threading.Lock()
@@ -166,7 +166,7 @@ class WebhookSender:
         return post(target, body, headers, is_listed=is_listed(target, self._hosts), resolve=resolve)
 
     def _run(self) -> None:
-        while not shutdown.requested.is_set():
+        while not (shutdown.requested.is_set() or self._closed.is_set()):
             try:
                 wait_s = self.start_next()
             except StoreUnavailable:

@@ -8,6 +8,7 @@ from shared.accounts.tenants import Tenants
 from shared.clock import ManualClock
 from shared.errors import StoreUnavailable
 from shared.jobs.tenant_policy import TenantPolicy
+from web.runtime.accounts import Accounts, ask_one
 from web.runtime.credentials.credential_cache import CredentialCache
 
 HALF_A_SECOND = 0.5
@@ -20,7 +21,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def cache(redis_client, clock) -> CredentialCache:
-    return CredentialCache(ApiKeys(redis_client), Tenants(redis_client), AdminKeys(redis_client), clock)
+    return CredentialCache(ask_one(Accounts.of_store(redis_client)), clock)
 
 
 def _command_calls(redis_client, command: str) -> int:
@@ -70,9 +71,9 @@ def test_a_key_that_was_unknown_is_valid_as_soon_as_it_exists(redis_client, cach
 
 def test_a_read_that_failed_is_repeated_at_the_next_request(redis_client, clock):
     unreachable = redis_client.__class__(host="127.0.0.1", port=1, retry=None)
-    tenants = Tenants(unreachable)
-    cache = CredentialCache(ApiKeys(unreachable), tenants, AdminKeys(unreachable), clock)
+    accounts = Accounts.of_store(unreachable)
+    cache = CredentialCache(ask_one(accounts), clock)
     with pytest.raises(StoreUnavailable):
         cache.policy("blue")
-    tenants._client = redis_client
+    accounts.tenants._client = redis_client
     assert cache.policy("blue") is None

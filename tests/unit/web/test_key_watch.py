@@ -1,5 +1,7 @@
 """The watch of keys in use asks the store about all of them at once."""
 
+from dataclasses import replace
+
 import pytest
 
 from shared.accounts.api_keys import ApiKeys
@@ -8,6 +10,7 @@ from shared.accounts.tenants import Tenants
 from shared.errors import StoreUnavailable
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
+from web.runtime.accounts import Accounts, ask_one
 from web.runtime.credentials.key_watch import KeyWatch
 
 TENANTS = 300
@@ -17,7 +20,7 @@ TENANTS = 300
 def watch(redis_client, monkeypatch) -> KeyWatch:
     # Only the tests make passes.
     monkeypatch.setattr("web.runtime.credentials.key_watch._INTERVAL_S", 3_600)
-    return KeyWatch(ApiKeys(redis_client), Tenants(redis_client))
+    return KeyWatch(ask_one(Accounts.of_store(redis_client)))
 
 
 def _reads(redis_client) -> int:
@@ -59,7 +62,8 @@ def test_a_tenant_without_a_policy_is_not_disabled_and_a_spoiled_record_ends_not
 
 def test_while_the_store_does_not_answer_no_use_ends(redis_client):
     away = redis_client.__class__(host="127.0.0.1", port=1, retry=None)
-    watch = KeyWatch(ApiKeys(redis_client), Tenants(away))
+    accounts = Accounts.of_store(redis_client)
+    watch = KeyWatch(ask_one(replace(accounts, tenants=Tenants(away))))
     use = watch.watch("", "blue")
     with pytest.raises(StoreUnavailable):
         watch.one_pass()

@@ -8,14 +8,13 @@ promises that a revoked key, a disabled tenant and a changed policy take effect 
 from collections.abc import Callable
 from typing import TypeVar
 
-from shared.accounts.admin_keys import AdminKey, AdminKeys
-from shared.accounts.api_keys import ApiKeys
+from shared.accounts.admin_keys import AdminKey
 from shared.accounts.key_record import KeyRecord, digest_of
-from shared.accounts.tenants import Tenants
 from shared.clock import Clock
 from shared.errors import ConfigError
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.log import LimitedEvent
+from web.runtime.accounts import AskAccounts
 from web.runtime.shared_answer import SharedAnswers
 
 #: The record that the cache keeps of a key.
@@ -39,21 +38,28 @@ class _UnknownKeyError(Exception):
 
 
 class CredentialCache:
-    """Caches the results of ApiKeys, Tenants and AdminKeys. Their exceptions are passed on and are not cached.
+    """Caches what `ask` reads of the accounts of a cell. Exceptions are passed on and are not cached.
 
     Requests at the same time whose entry is too old cause one reading.
     """
 
-    def __init__(self, api_keys: ApiKeys, tenants: Tenants, admin_keys: AdminKeys, clock: Clock) -> None:
+    def __init__(self, ask: AskAccounts, clock: Clock) -> None:
         def read_policy(tenant: str) -> TenantPolicy | None:
-            found, problems = tenants.read(tenant)
+            found, problems = ask(lambda accounts: accounts.tenants.read(tenant))
             if problems:
                 _SPOILED.log("error", problems=problems)
             return found
 
         self._policies = SharedAnswers(read_policy, clock, max_age_s=_MAX_AGE_S, most=_MAX_ENTRIES)
-        self._keys = SharedAnswers(_known(api_keys.find), clock, max_age_s=_MAX_AGE_S, most=_MAX_ENTRIES)
-        self._admin_keys = SharedAnswers(_known(admin_keys.find), clock, max_age_s=_MAX_AGE_S, most=_MAX_ADMIN_ENTRIES)
+
+        def find_key(digest: str) -> KeyRecord | None:
+            return ask(lambda accounts: accounts.api_keys.find(digest))
+
+        def find_admin_key(digest: str) -> AdminKey | None:
+            return ask(lambda accounts: accounts.admin_keys.find(digest))
+
+        self._keys = SharedAnswers(_known(find_key), clock, max_age_s=_MAX_AGE_S, most=_MAX_ENTRIES)
+        self._admin_keys = SharedAnswers(_known(find_admin_key), clock, max_age_s=_MAX_AGE_S, most=_MAX_ADMIN_ENTRIES)
 
     def policy(self, tenant: str) -> TenantPolicy | None:
         """Return the tenant's policy, or None if no policy is set for it."""

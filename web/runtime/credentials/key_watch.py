@@ -4,11 +4,10 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from shared.accounts.api_keys import ApiKeys
-from shared.accounts.tenants import Tenants
 from shared.errors import StoreUnavailable
 from shared.log import get_logger
 from web.http.api_errors import ApiError
+from web.runtime.accounts import AskAccounts
 
 log = get_logger()
 
@@ -55,8 +54,8 @@ class KeyWatch:
     While the store does not answer, every key counts as valid.
     """
 
-    def __init__(self, api_keys: ApiKeys, tenants: Tenants) -> None:
-        self._api_keys, self._tenants = api_keys, tenants
+    def __init__(self, ask: AskAccounts) -> None:
+        self._ask = ask
         self._lock = threading.Lock()
         #: Guarded by the lock. A use disappears from the set when nobody refers to it any more.
         self._uses: weakref.WeakSet[KeyUse] = weakref.WeakSet()
@@ -80,8 +79,9 @@ class KeyWatch:
         fault: Exception | None = None
         with self._lock:
             uses = [use for use in self._uses if not use.ended]
-        valid = self._api_keys.find_valid({use.digest for use in uses if use.digest})
-        disabled = self._tenants.find_disabled({use.tenant for use in uses})
+        digests, tenants = {use.digest for use in uses if use.digest}, {use.tenant for use in uses}
+        valid = self._ask(lambda accounts: accounts.api_keys.find_valid(digests))
+        disabled = self._ask(lambda accounts: accounts.tenants.find_disabled(tenants))
         for use in uses:
             problem = _problem_of(use, valid, disabled)
             if problem is None:

@@ -1,0 +1,229 @@
+"""A door over several cells: where jobs are offered, how they are found again, and when they are spilled."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.tenants import Tenants
+from shared.cells.ids import cell_of_id
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store.store import Store
+from tests.support.cells_door import CellsDoor, cells_door
+from tests.support.door import admitted_job, fault, job_of, refused, run_next, serve, settle, submit, worker
+from tests.support.ports import free_port
+
+AS_RED = {"X-Tenant": "red"}
+
+
+@pytest.fixture
+def door(store, settings, store_url) -> Iterator[CellsDoor]:
+    """Three cells, each with a worker; tenant red lives in `b`."""
+    with cells_door(store, settings, store_url) as found:
+        for each in found.stores.values():
+            serve(each)
+        found.place("red", "b")
+        yield found
+
+
+@pytest.fixture
+def door_with_dead_cell(store, settings, store_url) -> Iterator[CellsDoor]:
+    """As `door`, but nothing listens where cell `b` should be."""
+    with cells_door(store, settings, store_url, urls={"b": f"redis://127.0.0.1:{free_port()}"}) as found:
+        for each in found.stores.values():
+            serve(each)
+        yield found
+
+
+def fill(store: Store) -> None:
+    """Have a cell admit no more jobs."""
+    store.client.hset("penstock:config", "max_inflight", 1)
+
+
+def cell_of(job: dict) -> str:
+    return cell_of_id(job["id"])
+
+
+def waiting(door: CellsDoor) -> dict[str, int]:
+    return {name: store.snapshot().waiting for name, store in door.stores.items()}
+
+
+def test_a_job_is_admitted_in_its_tenants_home_whose_name_is_in_its_id(door):
+    job = admitted_job(submit(door.client, headers=AS_RED))
+    assert cell_of(job) == "b"
+    assert waiting(door) == {"default": 0, "b": 1, "c": 0}
+
+
+def test_the_id_of_a_job_in_the_default_cell_names_no_cell(door):
+    door.place("red", "default")
+    assert len(admitted_job(submit(door.client, headers=AS_RED))["id"]) == 22
+    assert waiting(door) == {"default": 1, "b": 0, "c": 0}
+
+
+def test_without_a_placement_tenants_are_spread_over_all_cells(door):
+    for number in range(24):
+        admitted_job(submit(door.client, headers={"X-Tenant": f"t{number}"}))
+    assert all(number > 0 for number in waiting(door).values())
+
+
+def test_a_job_is_polled_followed_and_canceled_by_its_id_wherever_its_tenant_lives_now(door):
+    first, second = (admitted_job(submit(door.client, headers=AS_RED)) for _ in range(2))
+    door.place("red", "c")
+    held = run_next(door.stores["b"])
+    settle(door.stores["b"], held, text="done")
+    done = job_of(door.client.get(f"/v1/jobs/{first['id']}?wait_ms=5000", headers=AS_RED))
+    assert (done["status"], done["text"]) == ("succeeded", "done")
+    events = door.client.get(f"/v1/jobs/{first['id']}/events", headers=AS_RED).text
+    assert "event: ended" in events
+    assert job_of(door.client.delete(f"/v1/jobs/{second['id']}", headers=AS_RED))["status"] == "canceled"
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
+
+
+def test_no_tenant_reads_another_tenants_job_by_an_id_that_names_a_cell(door):
+    job = admitted_job(submit(door.client, headers=AS_RED))
+    fault(door.client.get(f"/v1/jobs/{job['id']}", headers={"X-Tenant": "blue"}), 404, "job_not_found")
+    fault(door.client.get(f"/v1/jobs/zz-{'x' * 22}", headers=AS_RED), 404, "job_not_found")
+
+
+def test_the_list_of_jobs_goes_through_all_cells_page_by_page(door):
+    ids = [admitted_job(submit(door.client, headers=AS_RED))["id"] for _ in range(3)]
+    door.place("red", "c")
+    ids += [admitted_job(submit(door.client, headers=AS_RED))["id"] for _ in range(3)]
+    seen, cursor, pages = [], "", 0
+    while cursor is not None:
+        page = door.client.get(f"/v1/jobs?limit=2{cursor and f'&cursor={cursor}'}", headers=AS_RED).get_json()
+        assert len(page["data"]) <= 2
+        seen, cursor, pages = seen + [job["id"] for job in page["data"]], page["cursor"], pages + 1
+        assert pages < 9
+    assert sorted(seen) == sorted(ids)
+    assert seen[:3] == ids[:2:-1], "the home comes first, with the newest job first"
+
+
+def test_a_job_that_a_full_home_refuses_is_admitted_by_the_next_cell(door):
+    door.place("red", "b", "c")
+    fill(door.stores["b"])
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "b"
+    job = admitted_job(submit(door.client, headers=AS_RED, ticket=True))
+    assert cell_of(job) == "c"
+    settle(door.stores["c"], run_next(door.stores["c"]))
+    assert door.client.get(job["urls"]["events_signed"]).status_code == 200
+    assert "penstock_spilled_jobs_total" in door.client.get("/metrics").text
+
+
+def test_a_tenant_of_one_cell_is_not_spilled(door):
+    fill(door.stores["b"])
+    admitted_job(submit(door.client, headers=AS_RED))
+    refused(submit(door.client, headers=AS_RED), "inflight_full")
+    assert waiting(door) == {"default": 0, "b": 1, "c": 0}
+
+
+def test_the_refusal_of_two_full_cells_is_that_of_the_home(door):
+    door.place("red", "b", "c")
+    for name in ("b", "c"):
+        fill(door.stores[name])
+        admitted_job(submit(door.client, headers=AS_RED))
+    body = refused(submit(door.client, headers=AS_RED), "inflight_full")
+    assert (body["limits"]["value"], body["limits"]["max"]) == (1, 1)
+
+
+def test_a_refusal_by_the_tenants_own_bound_is_not_spilled(door):
+    door.place("red", "b", "c")
+    for store in door.stores.values():
+        Tenants(store.client).set("red", TenantPolicy(max_waiting=1))
+    admitted_job(submit(door.client, headers=AS_RED))
+    refused(submit(door.client, headers=AS_RED), "tenant_queue_full")
+    assert waiting(door)["c"] == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [({"Idempotency-Key": "k"}, {}), ({}, {"supersede_key": "s"})],
+    ids=["idempotency", "supersede"],
+)
+def test_a_request_with_a_key_that_must_be_unique_is_offered_to_the_home_only(door, headers, body):
+    door.place("red", "b", "c")
+    fill(door.stores["b"])
+    admitted_job(submit(door.client, headers=AS_RED))
+    refused(submit(door.client, headers=AS_RED | headers, **body), "inflight_full")
+    assert waiting(door)["c"] == 0
+
+
+def test_a_repetition_gets_its_job_after_its_tenant_was_moved(door):
+    keyed = AS_RED | {"Idempotency-Key": "once"}
+    first = admitted_job(submit(door.client, headers=keyed))
+    door.place("red", "c")
+    assert admitted_job(submit(door.client, headers=keyed))["id"] == first["id"]
+    fault(submit(door.client, headers=keyed, prompt="other"), 422, "idempotency_mismatch", "Idempotency-Key")
+    assert waiting(door) == {"default": 0, "b": 1, "c": 0}
+
+
+def test_a_proxys_repetition_of_a_spilled_request_gets_the_spilled_job(door):
+    door.place("red", "b", "c")
+    fill(door.stores["b"])
+    blocking = admitted_job(submit(door.client, headers=AS_RED))
+    sent = AS_RED | {"x-request-id": "proxy-1"}
+    spilled = admitted_job(submit(door.client, headers=sent))
+    assert cell_of(spilled) == "c"
+    door.client.delete(f"/v1/jobs/{blocking['id']}", headers=AS_RED)
+    assert admitted_job(submit(door.client, headers=sent))["id"] == spilled["id"]
+    assert waiting(door) == {"default": 0, "b": 0, "c": 1}
+
+
+def test_a_chat_whose_home_is_full_is_answered_by_the_next_cell(door):
+    door.place("red", "b", "c")
+    fill(door.stores["b"])
+    admitted_job(submit(door.client, headers=AS_RED))
+    chat = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+    with worker(door.stores["c"], lambda held: settle(door.stores["c"], held, text="from c")):
+        answer = door.client.post("/v1/chat/completions", json=chat, headers=AS_RED)
+        assert "from c" in answer.text
+
+
+def test_a_draining_cell_gets_no_new_jobs_and_its_jobs_are_still_read(door):
+    job = admitted_job(submit(door.client, headers={"X-Tenant": "green"}))
+    records = dict(door.context.cells.directory.cells)
+    records[cell_of(job)] = replace(records[cell_of(job)], state="draining")
+    door.change(cells=records)
+    other = admitted_job(submit(door.client, headers={"X-Tenant": "green"}))
+    assert cell_of(other) != cell_of(job)
+    assert job_of(door.client.get(f"/v1/jobs/{job['id']}", headers={"X-Tenant": "green"}))["status"] == "queued"
+
+
+def test_while_the_home_is_away_the_next_cell_serves_and_other_tenants_notice_nothing(door_with_dead_cell):
+    door = door_with_dead_cell
+    door.place("red", "b", "c")
+    door.place("blue", "default")
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
+    assert door.context.cells.any_away
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
+    admitted_job(submit(door.client, headers={"X-Tenant": "blue"}))
+
+
+def test_a_tenant_of_a_cell_that_is_away_is_refused_until_it_is_back(door_with_dead_cell):
+    door = door_with_dead_cell
+    door.place("red", "b")
+    refused(submit(door.client, headers=AS_RED), "store_unavailable")
+    fault_or_refusal = door.client.get(f"/v1/jobs/b-{'x' * 22}", headers=AS_RED)
+    refused(fault_or_refusal, "store_unavailable")
+
+
+def test_keys_and_policies_are_read_from_any_cell_that_answers(store, settings, store_url, tmp_path):
+    overrides = {"auth": "required", "state_dir": str(tmp_path)}
+    urls = {"b": f"redis://127.0.0.1:{free_port()}"}
+    with cells_door(store, settings, store_url, urls=urls, **overrides) as door:
+        key = ApiKeys(store.client).create("red").key
+        record = store.client.hgetall("penstock:keys")
+        door.stores["c"].client.hset("penstock:keys", mapping=record)
+        serve(door.stores["c"])
+        door.place("red", "c")
+        cells = door.context.cells
+        cells._answers = cells.named("b")
+        assert cell_of(admitted_job(submit(door.client, headers={"Authorization": f"Bearer {key}"}))) == "c"
+
+
+def test_no_job_is_admitted_before_the_directory_was_read(door):
+    door.context.cells.is_read = False
+    refused(submit(door.client, headers=AS_RED), "store_unavailable")
+    door.watch.look()
+    assert door.context.cells.is_read

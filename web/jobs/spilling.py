@@ -1,0 +1,104 @@
+"""Offers the job of a request: all HTTP routes, batches and the gate call `offer`. It is the one place that spills.
+
+A job is offered to its tenant's home. If that cell is full or away, the job is offered once more, to the tenant's next
+cell, unless the request has a key that must be unique: such a request is offered to the home only, so that its key
+holds as exactly as with one store.
+"""
+
+import time
+
+from shared.errors import StoreUnavailable
+from shared.jobs.outcomes import Refusal
+from shared.log import LimitedEvents
+from shared.store.repeat_lookup import EarlierRequest
+from web.api.deadline import max_deadline_ms
+from web.api.refusals import Yield
+from web.http.api_errors import ApiError
+from web.jobs.admission import AdmittedJob, offer_in_cell
+from web.jobs.callers import Caller
+from web.jobs.generation import GenerationRequest
+from web.runtime.context import DoorContext
+
+_SPILLED = LimitedEvents("job.spilled")
+
+#: The refusals after which another cell may have room. The others are about the tenant or the request, and would be the
+#: same there, or have their bound in each cell.
+_MAY_SPILL = frozenset({Refusal.INFLIGHT_FULL, Refusal.BACKLOG_FULL})
+
+
+def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
+    """Offer a job to a cell of the caller's tenant and return the verdict. `context` is that of the request.
+
+    Raises what `offer_in_cell` raises. If two cells refuse the job, the verdict and its hint are of the first one; if
+    the first one is away, they are of the second.
+    """
+    cells = context.cells
+    if not cells.is_read:
+        raise StoreUnavailable("the directory of cells was not read yet")
+    if cells.directory is None or generation.line is not None:
+        return offer_in_cell(context, caller, generation)
+    homes = cells.of_tenant(caller.tenant)
+    is_keyed = generation.idem_digest is not None or generation.supersede_key is not None
+    found = _cell_of_repeat(context, caller, generation)
+    if found is not None or is_keyed:
+        return offer_in_cell(found or homes[0], caller, generation)
+    first, *others = sorted(homes[:2], key=cells.is_away)
+    if not others:
+        return offer_in_cell(first, caller, generation)
+    return _offer_to_two(first, others[0], caller, generation)
+
+
+def _offer_to_two(
+    first: DoorContext, second: DoorContext, caller: Caller, generation: GenerationRequest
+) -> AdmittedJob | Yield:
+    refusal: Yield | None = None
+    fault: StoreUnavailable | None = None
+    reason = Refusal.STORE_UNAVAILABLE.value
+    try:
+        verdict = offer_in_cell(first, caller, generation)
+        if not isinstance(verdict, Yield) or verdict.body["reason"] not in _MAY_SPILL:
+            return verdict
+        refusal, reason = verdict, verdict.body["reason"]
+    except StoreUnavailable as error:
+        first.cells.note_away(first)
+        fault = error
+    try:
+        spilled = offer_in_cell(second, caller, generation)
+    except (ApiError, StoreUnavailable) as error:
+        # Nothing that the second cell lacks, such as the model, is the request's fault.
+        if isinstance(error, StoreUnavailable):
+            second.cells.note_away(second)
+        if refusal is not None:
+            return refusal
+        raise fault or error from None
+    if isinstance(spilled, AdmittedJob):
+        first.metrics.spills.labels(reason).inc()
+        _SPILLED.log("info", (caller.tenant, reason), tenant=caller.tenant, reason=reason, cell=second.cell)
+        return spilled
+    return refusal or spilled
+
+
+def _cell_of_repeat(context: DoorContext, caller: Caller, generation: GenerationRequest) -> DoorContext | None:
+    """Return the cell, other than the home, in which an earlier request like this one was admitted, if there is one.
+
+    Only requests that can be recognized are looked for: those with an Idempotency-Key, or with an id from the client's
+    x-request-id. An earlier one can be in the tenant's other cells, by spilling, and in any cell for as long as jobs
+    and results are kept after the directory has changed. A cell that is away is left out.
+    """
+    cells, directory = context.cells, context.cells.directory
+    if directory is None or (generation.idem_digest is None and not generation.has_known_id):
+        return None
+    home, *searched = cells.of_tenant(caller.tenant)
+    kept_ms = max_deadline_ms(context.settings, caller.policy) + context.settings.result_ttl_s * 1_000
+    if time.time() * 1_000 < directory.changed_ms + kept_ms:
+        searched = [other for other in cells.all() if other is not home]
+    for other in searched:
+        if cells.is_away(other):
+            continue
+        earlier = EarlierRequest(generation.idem_digest or "", other.job_id(generation.job_id))
+        try:
+            if earlier.was_admitted(other.store.client, caller.tenant):
+                return other
+        except StoreUnavailable:
+            cells.note_away(other)
+    return None

@@ -1,0 +1,124 @@
+"""Follows the directory of cells in one process of the door, and opens and starts what each cell needs."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from shared.cells.directory import CellRecord, Directory
+from shared.cells.opening import remember, remembered, with_credentials, without_credentials
+from shared.cells.stored import NO_STAMP, StoredDirectory, bring_up_to_date
+from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable
+from shared.log import LimitedEvent
+from shared.settings.settings import Settings
+from web.runtime.context import DoorContext
+from web.runtime.start import open_store
+
+_FAULT = LimitedEvent("cells.fault", interval_s=60)
+_SPOILED = LimitedEvent("cells.spoiled", interval_s=60)
+
+#: The time between two looks for a new directory, and between two checks of cells that are away, in seconds.
+LOOK_S: Final = 1.0
+_CHECK_S: Final = 0.25
+#: How often older copies of the directory are brought up to date, in seconds. One that was away gets its copy then.
+_REPAIR_S: Final = 10.0
+
+
+class CellWatch:
+    """Follows the directory for the contexts of one process."""
+
+    def __init__(self, first: DoorContext, start: Callable[[DoorContext], None]) -> None:
+        """`first` is the first context of the process. `start` is called once with each context that is served."""
+        self._first, self._cells, self._start = first, first.cells, start
+        self._started: set[DoorContext] = set()
+
+    def begin(self) -> None:
+        """Read the directory, start what the cells need, and follow the directory from then on in a thread.
+
+        While neither the store nor the copy in the state folder can be read, no job is admitted.
+        """
+        self._cells.is_read = False
+        self.look()
+        if not self._cells.is_read:
+            directory = remembered(self._first.settings.state_path)
+            if directory is not None:
+                self._adopt(directory)
+        if not self._cells.is_read:
+            # The duties of this store must begin: they wait for it.
+            self._start_new()
+        threading.Thread(target=self._run, name="cells", daemon=True).start()
+
+    def look(self) -> None:
+        """Adopt the newest directory that a cell has, if it is newer than the one in force."""
+        known = self._cells.directory
+        for context in sorted(self._cells.all(), key=self._cells.is_away):
+            stored = StoredDirectory(context.store.client)
+            try:
+                found = stored.read() if stored.stamp() > (known.stamp if known else NO_STAMP) else None
+                if found is not None:
+                    self._adopt(found)
+                    remember(self._first.settings.state_path, found)
+                elif not self._cells.is_read:
+                    self._cells.is_read = True
+                    self._start_new()
+            except StoreUnavailable:
+                self._cells.note_away(context)
+            except ConfigError as error:
+                _SPOILED.log("error", cell=context.cell, error=str(error))
+            else:
+                return
+
+    def _adopt(self, directory: Directory) -> None:
+        self._cells.adopt(directory, self._make, _own_name(directory, self._first.settings))
+        self._cells.is_read = True
+        self._start_new()
+
+    def _make(self, record: CellRecord) -> DoorContext:
+        settings = settings_of_cell(self._first.settings, record)
+        process, clock = self._first.process, self._first.clock
+        return DoorContext(settings, open_store(settings), clock, cell=record.name, process=process)
+
+    def _start_new(self) -> None:
+        served = set(self._cells.all())
+        for context in served - self._started:
+            self._start(context)
+        self._started = served
+
+    def _run(self) -> None:
+        next_look_s = time.monotonic() + LOOK_S
+        next_repair_s = time.monotonic() + _REPAIR_S
+        while True:
+            until_look_s = max(0.0, next_look_s - time.monotonic())
+            self._cells.has_suspects.wait(min(_CHECK_S, until_look_s) if self._cells.any_away else until_look_s)
+            try:
+                self._cells.check_suspects()
+                if time.monotonic() >= next_look_s:
+                    next_look_s = time.monotonic() + LOOK_S
+                    self.look()
+                directory = self._cells.directory
+                if directory is not None and time.monotonic() >= next_repair_s:
+                    next_repair_s = time.monotonic() + _REPAIR_S
+                    clients = {one.cell: one.store.client for one in self._cells.all() if not self._cells.is_away(one)}
+                    bring_up_to_date(directory, clients)
+            except Exception:  # noqa: BLE001 - it is logged, but not each time
+                _FAULT.log("error", exc_info=True)
+
+
+def _own_name(directory: Directory, settings: Settings) -> str:
+    """Return the name of the cell that the settings name, or "" if the directory has it under another URL or not."""
+    try:
+        url, prefix = without_credentials(settings.store_url), settings.store_prefix
+    except EmbeddedStoreError:
+        return ""
+    names = (
+        name for name, one in directory.cells.items() if (without_credentials(one.url), one.prefix) == (url, prefix)
+    )
+    return next(names, "")
+
+
+def settings_of_cell(settings: Settings, record: CellRecord) -> Settings:
+    """Return the settings of a process for one cell: its store and prefix, and its own folder of files."""
+    files_dir = settings.files_dir and f"{settings.files_dir}/cells/{record.name}"
+    url = with_credentials(record.url, settings.redis_url)
+    return replace(settings, redis_url=url, key_prefix=record.prefix, files_dir=files_dir)

@@ -1,0 +1,185 @@
+"""The cells that a process of the door serves: a context for each, found by tenant, by the id of a job, or by name.
+
+A cell whose store did not answer is away until web/runtime/cell_watch.py finds that it answers again. Without a
+directory of cells, there is one context, that of the store that the settings name, and nothing is asked.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from shared.cells.directory import CellRecord, Directory
+from shared.cells.placement import tenant_cells
+from shared.errors import ConfigError, StoreUnavailable
+from shared.log import LimitedEvent, get_logger
+from shared.settings.settings import Settings
+from shared.store.redis_errors import store_faults
+from shared.store.store import Store
+from web.runtime.accounts import Accounts
+
+log = get_logger()
+_UNUSABLE = LimitedEvent("cells.unusable", interval_s=60)
+
+#: How many tenants' cells are kept at most. All are dropped when the directory changes.
+_MOST_PLACED = 10_000
+
+T = TypeVar("T")
+
+
+class ServedCell(Protocol):
+    """The parts of a DoorContext that are used here."""
+
+    cell: str
+    store: Store
+    settings: Settings
+    accounts: Accounts
+    closed: threading.Event
+
+
+C = TypeVar("C", bound=ServedCell)
+
+
+class DoorCells(Generic[C]):
+    """The contexts of one process."""
+
+    def __init__(self, first: C) -> None:
+        """`first` is the context of the store that the settings name, from which the directory is read."""
+        self.first = first
+        self.directory: Directory | None = None
+        #: The cells of the directory that this process serves; empty without a directory. It is replaced, not changed.
+        self._contexts: Mapping[str, C] = {}
+        self._placed: dict[str, tuple[C, ...]] = {}
+        #: The cells that are away, and those that may be. They are replaced, not changed.
+        self._away: frozenset[C] = frozenset()
+        self._suspected: frozenset[C] = frozenset()
+        #: Set when a cell is suspected to be away.
+        self.has_suspects = threading.Event()
+        #: The cell that answered last when any cell could be asked.
+        self._answers = first
+        #: False while the directory may exist and could not be read: the names of cells are part of the ids of jobs.
+        self.is_read = True
+
+    def all(self) -> tuple[C, ...]:
+        """Return the contexts of all cells, sorted by name; without a directory the only one."""
+        contexts = self._contexts
+        return tuple(contexts[name] for name in sorted(contexts)) or (self.first,)
+
+    def named(self, cell: str) -> C | None:
+        """Return the context of this cell of the directory, or None if the directory does not list it."""
+        return self._contexts.get(cell)
+
+    def of_tenant(self, tenant: str) -> tuple[C, ...]:
+        """Return the contexts of a tenant's cells in the order in which it uses them; at least one."""
+        if self.directory is None:
+            return (self.first,)
+        placed = self._placed.get(tenant)
+        if placed is None:
+            directory, contexts = self.directory, self._contexts
+            names = tenant_cells(directory, tenant, region=self.first.settings.region)
+            placed = tuple(contexts[name] for name in names if name in contexts) or self.all()[:1]
+            if len(self._placed) >= _MOST_PLACED:
+                self._placed = {}
+            if directory is self.directory:
+                self._placed[tenant] = placed
+        return placed
+
+    def home(self, tenant: str) -> C:
+        """Return the context of the first of a tenant's cells, where its files and batches are made."""
+        return self.first if self.directory is None else self.of_tenant(tenant)[0]
+
+    def serving(self, tenant: str) -> C:
+        """Return the context of the first of a tenant's cells that is not away; if all are, of the first."""
+        return self.first if self.directory is None else min(self.of_tenant(tenant), key=self.is_away)
+
+    @property
+    def any_away(self) -> bool:
+        """Whether a cell is away."""
+        return bool(self._away)
+
+    def is_away(self, context: C) -> bool:
+        """Return whether the cell's store did not answer when it was asked last."""
+        return context in self._away
+
+    def note_away(self, context: C) -> None:
+        """Ask a cell that has just failed to answer only if no other one can be asked, until it answers again."""
+        if self.directory is not None:
+            self._away |= {context}
+            self.suspect(context)
+
+    def suspect(self, context: C) -> None:
+        """Have it checked at once whether a cell is away, because a request has failed that used it."""
+        if self.directory is not None:
+            self._suspected |= {context}
+            self.has_suspects.set()
+
+    def check_suspects(self) -> None:
+        """Find out which of the cells that are away, or are suspected to be, answer now."""
+        self.has_suspects.clear()
+        checked, self._suspected = self._suspected | self._away, frozenset()
+        answering = {context for context in checked if _answers(context)}
+        self._away = (self._away | checked) - answering
+
+    def ask(self, read: Callable[[Accounts], T]) -> T:
+        """Return what `read` returns for the accounts in a cell that answers. Raises StoreUnavailable if none does."""
+        if self.directory is None:
+            return read(self.first.accounts)
+        fault: StoreUnavailable | None = None
+        # Those that were away come last; sorting keeps the order of the others.
+        others = [context for context in self.all() if context is not self._answers]
+        for context in sorted([self._answers, *others], key=self.is_away):
+            try:
+                found = read(context.accounts)
+            except StoreUnavailable as error:
+                fault = fault or error
+                self.note_away(context)
+            else:
+                self._answers = context
+                return found
+        raise fault or StoreUnavailable("no cell is known")
+
+    def adopt(self, directory: Directory, make: Callable[[CellRecord], C], own_name: str) -> None:
+        """Serve the cells of a directory from now on. `own_name` is that of the cell that the settings name.
+
+        `make` makes the context of another cell. Cells that have left the directory are no longer served.
+        """
+        old, contexts = self._contexts, dict[str, C]()
+        for name, record in directory.cells.items():
+            known = old.get(name)
+            if name == own_name:
+                self.first.cell = name
+                contexts[name] = self.first
+            elif known is not None and self.directory is not None and _is_same_store(self.directory, record):
+                contexts[name] = known
+            else:
+                try:
+                    contexts[name] = make(record)
+                except ConfigError as error:
+                    _UNUSABLE.log("error", cell=name, error=str(error))
+        self._contexts, self.directory, self._placed = contexts, directory, {}
+        self._away &= frozenset(contexts.values())
+        if self._answers not in contexts.values():
+            self._answers = self.all()[0]
+        for context in old.values():
+            if context not in contexts.values() and context is not self.first:
+                context.closed.set()
+        log.info("cells.adopted", version=directory.version, cells=sorted(contexts))
+
+    def leave_out(self, context: C) -> None:
+        """Serve a cell no longer whose store is unfit, until the directory changes."""
+        self._contexts = {name: one for name, one in self._contexts.items() if one is not context}
+        self._placed = {}
+        context.closed.set()
+
+
+def _answers(context: ServedCell) -> bool:
+    try:
+        with store_faults(context.store.client):
+            context.store.client.ping()
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def _is_same_store(directory: Directory, record: CellRecord) -> bool:
+    before = directory.cells[record.name]
+    return (before.url, before.prefix) == (record.url, record.prefix)
