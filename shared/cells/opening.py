@@ -9,8 +9,9 @@ import redis
 
 from shared.cells.directory import CellRecord, Directory, parse
 from shared.cells.ids import DEFAULT_CELL
-from shared.cells.stored import StoredDirectory, newest
+from shared.cells.stored import StoredDirectory, ask_all, newest
 from shared.errors import ConfigError, StoreUnavailable
+from shared.hosts import is_loopback
 from shared.settings.store import StoreSettings
 from shared.settings.store_url import normal_store_url
 from shared.state_dir import make_private_dir, read_note, write_note
@@ -27,10 +28,22 @@ _CREDENTIALS = frozenset({"username", "password"})
 class Cells(Mapping[str, redis.Redis]):
     """Clients of all cells, by name. Without a directory, `default` is the only one."""
 
-    def __init__(self, directory: Directory | None, clients: Mapping[str, redis.Redis]) -> None:
+    def __init__(
+        self,
+        directory: Directory | None,
+        clients: Mapping[str, redis.Redis],
+        away: Mapping[str, StoreUnavailable] | None = None,
+    ) -> None:
         #: None if the deployment has no directory.
         self.directory = directory
         self._clients = dict(clients)
+        #: Why some cells did not answer when they were opened.
+        self.away: Mapping[str, StoreUnavailable] = away or {}
+
+    @property
+    def answering(self) -> dict[str, redis.Redis]:
+        """The clients of the cells that answered when they were opened."""
+        return {name: client for name, client in self._clients.items() if name not in self.away}
 
     def __getitem__(self, name: str) -> redis.Redis:
         return self._clients[name]
@@ -83,7 +96,11 @@ def cells_in_force(settings: StoreSettings, timeouts: Timeouts = OPERATOR, *, na
     own.close()
     while True:
         cells = open_all(directory, settings.store_url, timeouts, name=name)
-        found = newest(cells)
+        urls = {client: directory.cells[cell].url for cell, client in cells.items()}
+        cells.away = ask_all(cells, lambda client: require_answer(client, urls[client])).away  # noqa: B023 - called now
+        if not cells.answering:
+            raise next(iter(cells.away.values()))
+        found = newest(cells.answering)
         if found is None or found.stamp <= directory.stamp:
             remember(settings.state_path, directory)
             return cells
@@ -121,6 +138,24 @@ def remembered(state: Path) -> Directory | None:
         return parse({name: str(value) for name, value in read_note(state / _NOTE).items()})
     except ConfigError:
         return None
+
+
+def own_record(settings: StoreSettings) -> CellRecord:
+    """Return the record with which the store of the settings enters a directory, without its user and password."""
+    return CellRecord(DEFAULT_CELL, without_credentials(settings.store_url), settings.store_prefix)
+
+
+def is_local(record: CellRecord) -> bool:
+    """Return whether only programs on the same machine can reach a cell at its URL."""
+    parts = urlsplit(normal_store_url(record.url))
+    hosts = parts.netloc.rpartition("@")[2].split(",")
+    return parts.scheme == "unix" or all(is_loopback((host.rpartition(":")[0] or host).strip("[]")) for host in hosts)
+
+
+def short_url(url: str, store_url: str) -> str:
+    """Return `url` without user and password if they are those of `store_url`, so that the directory has neither."""
+    short = without_credentials(url)
+    return short if with_credentials(short, store_url) == with_credentials(url, "") else url
 
 
 def with_credentials(url: str, store_url: str) -> str:

@@ -142,14 +142,18 @@ def newest(clients: Mapping[str, redis.Redis]) -> Directory | None:
 
 
 def bring_up_to_date(directory: Directory, clients: Mapping[str, redis.Redis]) -> tuple[str, ...]:
-    """Give this directory to each cell with an older copy. Return the names of cells that did not get it, in order."""
+    """Give this directory to each of its cells with an older copy.
+
+    Return the names of the cells that did not get it, in order; those without a client are among them.
+    """
 
     def update(client: redis.Redis) -> None:
         stored = StoredDirectory(client)
         if stored.stamp() < directory.stamp:
             stored.write_if_newer(directory)
 
-    return tuple(sorted(ask_all(clients, update).away))
+    asked = ask_all({name: clients[name] for name in directory.cells if name in clients}, update)
+    return tuple(sorted(directory.cells.keys() - asked.answers.keys()))
 
 
 @dataclass(frozen=True)
@@ -183,14 +187,22 @@ def change(
         first = next((name for name in listed if name in stamps), None)
         if first is None:
             raise StoreUnavailable(f"none of these cells answers: {', '.join(listed)}", StoreFault.UNREACHABLE)
-        with store_faults(clients[first]):
-            seconds, microseconds = clients[first].time()
-        made = edit(present, seconds * 1_000 + microseconds // 1_000)
-        if StoredDirectory(clients[first]).replace(made, stamps[first], actor, what, on):
-            return Changed(
-                made, bring_up_to_date(made, {name: clients[name] for name in clients if name in made.cells})
-            )
+        try:
+            made = edit(present, _now_ms(clients[first]))
+            is_made = StoredDirectory(clients[first]).replace(made, stamps[first], actor, what, on)
+        except StoreUnavailable:
+            # If it has got the change nevertheless, that of the next try is newer and equal.
+            clients = {name: client for name, client in clients.items() if name != first}
+            continue
+        if is_made:
+            return Changed(made, bring_up_to_date(made, clients))
     raise ConfigError("others keep changing the directory of cells; run the command again")
+
+
+def _now_ms(client: redis.Redis) -> int:
+    with store_faults(client):
+        seconds, microseconds = client.time()
+    return seconds * 1_000 + microseconds // 1_000
 
 
 def _stamp(client: redis.Redis) -> Stamp:

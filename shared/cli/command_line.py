@@ -15,6 +15,7 @@ from shared.cli.commands import (
     alerts,
     audit,
     batch,
+    cells,
     collections,
     config,
     doctor,
@@ -83,6 +84,7 @@ app.command(rich_help_panel=_OPERATORS)(usage.usage)
 app.command(rich_help_panel=_OPERATORS)(history.history)
 app.command(rich_help_panel=_OPERATORS)(audit.audit)
 app.command(rich_help_panel=_OPERATORS)(doctor.doctor)
+app.add_typer(cells.app, name="cells", rich_help_panel=_OPERATORS)
 app.add_typer(alerts.app, name="alerts", rich_help_panel=_OPERATORS)
 app.command(rich_help_panel=_OPERATORS)(config.config)
 app.command(
