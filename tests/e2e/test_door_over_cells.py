@@ -7,12 +7,17 @@ import pytest
 
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import Tenants
+from shared.cells.directory import Placement
 from shared.cells.ids import cell_of_id
+from shared.cells.stored import StoredDirectory
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.store import Store
 from tests.support.cells_door import CellsDoor, cells_door
 from tests.support.door import admitted_job, fault, job_of, refused, run_next, serve, settle, submit, worker
+from tests.support.gate import BOUNDS
+from tests.support.gate import Served as GateServed
 from tests.support.ports import free_port
+from tests.support.processes import wait_for
 
 AS_RED = {"X-Tenant": "red"}
 
@@ -227,3 +232,31 @@ def test_no_job_is_admitted_before_the_directory_was_read(door):
     refused(submit(door.client, headers=AS_RED), "store_unavailable")
     door.watch.look()
     assert door.context.cells.is_read
+
+
+def test_a_tenant_whose_only_cell_drains_is_refused_and_sent_nowhere_else(door):
+    records = dict(door.context.cells.directory.cells)
+    records["b"] = replace(records["b"], state="draining")
+    door.change(cells=records)
+    body = refused(submit(door.client, headers=AS_RED), "draining")
+    assert body["limits"]["limit"] == "serving_cells"
+    assert "the cells of tenant 'red' take no new jobs" in body["error"]["message"]
+    refused(submit(door.client, headers=AS_RED | {"Idempotency-Key": "k"}), "draining")
+    assert set(waiting(door).values()) == {0}
+
+
+def test_a_change_that_reached_one_cell_only_is_noticed_and_spread(door):
+    newest = door.context.cells.directory.changed(at_ms=2, tenants={"red": Placement(("c",))})
+    StoredDirectory(door.stores["c"].client).write_if_newer(newest)
+    for _ in door.stores:
+        door.watch.look()
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
+
+
+def test_a_job_of_a_gate_connection_runs_in_its_tenants_home_and_is_canceled_there(door):
+    door.place("blue", "b")
+    serving = GateServed(door.context, BOUNDS)
+    assert cell_of_id(serving.client.submitted()) == "b"
+    serving.client.close()
+    assert serving.ended()
+    wait_for(lambda: waiting(door)["b"] == 0, "the job to be canceled")

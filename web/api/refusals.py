@@ -65,8 +65,10 @@ _START_MESSAGES = {
     "predicted_start_ms": "the answer would not begin before the start deadline: its first token is predicted after "
     "{value} ms, and start_within_ms allows {max}"
 }
+#: The message if no cell of the tenant takes new jobs.
+_CELL_MESSAGES = {"serving_cells": "the cells of tenant {tenant!r} take no new jobs"}
 #: The messages for limits that have one of their own, whatever the reason.
-_LIMIT_MESSAGES = _BUDGET_MESSAGES | _DUE_MESSAGES | _START_MESSAGES
+_LIMIT_MESSAGES = _BUDGET_MESSAGES | _DUE_MESSAGES | _START_MESSAGES | _CELL_MESSAGES
 #: The ends of messages to jobs that can never be admitted as they are, by the limit: they say what to change.
 _WAYS_OUT = {
     "predicted_ms": ", not even on an idle system; name a longer deadline_ms or fewer max_tokens",

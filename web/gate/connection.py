@@ -352,6 +352,7 @@ class Connection:
             raise BadFrame("too_many_frames", message)
         text = request.text()
         assert caller is not None  # noqa: S101 - for mypy: every submit has a caller
+        context = context.cells.serving(caller.tenant)
         body = validated(SubmitBody, parse_json(text))
         mode: AnswerMode = "stream" if request.stream else "hold"
         deadline = resolve_deadline(mode, body, _NO_HEADERS, context.settings, caller.policy)

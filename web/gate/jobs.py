@@ -69,14 +69,14 @@ class ConnectionJobs:
         for job in jobs:
             log.info("client.gone", job=job.view.id, tenant=job.view.tenant)
             if store_away:
-                self._context.in_doubt.add(job.view.id)
+                self._context.of_job(job.view.id).in_doubt.add(job.view.id)
                 continue
             try:
                 self._context.cancel(job.view)
             except StoreUnavailable:
                 # Do not try the remaining jobs now: each try would wait for the store timeout again.
                 store_away = True
-                self._context.in_doubt.add(job.view.id)
+                self._context.of_job(job.view.id).in_doubt.add(job.view.id)
             except Exception:
                 log.exception("gate.fault", job=job.view.id)
 

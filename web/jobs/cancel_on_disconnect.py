@@ -116,7 +116,7 @@ def cancel_when_possible(context: DoorContext, view: JobView) -> None:
     try:
         context.cancel(view)
     except StoreUnavailable:
-        context.in_doubt.add(view.id)
+        context.of_job(view.id).in_doubt.add(view.id)
 
 
 def no_end_error(view: JobView, client: ClientWatch) -> ApiError:

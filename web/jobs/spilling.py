@@ -8,11 +8,11 @@ holds as exactly as with one store.
 import time
 
 from shared.errors import StoreUnavailable
-from shared.jobs.outcomes import Refusal
+from shared.jobs.outcomes import Refusal, Refused
 from shared.log import LimitedEvents
 from shared.store.repeat_lookup import EarlierRequest
 from web.api.deadline import max_deadline_ms
-from web.api.refusals import Yield
+from web.api.refusals import LONGEST_HINT_MS, Yield, to_yield
 from web.http.api_errors import ApiError
 from web.jobs.admission import AdmittedJob, offer_in_cell
 from web.jobs.callers import Caller
@@ -40,8 +40,10 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     homes = cells.of_tenant(caller.tenant)
     is_keyed = generation.idem_digest is not None or generation.supersede_key is not None
     found = _cell_of_repeat(context, caller, generation)
-    if found is not None or is_keyed:
+    if found is not None or (is_keyed and homes):
         return offer_in_cell(found or homes[0], caller, generation)
+    if not homes:
+        return _no_cell(caller, generation)
     first, *others = sorted(homes[:2], key=cells.is_away)
     if not others:
         return offer_in_cell(first, caller, generation)
@@ -78,6 +80,12 @@ def _offer_to_two(
     return refusal or spilled
 
 
+def _no_cell(caller: Caller, generation: GenerationRequest) -> Yield:
+    """Return the refusal of a job whose tenant has no cell that takes new jobs."""
+    refused = Refused(Refusal.DRAINING, "serving_cells", 0, 0, 0, 0, LONGEST_HINT_MS)
+    return to_yield(refused, tenant=caller.tenant, model=generation.model or "", deadline=generation.deadline)
+
+
 def _cell_of_repeat(context: DoorContext, caller: Caller, generation: GenerationRequest) -> DoorContext | None:
     """Return the cell, other than the home, in which an earlier request like this one was admitted, if there is one.
 
@@ -88,10 +96,11 @@ def _cell_of_repeat(context: DoorContext, caller: Caller, generation: Generation
     cells, directory = context.cells, context.cells.directory
     if directory is None or (generation.idem_digest is None and not generation.has_known_id):
         return None
-    home, *searched = cells.of_tenant(caller.tenant)
+    homes = cells.of_tenant(caller.tenant)
+    searched = homes[1:]
     kept_ms = max_deadline_ms(context.settings, caller.policy) + context.settings.result_ttl_s * 1_000
     if time.time() * 1_000 < directory.changed_ms + kept_ms:
-        searched = [other for other in cells.all() if other is not home]
+        searched = tuple(other for other in cells.all() if other not in homes[:1])
     for other in searched:
         if cells.is_away(other):
             continue

@@ -21,6 +21,8 @@ _SPOILED = LimitedEvent("cells.spoiled", interval_s=60)
 #: The time between two looks for a new directory, and between two checks of cells that are away, in seconds.
 LOOK_S: Final = 1.0
 _CHECK_S: Final = 0.25
+#: The shortest time between two checks, in seconds.
+_LEAST_PAUSE_S: Final = 0.05
 #: How often older copies of the directory are brought up to date, in seconds. One that was away gets its copy then.
 _REPAIR_S: Final = 10.0
 
@@ -32,6 +34,10 @@ class CellWatch:
         """`first` is the first context of the process. `start` is called once with each context that is served."""
         self._first, self._cells, self._start = first, first.cells, start
         self._started: set[DoorContext] = set()
+        #: This event is never set. Waiting for it is a sleep.
+        self._pause = threading.Event()
+        #: How often the directory was looked for.
+        self._looks = 0
 
     def begin(self) -> None:
         """Read the directory, start what the cells need, and follow the directory from then on in a thread.
@@ -50,9 +56,13 @@ class CellWatch:
         threading.Thread(target=self._run, name="cells", daemon=True).start()
 
     def look(self) -> None:
-        """Adopt the newest directory that a cell has, if it is newer than the one in force."""
-        known = self._cells.directory
-        for context in sorted(self._cells.all(), key=self._cells.is_away):
+        """Adopt the directory that a cell has, another one each time, if it is newer than the one in force.
+
+        Usually, all cells have the same. After a change that did not reach all of them, one of them has a newer one.
+        """
+        known, contexts = self._cells.directory, self._cells.all()
+        begin, self._looks = self._looks % len(contexts), self._looks + 1
+        for context in sorted(contexts[begin:] + contexts[:begin], key=self._cells.is_away):
             stored = StoredDirectory(context.store.client)
             try:
                 found = stored.read() if stored.stamp() > (known.stamp if known else NO_STAMP) else None
@@ -91,6 +101,8 @@ class CellWatch:
         while True:
             until_look_s = max(0.0, next_look_s - time.monotonic())
             self._cells.has_suspects.wait(min(_CHECK_S, until_look_s) if self._cells.any_away else until_look_s)
+            # So often at most are stores asked, however many requests fail.
+            self._pause.wait(_LEAST_PAUSE_S)
             try:
                 self._cells.check_suspects()
                 if time.monotonic() >= next_look_s:

@@ -69,14 +69,14 @@ class DoorCells(Generic[C]):
         return self._contexts.get(cell)
 
     def of_tenant(self, tenant: str) -> tuple[C, ...]:
-        """Return the contexts of a tenant's cells in the order in which it uses them; at least one."""
+        """Return the contexts of a tenant's cells in the order in which it uses them; none if all of them drain."""
         if self.directory is None:
             return (self.first,)
         placed = self._placed.get(tenant)
         if placed is None:
             directory, contexts = self.directory, self._contexts
             names = tenant_cells(directory, tenant, region=self.first.settings.region)
-            placed = tuple(contexts[name] for name in names if name in contexts) or self.all()[:1]
+            placed = tuple(contexts[name] for name in names if name in contexts)
             if len(self._placed) >= _MOST_PLACED:
                 self._placed = {}
             if directory is self.directory:
@@ -84,12 +84,15 @@ class DoorCells(Generic[C]):
         return placed
 
     def home(self, tenant: str) -> C:
-        """Return the context of the first of a tenant's cells, where its files and batches are made."""
-        return self.first if self.directory is None else self.of_tenant(tenant)[0]
+        """Return the context of the first of a tenant's cells, where its files and batches are made.
+
+        If none takes new jobs, this is the first cell, in which there is nothing of the tenant to be read.
+        """
+        return self.first if self.directory is None else (self.of_tenant(tenant) or self.all())[0]
 
     def serving(self, tenant: str) -> C:
         """Return the context of the first of a tenant's cells that is not away; if all are, of the first."""
-        return self.first if self.directory is None else min(self.of_tenant(tenant), key=self.is_away)
+        return self.first if self.directory is None else min(self.of_tenant(tenant) or self.all(), key=self.is_away)
 
     @property
     def any_away(self) -> bool:
