@@ -2,7 +2,6 @@
 
 import select
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
@@ -10,7 +9,7 @@ import redis
 from shared.cells.directory import CellRecord, Directory, parse
 from shared.cells.ids import DEFAULT_CELL
 from shared.cells.stored import StoredDirectory, ask_all, newest
-from shared.errors import ConfigError, StoreUnavailable
+from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable
 from shared.hosts import is_loopback
 from shared.settings.store import StoreSettings
 from shared.settings.store_url import normal_store_url
@@ -21,6 +20,8 @@ from shared.store.preflight import require_answer
 
 #: The copy of the directory in the state folder.
 _NOTE = "cells.json"
+#: Its field with the store from which it was read: a copy of another deployment must not be used.
+_READ_FROM = "read_from"
 #: Options of a URL that are credentials.
 _CREDENTIALS = frozenset({"username", "password"})
 
@@ -88,7 +89,7 @@ def cells_in_force(settings: StoreSettings, timeouts: Timeouts = OPERATOR, *, na
         require_answer(own, settings.store_url)
         directory = StoredDirectory(own).read()
     except (StoreUnavailable, ConfigError):
-        directory = remembered(settings.state_path)
+        directory = remembered(settings)
         if directory is None:
             raise
     if directory is None:
@@ -102,7 +103,7 @@ def cells_in_force(settings: StoreSettings, timeouts: Timeouts = OPERATOR, *, na
             raise next(iter(cells.away.values()))
         found = newest(cells.answering)
         if found is None or found.stamp <= directory.stamp:
-            remember(settings.state_path, directory)
+            remember(settings, directory)
             return cells
         cells.close()
         directory = found
@@ -117,32 +118,48 @@ def open_all(directory: Directory, store_url: str, timeouts: Timeouts, *, name: 
     return Cells(directory, clients)
 
 
-def remember(state: Path, directory: Directory) -> None:
+def remember(settings: StoreSettings, directory: Directory) -> None:
     """Write the directory into the state folder, readable by its user only, unless the copy there is as new.
 
     A folder that cannot be written to is left as it is: the copy is needed only while stores are away.
     """
-    known = remembered(state)
+    known = remembered(settings)
     if known is not None and known.stamp >= directory.stamp:
         return
     try:
-        make_private_dir(state)
-        write_note(state / _NOTE, directory.dump())
+        make_private_dir(settings.state_path)
+        write_note(settings.state_path / _NOTE, directory.dump() | {_READ_FROM: _place(settings)})
     except OSError:
         return
 
 
-def remembered(state: Path) -> Directory | None:
-    """Return the directory in the state folder, or None if it is missing or cannot be used."""
+def remembered(settings: StoreSettings) -> Directory | None:
+    """Return the directory in the state folder if it was read from the store of these settings, else None."""
+    note = read_note(settings.state_path / _NOTE)
+    if note.pop(_READ_FROM, None) != _place(settings):
+        return None
     try:
-        return parse({name: str(value) for name, value in read_note(state / _NOTE).items()})
+        return parse({name: str(value) for name, value in note.items()})
     except ConfigError:
         return None
+
+
+def _place(settings: StoreSettings) -> str:
+    """Return the prefix and URL of the store that the settings name, or "" if they name none."""
+    try:
+        return f"{settings.store_prefix} {without_credentials(settings.store_url)}"
+    except EmbeddedStoreError:
+        return ""
 
 
 def own_record(settings: StoreSettings) -> CellRecord:
     """Return the record with which the store of the settings enters a directory, without its user and password."""
     return CellRecord(DEFAULT_CELL, without_credentials(settings.store_url), settings.store_prefix)
+
+
+def is_own(settings: StoreSettings, record: CellRecord) -> bool:
+    """Return whether the settings name this cell's store and prefix."""
+    return _place(settings) == f"{record.prefix} {without_credentials(record.url)}"
 
 
 def is_local(record: CellRecord) -> bool:

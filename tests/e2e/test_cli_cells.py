@@ -130,7 +130,9 @@ def test_a_cell_is_removed_when_it_drains_and_is_empty_and_no_tenant_is_pinned_t
     c2.settle_many([an_ending(claim_one(c2).held)], "w1")
     run(penstock, "drain", "c2", "--wait")
     assert "is not lost: its store answers" in refused(penstock, "rm", "c2", "--lost")
-    run(penstock, "rm", "c2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_KEY_PREFIX", "c2:")
+        assert "REDIS_URL names the removed cell" in run(penstock, "rm", "c2")
     assert list(listed(penstock)) == ["default"]
     assert StoredDirectory(c2.client).read() is None
     run(penstock, "rm", "default")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from shared.accounts.admin_actions import Actor
 from shared.cells.checks import directory_problems
@@ -11,6 +12,12 @@ from shared.cells.directory import CellRecord, Directory
 from shared.cells.opening import Cells, cells_in_force
 from shared.cells.stored import StoredDirectory, bring_up_to_date, change
 from shared.settings.settings import load
+from shared.store.connection import open_client
+from shared.store.embedded import server_binary
+from shared.store.store import Store
+from tests.support.in_process import InProcess
+from tests.support.ports import free_port
+from tests.support.processes import Process, wait_for
 from tests.support.store_servers import StoreServer
 
 ACTOR = Actor("somebody", "a test")
@@ -63,3 +70,48 @@ def test_a_change_survives_the_loss_of_either_cell_while_it_is_made(
         assert problems == [f"cell {victim} has version {version - 1} of the directory, and {version} is the newest"]
         assert bring_up_to_date(changed.directory, clients) == ()
         assert directory_problems(Cells(changed.directory, clients)) == []
+
+
+@pytest.fixture
+def sentinel(servers: dict[str, StoreServer], tmp_path: Path) -> Iterator[str]:
+    """A Sentinel that looks after c1 with c2 as its replica; yields the URL."""
+    primary, replica = servers["c1"], servers["c2"]
+    port = free_port()
+    config = tmp_path / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nsentinel monitor main 127.0.0.1 {primary.port} 1\n"
+        "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n"
+    )
+    process = Process([str(server_binary()), str(config), "--sentinel"], {}, tmp_path / "sentinel.log")
+    try:
+        with open_client(f"redis://127.0.0.1:{port}", name="penstock-test", prefix="") as client:
+            replica.follow(primary.port)
+            wait_for(lambda: knows_replica(client), "the Sentinel to find the replica")
+            yield f"redis+sentinel://127.0.0.1:{port}/main"
+    finally:
+        process.end()
+
+
+def knows_replica(client: redis.Redis) -> bool:
+    """Return whether the Sentinel answers and knows one replica."""
+    try:
+        return bool(client.sentinel_master("main")["num-slaves"] == 1)
+    except redis.RedisError:
+        return False
+
+
+def test_a_cell_behind_a_sentinel_keeps_its_copy_when_its_primary_is_lost(
+    servers: dict[str, StoreServer], sentinel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with StoreServer(tmp_path / "3") as other:
+        penstock = InProcess(monkeypatch, tmp_path / "state", sentinel)
+        Store(servers["c1"].client).configure(load(environ={}, dotenv=None))
+        added = penstock("cells", "add", "c2", other.url)
+        assert added.returncode == 0, added.stderr
+        wait_for(lambda: StoredDirectory(servers["c2"].client).version() == 1, "the replica to have the directory")
+        servers["c1"].process.kill()
+        wait_for(lambda: servers["c2"].client.info("replication")["role"] == "master", "the replica to be promoted")
+        wait_for(lambda: penstock("cells", "ls").returncode == 0, "the Sentinel to name the new primary")
+        changed = penstock("cells", "spread", "2")
+        assert changed.returncode == 0, changed.stderr
+        assert StoredDirectory(servers["c2"].client).read() == StoredDirectory(other.client).read()

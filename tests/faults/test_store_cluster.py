@@ -15,6 +15,7 @@ from redis.client import Pipeline
 
 from shared.accounts.tenants import Tenants
 from shared.audit.invariants import Breach, find_breaches
+from shared.cells.stored import StoredDirectory
 from shared.errors import ConfigError, StoreUnavailable, StoreUnfit
 from shared.jobs.states import JobState
 from shared.jobs.tenant_policy import TenantPolicy
@@ -29,6 +30,7 @@ from shared.store.replies import Admitted
 from shared.store.store import Store
 from shared.store_fault import StoreFault
 from tests.support.builders import MODEL, a_job, admitted, an_ending, claim, claim_one, heartbeat, stat, view_of
+from tests.support.in_process import InProcess
 from tests.support.kept_alive import keep_alive
 from tests.support.processes import wait_for
 from tests.support.store_cluster import StoreCluster
@@ -278,6 +280,21 @@ def test_the_user_of_deploy_reaches_its_cell_and_no_other(cluster, cells, tmp_pa
                 client.execute_command(command, keys.config())
         with pytest.raises(redis.ResponseError, match=r"(?i)permission"):
             Store(client).overview()
+
+
+def test_each_cell_of_a_cluster_keeps_a_copy_of_the_directory_also_when_its_slot_has_moved(
+    cluster, cells, monkeypatch, tmp_path
+):
+    own, other = (prefix_of(store) for store in cells[:2])
+    monkeypatch.setenv("PENSTOCK_KEY_PREFIX", own)
+    penstock = InProcess(monkeypatch, tmp_path, cluster.url)
+    added = penstock("cells", "add", "c2", cluster.url, "--prefix", other)
+    assert added.returncode == 0, added.stderr
+    cluster.move(other, cluster.owner(own))
+    assert penstock("cells", "spread", "2").returncode == 0
+    copies = [StoredDirectory(store.client).read() for store in cells[:2]]
+    assert copies[0] == copies[1]
+    assert [(cell.prefix, cell.url) for cell in copies[0].cells.values()] == [(own, cluster.url), (other, cluster.url)]
 
 
 def test_blocking_clients_share_what_is_known_of_the_owner(cluster):

@@ -7,7 +7,7 @@ import redis
 
 from shared.accounts.admin_actions import Actor, list_actions
 from shared.cells.directory import CellRecord, Directory
-from shared.cells.opening import cells_in_force, remembered
+from shared.cells.opening import cells_in_force, remember, remembered
 from shared.cells.stored import NO_STAMP, StoredDirectory, ask_all, bring_up_to_date, change, newest
 from shared.errors import ConfigError, StoreUnavailable
 from shared.settings.settings import load
@@ -144,7 +144,7 @@ def test_a_spoiled_copy_is_no_directory_and_is_mended_from_another(clients, firs
 def test_commands_find_all_cells_from_any_of_them(clients, first, store_url, tmp_path):
     alone = load(environ={"REDIS_URL": store_url, "PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None)
     assert (list(cells_in_force(alone)), cells_in_force(alone).directory) == (["default"], None)
-    assert remembered(tmp_path) is None
+    assert remembered(alone) is None
     write(clients, first)
     second = first.changed(at_ms=1, spread=3)
     StoredDirectory(clients["c3"]).write_if_newer(second)
@@ -155,16 +155,21 @@ def test_commands_find_all_cells_from_any_of_them(clients, first, store_url, tmp
         found["c2"].set(keys.secret(), prefix)
         assert clients["c2"].get(keys.secret()) == prefix.encode()
         found.close()
-    assert remembered(tmp_path) == second
+        assert remembered(load(environ=named, dotenv=None)) == second
 
 
 def test_with_its_own_store_away_a_command_finds_the_cells_in_its_state_folder(clients, first, store_url, tmp_path):
-    write(clients, first)
-    named = {"REDIS_URL": store_url, "PENSTOCK_STATE_DIR": str(tmp_path)}
-    cells_in_force(load(environ=named, dotenv=None)).close()
-    named["REDIS_URL"] = f"redis://127.0.0.1:{free_port()}"
-    found = cells_in_force(load(environ=named, dotenv=None))
-    assert found.directory == first
-    found.close()
+    lost = f"redis://127.0.0.1:{free_port()}"
+    cells = {**first.cells, "default": CellRecord("default", lost)}
+    environ = {"REDIS_URL": lost, "PENSTOCK_STATE_DIR": str(tmp_path)}
     with pytest.raises(StoreUnavailable):
-        cells_in_force(load(environ=named | {"PENSTOCK_STATE_DIR": str(tmp_path / "other")}, dotenv=None))
+        cells_in_force(load(environ=environ, dotenv=None))
+    remember(load(environ=environ, dotenv=None), first.changed(at_ms=1, cells=cells))
+    newer = first.changed(at_ms=2, cells=cells)
+    StoredDirectory(clients["c2"]).write_if_newer(newer)
+    found = cells_in_force(load(environ=environ, dotenv=None))
+    assert (found.directory, list(found.away)) == (newer, ["default"])
+    found.close()
+    other = environ | {"REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
+    with pytest.raises(StoreUnavailable):
+        cells_in_force(load(environ=other, dotenv=None))

@@ -47,7 +47,7 @@ class CellWatch:
         self._cells.is_read = False
         self.look()
         if not self._cells.is_read:
-            directory = remembered(self._first.settings.state_path)
+            directory = remembered(self._first.settings)
             if directory is not None:
                 self._adopt(directory)
         if not self._cells.is_read:
@@ -68,7 +68,7 @@ class CellWatch:
                 found = stored.read() if stored.stamp() > (known.stamp if known else NO_STAMP) else None
                 if found is not None:
                     self._adopt(found)
-                    remember(self._first.settings.state_path, found)
+                    remember(self._first.settings, found)
                 elif not self._cells.is_read:
                     self._cells.is_read = True
                     self._start_new()

@@ -169,9 +169,11 @@ def rm(
     """Remove a cell that drains and has no job left. Results and files in it are no longer found."""
     from shared.accounts.admin_actions import local_actor, record
     from shared.cells.edits import find_cell, require_directory, without_cell
+    from shared.cells.opening import is_own
     from shared.cells.stored import StoredDirectory
 
-    cells = _open(load(state_dir=state_dir))
+    settings = load(state_dir=state_dir)
+    cells = _open(settings)
     directory = require_directory(cells.directory)
     find_cell(directory, name)
     if list(directory.cells) == [name]:
@@ -187,6 +189,8 @@ def rm(
     changed = _change(cells, lambda found, ms: without_cell(found, name, at_ms=ms, is_lost=lost), "rm", f"cell {name}")
     if not lost:
         StoredDirectory(cells[name]).remove()
+    if is_own(settings, directory.cells[name]):
+        output.write_note("REDIS_URL names the removed cell: set that of another one, also for doors")
     _report(changed, f"cell {name} is removed", json=json)
 
 

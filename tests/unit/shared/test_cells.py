@@ -12,6 +12,7 @@ from shared.cells.opening import remember, remembered, with_credentials, without
 from shared.cells.placement import tenant_cells
 from shared.errors import ConfigError
 from shared.jobs.job import new_job_id
+from shared.settings.settings import load
 
 
 def a_cell(name: str = "c1", **changes) -> CellRecord:
@@ -189,14 +190,20 @@ def test_a_url_loses_its_user_and_password(url, stored):
     assert without_credentials(url) == stored
 
 
-def test_the_state_folder_keeps_the_newest_directory_for_its_user_only(tmp_path):
-    state = tmp_path / "state"
+def test_the_state_folder_keeps_the_newest_directory_of_one_store_for_its_user_only(tmp_path):
+    def settings(url):
+        return load(environ={"PENSTOCK_STATE_DIR": str(tmp_path / "state"), "REDIS_URL": url}, dotenv=None)
+
+    own = settings("redis://u:first@c1:1")
     old = a_directory(a_cell())
     new = old.changed(at_ms=9, spread=2)
-    assert remembered(state) is None
+    assert remembered(own) is None
     for directory in (old, new, old):
-        remember(state, directory)
-    assert remembered(state) == new
-    assert stat.S_IMODE((state / "cells.json").stat().st_mode) == 0o600
-    (state / "cells.json").write_text(secrets.token_hex(8))
-    assert remembered(state) is None
+        remember(own, directory)
+    assert remembered(own) == new
+    assert remembered(settings("redis://u:second@c1:1")) == new
+    assert remembered(settings("redis://another:1")) is None
+    file = tmp_path / "state" / "cells.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.write_text(secrets.token_hex(8))
+    assert remembered(own) is None
