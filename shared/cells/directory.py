@@ -73,12 +73,23 @@ class Placement:
     cells: tuple[str, ...] = ()
     #: The number of the tenant's cells. None means all pinned ones, or the directory's number if none is pinned.
     spread: int | None = None
+    #: The regions in which the tenant's jobs may be; () for all.
+    regions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.regions) > MAX_CELLS:
+            raise ConfigError(f"regions={','.join(self.regions)[:200]!r} are more than {MAX_CELLS}")
+        for region in self.regions:
+            if not region or not _REGION.match(region):
+                raise ConfigError(f"region={region[:80]!r} of a placement is not 1 to 32 letters, digits and _ . -")
         if len(set(self.cells)) != len(self.cells):
             raise ConfigError(f"cells={','.join(self.cells)[:200]!r} names a cell twice")
         if self.spread is not None:
             check_spread(self.spread)
+
+    def allows(self, cell: CellRecord) -> bool:
+        """Return whether the tenant's jobs may be in the region of this cell."""
+        return not self.regions or cell.region in self.regions
 
 
 @dataclass(frozen=True)
@@ -143,7 +154,7 @@ class Directory:
         for name, cell in self.cells.items():
             fields[_CELL + name] = _json({key: value for key, value in asdict(cell).items() if key != "name"})
         for tenant, placement in self.tenants.items():
-            fields[_TENANT + tenant] = _json({"cells": list(placement.cells), "spread": placement.spread})
+            fields[_TENANT + tenant] = _json(_placement_fields(placement))
         return fields
 
 
@@ -166,6 +177,11 @@ def check_spread(spread: int) -> int:
     if not 1 <= spread <= MAX_CELLS:
         raise ConfigError(f"spread={spread!r} is not a number of cells from 1 to {MAX_CELLS}")
     return spread
+
+
+def _placement_fields(placement: Placement) -> dict[str, Any]:
+    regions = {"regions": list(placement.regions)} if placement.regions else {}
+    return {"cells": list(placement.cells), "spread": placement.spread} | regions
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -200,12 +216,14 @@ def _parse_cell(name: str, raw: Mapping[str, Any]) -> CellRecord:
 
 
 def _parse_placement(name: str, raw: Mapping[str, Any]) -> Placement:
-    cells, spread = raw.get("cells", []), raw.get("spread")
-    if not isinstance(cells, list) or not all(isinstance(cell, str) for cell in cells):
-        raise ConfigError(f"cells={str(cells)[:200]!r} of {name[:100]} is not a list of cells")
+    spread = raw.get("spread")
+    lists = {key: raw.get(key, []) for key in ("cells", "regions")}
+    for key, value in lists.items():
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ConfigError(f"{key}={str(value)[:200]!r} of {name[:100]} is not a list of {key}")
     if spread is not None and (isinstance(spread, bool) or not isinstance(spread, int)):
         raise ConfigError(f"spread={spread!r} of {name[:100]} is not a number of cells")
-    return Placement(tuple(cells), spread)
+    return Placement(tuple(lists["cells"]), spread, tuple(lists["regions"]))
 
 
 def _integer(name: str, text: str) -> int:

@@ -63,17 +63,31 @@ def with_draining(directory: Directory | None, name: str, *, at_ms: int, drainin
     return drained
 
 
-def with_placement(directory: Directory | None, tenant: str, cells: Sequence[str], *, at_ms: int) -> Directory:
-    """Pin a tenant to cells, in order of preference; without cells, leave its place to hashing again."""
+def with_placement(
+    directory: Directory | None, tenant: str, cells: Sequence[str], *, regions: Sequence[str] = (), at_ms: int
+) -> Directory:
+    """Pin a tenant to cells, in order of preference; without cells, leave its place to hashing again.
+
+    With `regions`, its jobs may be in these only. Without cells, the tenant keeps a number of cells of its own.
+    """
     directory = require_directory(directory)
     for name in cells:
         find_cell(directory, name)
-    if not cells:
-        others = {other: place for other, place in directory.tenants.items() if other != tenant}
-        return directory.changed(at_ms=at_ms, tenants=others)
-    placed = directory.changed(at_ms=at_ms, tenants={**directory.tenants, tenant: Placement(tuple(cells))})
+    spread = None if cells else directory.tenants.get(tenant, Placement()).spread
+    placement = Placement(tuple(cells), spread, tuple(regions))
+    tenants = {**directory.tenants, tenant: placement}
+    if placement == Placement():
+        del tenants[tenant]
+    placed = directory.changed(at_ms=at_ms, tenants=tenants)
+    outside = [name for name in cells if not placement.allows(directory.cells[name])]
+    if outside:
+        region = directory.cells[outside[0]].region
+        raise ConfigError(
+            f"cells={outside[0]!r} of tenant {tenant!r} is in region {region!r}, and not in {regions[0]!r}"
+        )
     if not tenant_cells(placed, tenant):
-        raise ConfigError(f"cells={','.join(cells)!r} of tenant {tenant!r}: none of them gets new jobs")
+        where = f"cells={','.join(cells)!r}" if cells else f"region={','.join(regions)!r}"
+        raise ConfigError(f"{where} of tenant {tenant!r}: no cell there gets new jobs")
     return placed
 
 

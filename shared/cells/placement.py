@@ -2,29 +2,30 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 
 from shared.cells.directory import CellRecord, Directory, Placement
 
 _UNPLACED = Placement()
 
 
-def tenant_cells(directory: Directory, tenant: str, *, region: str = "") -> tuple[str, ...]:
+def tenant_cells(directory: Directory, tenant: str, *, regions: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the cells that get the tenant's new jobs: its home, then those to which a door may spill.
 
     A pinned tenant has the cells of its placement. Any other tenant has the first `spread` cells by score, where those
-    of `region` come before all others if it is named. Draining cells are left out. The result is empty if no cell is
-    left.
+    of the first of `regions` come before those of the next one, and these before all others. Draining cells, and those
+    of regions in which the tenant may not be, are left out. The result is empty if no cell is left.
     """
     placement = directory.tenants.get(tenant, _UNPLACED)
     if placement.cells:
-        serving = [name for name in placement.cells if directory.cells[name].state == "serving"]
+        pinned = (directory.cells[name] for name in placement.cells)
+        serving = [cell.name for cell in pinned if cell.state == "serving" and placement.allows(cell)]
         return tuple(serving[: placement.spread])
     count = placement.spread or directory.spread
-    if count == 1 and len(directory.serving) == 1:
-        return (directory.serving[0].name,)
+    nearness = {region: place for place, region in reversed(list(enumerate(regions)))}
     ordered = sorted(
-        directory.serving,
-        key=lambda cell: (bool(region) and cell.region != region, -score(cell, tenant), cell.name),
+        filter(placement.allows, directory.serving),
+        key=lambda cell: (nearness.get(cell.region, len(regions)), -score(cell, tenant), cell.name),
     )
     return tuple(cell.name for cell in ordered[:count])
 

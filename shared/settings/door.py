@@ -13,12 +13,12 @@ class DoorSettings:
         "127.0.0.1:8000", "host:port", "the door's address; the default is loopback only", pattern=HOST_PORT
     )
     web_workers: int = number(2, "processes", (1, 64), "HTTP processes of the door; one can restart while others serve")
-    region: str = text(
+    regions: str = text(
         "",
-        "a name",
-        "the region of this door, up to 32 letters, digits and _ . -: tenants that are not pinned get cells of this "
-        "region before others; unset: no cell is preferred",
-        pattern="[A-Za-z0-9_.-]{0,32}",
+        "names, comma-separated",
+        "regions of cells, the nearest to this door first, as in eu-1,eu-2: tenants that are not pinned get cells of "
+        "these regions before others; unset: no cell is preferred",
+        pattern="[A-Za-z0-9_.,-]{0,256}",
     )
     auth: str = word(
         "required",

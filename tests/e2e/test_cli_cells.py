@@ -13,6 +13,7 @@ import redis
 from shared.accounts.admin_actions import list_actions
 from shared.accounts.api_keys import ApiKeys
 from shared.cells.checks import directory_problems
+from shared.cells.directory import Placement
 from shared.cells.opening import cells_in_force
 from shared.cells.placement import tenant_cells
 from shared.cells.stored import StoredDirectory
@@ -137,6 +138,24 @@ def test_a_cell_is_removed_when_it_drains_and_is_empty_and_no_tenant_is_pinned_t
     assert StoredDirectory(c2.client).read() is None
     run(penstock, "rm", "default")
     assert StoredDirectory(store.client).read() is None
+
+
+def test_a_tenant_is_kept_in_a_region(penstock: InProcess, store_url: str, c2: Store) -> None:
+    run(penstock, "add", "c2", store_url, "--prefix", "c2:", "--region", "eu")
+    run(penstock, "spread", "2")
+    run(penstock, "spread", "3", "--tenant", "blue")
+    assert "new jobs of tenant blue go to c2 " in run(penstock, "move", "blue", "--region", "eu")
+    assert list(listed(penstock, "--tenant", "blue")) == ["c2"]
+    assert "cells='default' of tenant 'blue' is in region ''" in refused(
+        penstock, "move", "blue", "c2,default", "--region", "eu"
+    )
+    assert "region='us' of tenant 'blue': no cell there gets new jobs" in refused(
+        penstock, "move", "blue", "--region", "us"
+    )
+    run(penstock, "move", "blue", "--unpin")
+    directory = StoredDirectory(c2.client).read()
+    assert directory is not None
+    assert directory.tenants == {"blue": Placement(spread=3)}
 
 
 def test_a_draining_cell_gets_jobs_again(penstock: InProcess, store_url: str, c2: Store, store: Store) -> None:

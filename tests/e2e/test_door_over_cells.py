@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 
 from shared.accounts.api_keys import ApiKeys
+from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
 from shared.cells.directory import Placement
 from shared.cells.ids import cell_of_id
 from shared.cells.stored import StoredDirectory
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store.store import Store
+from tests.support.builders import MODEL
 from tests.support.cells_door import CellsDoor, cells_door
 from tests.support.door import admitted_job, fault, job_of, refused, run_next, serve, settle, submit, worker
 from tests.support.gate import BOUNDS
@@ -41,9 +43,9 @@ def door_with_dead_cell(store, settings, store_url) -> Iterator[CellsDoor]:
         yield found
 
 
-def fill(store: Store) -> None:
-    """Have a cell admit no more jobs."""
-    store.client.hset("penstock:config", "max_inflight", 1)
+def fill(store: Store, jobs: int = 1) -> None:
+    """Have a cell admit this number of jobs and no more."""
+    store.client.hset("penstock:config", "max_inflight", jobs)
 
 
 def cell_of(job: dict) -> str:
@@ -260,3 +262,44 @@ def test_a_job_of_a_gate_connection_runs_in_its_tenants_home_and_is_canceled_the
     serving.client.close()
     assert serving.ended()
     wait_for(lambda: waiting(door)["b"] == 0, "the job to be canceled")
+
+
+def in_regions(door: CellsDoor, **regions: str) -> None:
+    """Give cells regions."""
+    cells = door.context.cells.directory.cells
+    door.change(cells={name: replace(one, region=regions.get(name, "")) for name, one in cells.items()})
+
+
+def test_a_door_prefers_the_cells_of_its_regions_and_takes_others_when_those_are_full(store, settings, store_url):
+    with cells_door(store, settings, store_url, regions="eu,us") as door:
+        for each in door.stores.values():
+            serve(each)
+        in_regions(door, b="us", c="eu")
+        door.change(spread=2)
+        for number in range(12):
+            assert cell_of(admitted_job(submit(door.client, headers={"X-Tenant": f"t{number}"}))) == "c"
+        fill(door.stores["c"], jobs=12)
+        assert cell_of(admitted_job(submit(door.client, headers={"X-Tenant": "t0"}))) == "b"
+
+
+def test_a_private_job_is_not_spilled_into_another_region(door):
+    in_regions(door, b="eu", c="us")
+    door.place("red", "b", "c")
+    fill(door.stores["b"])
+    for store in door.stores.values():
+        Pools(store.client).change(MODEL, {"local": True})
+        Tenants(store.client).set("green", TenantPolicy(private=True))
+    door.place("green", "b", "c")
+    admitted_job(submit(door.client, headers=AS_RED))
+    refused(submit(door.client, headers=AS_RED, private=True), "inflight_full")
+    refused(submit(door.client, headers={"X-Tenant": "green"}), "inflight_full")
+    assert waiting(door)["c"] == 0
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
+
+
+def test_a_tenant_that_must_stay_in_a_region_is_served_there_only(door):
+    in_regions(door, b="eu", c="us")
+    door.change(tenants={"red": Placement(spread=3, regions=("us",))})
+    fill(door.stores["c"])
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
+    refused(submit(door.client, headers=AS_RED), "inflight_full")

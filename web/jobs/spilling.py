@@ -44,7 +44,9 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
         return offer_in_cell(found or homes[0], caller, generation)
     if not homes:
         return _no_cell(caller, generation)
-    first, *others = sorted(homes[:2], key=cells.is_away)
+    if generation.private or (caller.policy is not None and caller.policy.private):
+        homes = tuple(home for home in homes if _region(home) == _region(homes[0]))
+    first, *others = sorted(homes, key=cells.is_away)
     if not others:
         return offer_in_cell(first, caller, generation)
     return _offer_to_two(first, others[0], caller, generation)
@@ -78,6 +80,11 @@ def _offer_to_two(
         _SPILLED.log("info", (caller.tenant, reason), tenant=caller.tenant, reason=reason, cell=second.cell)
         return spilled
     return refusal or spilled
+
+
+def _region(context: DoorContext) -> str:
+    directory = context.cells.directory
+    return "" if directory is None else directory.cells[context.cell].region
 
 
 def _no_cell(caller: Caller, generation: GenerationRequest) -> Yield:

@@ -45,6 +45,8 @@ class DoorCells(Generic[C]):
     def __init__(self, first: C) -> None:
         """`first` is the context of the store that the settings name, from which the directory is read."""
         self.first = first
+        #: The regions of cells, the nearest to this door first.
+        self._regions = tuple(region for region in first.settings.regions.split(",") if region)
         self.directory: Directory | None = None
         #: The cells of the directory that this process serves; empty without a directory. It is replaced, not changed.
         self._contexts: Mapping[str, C] = {}
@@ -75,7 +77,7 @@ class DoorCells(Generic[C]):
         placed = self._placed.get(tenant)
         if placed is None:
             directory, contexts = self.directory, self._contexts
-            names = tenant_cells(directory, tenant, region=self.first.settings.region)
+            names = tenant_cells(directory, tenant, regions=self._regions)
             placed = tuple(contexts[name] for name in names if name in contexts)
             if len(self._placed) >= _MOST_PLACED:
                 self._placed = {}

@@ -226,23 +226,32 @@ def move(
         str | None, typer.Argument(metavar="CELL[,CELL2]", help="The tenant's cells, its new home first.")
     ] = None,
     *,
-    unpin: Annotated[bool, typer.Option("--unpin", help="Let hashing choose the tenant's cells again.")] = False,
+    region: Annotated[
+        str | None,
+        typer.Option(metavar="REGION[,…]", help="Let the tenant's jobs be in cells of these regions only."),
+    ] = None,
+    unpin: Annotated[
+        bool, typer.Option("--unpin", help="Let hashing choose the tenant's cells among all again.")
+    ] = False,
     wait: Wait = False,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
-    """Pin a tenant to cells: new jobs go there, and those in its other cells end where they are."""
+    """Pin a tenant to cells or regions: new jobs go there, and those in its other cells end where they are."""
     from shared.cells.edits import with_placement
     from shared.cells.load import tenant_load
     from shared.cells.placement import tenant_cells
     from shared.cells.stored import ask_all
 
-    if (to is None) != unpin:
-        raise ConfigError(f"tenant={tenant[:80]!r}: name its cells, or use --unpin")
+    if unpin == (to is not None or region is not None):
+        raise ConfigError(f"tenant={tenant[:80]!r}: name its cells or --region, or use --unpin")
     names = to.split(",") if to is not None else []
+    regions = region.split(",") if region is not None else []
     cells = _open(load(state_dir=state_dir))
-    on = f"tenant {tenant}: {', '.join(names) or 'unpinned'}"
-    changed = _change(cells, lambda found, ms: with_placement(found, tenant, names, at_ms=ms), "move", on)
+    on = f"tenant {tenant}: {', '.join(names) or 'unpinned'}{f' in {region}' if region else ''}"
+    changed = _change(
+        cells, lambda found, ms: with_placement(found, tenant, names, regions=regions, at_ms=ms), "move", on
+    )
     placed = tenant_cells(changed.directory, tenant)
     others = {name: client for name, client in cells.answering.items() if name not in placed}
     if wait:

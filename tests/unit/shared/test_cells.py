@@ -1,5 +1,6 @@
 """Tests ids with cells, the form of the directory of cells, where it puts tenants, and credentials in its URLs."""
 
+import re
 import secrets
 import stat
 import uuid
@@ -142,10 +143,10 @@ def test_a_tenant_has_as_many_cells_as_it_or_the_directory_spreads_over():
 def test_cells_of_the_door_s_region_come_first_and_the_others_follow():
     directory = a_directory(a_cell("c1", region="us"), a_cell("c2", region="eu"), a_cell("c3", region="us"), spread=3)
     for number in range(20):
-        cells = tenant_cells(directory, f"t{number}", region="eu")
+        cells = tenant_cells(directory, f"t{number}", regions=["eu"])
         assert cells[0] == "c2"
         assert cells[1:] == tuple(c for c in tenant_cells(directory, f"t{number}") if c != "c2")
-        assert set(tenant_cells(directory, f"t{number}", region="us")[:2]) == {"c1", "c3"}
+        assert set(tenant_cells(directory, f"t{number}", regions=["us"])[:2]) == {"c1", "c3"}
 
 
 def test_places_are_the_same_in_every_process_and_version():
@@ -207,3 +208,30 @@ def test_the_state_folder_keeps_the_newest_directory_of_one_store_for_its_user_o
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.write_text(secrets.token_hex(8))
     assert remembered(own) is None
+
+
+def test_regions_are_preferred_in_the_order_of_the_door():
+    regions = ("us", "eu", "ap", "eu")
+    directory = a_directory(*(a_cell(f"c{i}", region=region) for i, region in enumerate(regions)), spread=4)
+    for number in range(20):
+        cells = tenant_cells(directory, f"t{number}", regions=["eu", "us", "eu"])
+        assert [directory.cells[cell].region for cell in cells] == ["eu", "eu", "us", "ap"]
+
+
+def test_a_tenant_that_must_stay_in_regions_has_only_their_cells_at_every_door():
+    cells = (a_cell("c1", region="us"), a_cell("c2", region="eu"), a_cell("c3", region="eu", state="draining"))
+    tenants = {"kept": Placement(regions=("eu",)), "both": Placement(("c1", "c2"), regions=("eu",))}
+    directory = a_directory(*cells, tenants=tenants | {"none": Placement(regions=("ap",))}, spread=3)
+    assert parse(directory.dump()) == directory
+    for regions in ((), ("us",)):
+        placed = [tenant_cells(directory, tenant, regions=regions) for tenant in ("kept", "both", "none")]
+        assert placed == [("c2",), ("c2",), ()]
+
+
+@pytest.mark.parametrize(
+    ("regions", "expected"),
+    [(("a b",), "region='a b' of a placement is not"), (("",), "region='' of a placement is not")],
+)
+def test_a_region_that_is_no_name_is_refused(regions, expected):
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        Placement(regions=regions)
