@@ -1,12 +1,8 @@
 """A cell's store is killed under load: the next cell serves its tenants, others notice nothing, and no job is lost."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from shared.audit.invariants import find_breaches
@@ -16,6 +12,7 @@ from shared.cells.stored import StoredDirectory
 from shared.store.store import Store
 from tests.support.processes import Stage, wait_for
 from tests.support.served import SIM, Served
+from tests.support.steady_load import Load, cells_since, has_ended
 from tests.support.store_servers import StoreServer
 
 #: Red lives in `b`, and is spilled to `default`.
@@ -45,48 +42,6 @@ def served(tmp_path, lost: StoreServer) -> Iterator[Served]:
             yield served
 
 
-class Load:
-    """Sends one job after another for a tenant, and notes when each was sent and answered."""
-
-    def __init__(self, served: Served, tenant: str) -> None:
-        self._url, self._tenant = served.url, tenant
-        #: When a job was sent and answered, in seconds of the monotonic clock, and its id.
-        self.admitted: list[tuple[float, float, str]] = []
-        self.refused: list[str] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        with httpx.Client(base_url=self._url, timeout=30, headers={"X-Tenant": self._tenant}) as client:
-            while not self._stop.is_set():
-                sent_s = time.monotonic()
-                answer = client.post("/v1/jobs?wait_ms=500", json={"prompt": "hello", "max_tokens": 4}).json()
-                if "reason" in answer:
-                    self.refused.append(answer["reason"])
-                    # A client comes back after the time that it was told.
-                    self._stop.wait(answer["retry_hint_ms"] / 1000)
-                else:
-                    self.admitted.append((sent_s, time.monotonic(), answer["id"]))
-
-    def longest_gap_s(self, since_s: float) -> float:
-        times = [since_s, *(at_s for _, at_s, _ in self.admitted if at_s > since_s)]
-        return max(after - before for before, after in pairwise(times))
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join(timeout=40)
-            assert not self._thread.is_alive()
-
-
-def cells_since(load: Load, at_s: float) -> Callable[[], set[str]]:
-    return lambda: {cell_of_id(job_id) for sent_s, _, job_id in load.admitted if sent_s > at_s}
-
-
 def test_the_next_cell_serves_the_tenants_of_a_cell_whose_store_is_killed(served: Served, lost: StoreServer) -> None:
     red, blue, green = (Load(served, tenant) for tenant in ("red", "blue", "green"))
     with red.running(), blue.running(), green.running():
@@ -111,11 +66,6 @@ def test_the_next_cell_serves_the_tenants_of_a_cell_whose_store_is_killed(served
         ids = [job_id for *_, job_id in load.admitted]
         assert len(set(ids)) == len(ids)
         for job_id in ids:
-            wait_for(lambda one=job_id, as_=tenant: _has_ended(served, one, as_), f"job {job_id} to end", timeout_s=30)
+            wait_for(lambda one=job_id, as_=tenant: has_ended(served, one, as_), f"job {job_id} to end", timeout_s=30)
     for client in (served.stage.client, lost.client):
         assert find_breaches(client) == []
-
-
-def _has_ended(served: Served, job_id: str, tenant: str) -> bool:
-    answer = served.http.get(f"/v1/jobs/{job_id}", headers={"X-Tenant": tenant})
-    return answer.status_code == 200 and answer.json()["status"] == "succeeded"
