@@ -49,6 +49,9 @@ class Found:
     def number(self) -> int:
         return self.queued + self.running
 
+    def __add__(self, other: "Found") -> "Found":
+        return Found(self.queued + other.queued, self.running + other.running, has_more=self.has_more or other.has_more)
+
     def __str__(self) -> str:
         jobs = "job" if self.number == 1 and not self.has_more else "jobs"
         number = f"{self.number} {jobs} or more" if self.has_more else f"{self.number} {jobs}"

@@ -66,7 +66,7 @@ class Amounts:
 
 @dataclass(frozen=True)
 class UsageRow:
-    """The usage of one day by one tenant with one API key in one pool."""
+    """The usage of one day by one tenant with one API key in one pool, in one cell."""
 
     day: str
     tenant: str
@@ -74,6 +74,8 @@ class UsageRow:
     key: str
     model: str
     amounts: Amounts
+    #: "" if the reader does not tell cells apart.
+    cell: str = ""
 
 
 class UsageRecords:
@@ -126,11 +128,11 @@ def parse_day(name: str, value: str) -> date:
     raise ConfigError(f"{name}={value[:80]!r} is not a date like 2026-11-23")
 
 
-def parse_dimensions(name: str, value: str) -> tuple[str, ...]:
+def parse_dimensions(name: str, value: str, known: Sequence[str] = DIMENSIONS) -> tuple[str, ...]:
     """Return the dimensions in a list with commas. Raises ConfigError, whose message names the field."""
     named = tuple(part.strip() for part in value.split(","))
-    if not set(named) <= set(DIMENSIONS) or len(set(named)) < len(named):
-        raise ConfigError(f"{name}={value[:80]!r} is not a list of {', '.join(DIMENSIONS)}, each at most once")
+    if not set(named) <= set(known) or len(set(named)) < len(named):
+        raise ConfigError(f"{name}={value[:80]!r} is not a list of {', '.join(known)}, each at most once")
     return named
 
 

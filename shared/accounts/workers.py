@@ -5,7 +5,7 @@ which ends with the worker. The mark of the system is a field of the configurati
 start later, and lets the door refuse jobs with `draining`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,12 @@ class DrainProgress:
     def is_finished(self) -> bool:
         """Whether the worker runs nothing and will claim nothing."""
         return self.claims_no_more and self.running == 0
+
+
+def unknown_worker(worker: str, known: Sequence[str]) -> ConfigError:
+    """Return the error for the name of a worker that is not registered, with the names of those that are."""
+    named = ", ".join(known[:_MAX_NAMED]) + (", …" if len(known) > _MAX_NAMED else "")
+    return ConfigError(f"worker={worker!r} does not exist; workers: {named or 'none'}")
 
 
 class Workers:
@@ -161,9 +167,7 @@ class Workers:
 
         def change(pipe: Pipeline) -> None:
             if not pipe.hexists(keys.worker(worker), _BEAT):
-                known = self.names()
-                named = ", ".join(known[:_MAX_NAMED]) + (", …" if len(known) > _MAX_NAMED else "")
-                raise ConfigError(f"worker={worker!r} does not exist; workers: {named or 'none'}")
+                raise unknown_worker(worker, self.names())
             pipe.multi()
             add_change(pipe)
             add_record(pipe, self._actor, what, f"worker {worker}")

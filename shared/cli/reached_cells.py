@@ -7,15 +7,16 @@ names its cell, and a cell that does not answer is named on stderr and makes the
 import json as json_library
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shared.cells.ids import DEFAULT_CELL
 from shared.cli import output
 from shared.cli.reach import FAULT
-from shared.errors import ConfigError, StoreUnavailable
-from shared.settings.settings import load
+from shared.errors import ConfigError
+from shared.settings.settings import Settings, load
 
 if TYPE_CHECKING:
     import redis
@@ -57,13 +58,26 @@ class ReachedCells:
         """Return a JSON object, which has the name of its cell if the output names cells."""
         return {"cell": cell, **fields} if self.named else dict(fields)
 
+    def names(self, names: Sequence[str]) -> str:
+        """Return `all` if these are all cells of the directory, else their names."""
+        everywhere = self.directory is not None and set(names) == set(self.directory.cells)
+        return "all" if everywhere else ", ".join(names)
+
     def note(self, cell: str, text: str) -> str:
         return f"cell {cell}: {text}" if self.named else text
 
-    def report_away(self) -> None:
-        """Name the cells that do not answer on stderr. Exit with FAULT if there is one."""
+    def settings(self, name: str, settings: Settings) -> Settings:
+        """Return the settings of a process that serves one of these cells, from those in force."""
+        return settings if self.directory is None else settings_of_cell(settings, name, self.directory)
+
+    def note_away(self) -> None:
+        """Name the cells that do not answer on stderr."""
         for name, why in self.away.items():
             output.write_note(f"cell {name} does not answer, and nothing here is about it: {why}")
+
+    def report_away(self) -> None:
+        """Name the cells that do not answer on stderr. Exit with FAULT if there is one."""
+        self.note_away()
         if self.away:
             raise typer.Exit(FAULT)
 
@@ -92,22 +106,37 @@ def reach_cells(state_dir: str | None, only: str | None = None) -> ReachedCells:
     Raises ConfigError if there is no such cell, and StoreUnavailable if no cell answers, or not the one that was named.
     """
     from shared.cells.opening import cells_in_force
-    from shared.cells.stored import ask_all
-    from shared.store.preflight import require_answer
 
-    settings = load(state_dir=state_dir)
-    cells = cells_in_force(settings)
+    cells = cells_in_force(load(state_dir=state_dir))
     if only is not None and only not in cells:
-        raise ConfigError(f"cell={only!r} is not a cell; these are: {', '.join(sorted(cells))}")
-    if cells.directory is None:
-        return ReachedCells(cells, {}, None)
-    urls = {id(client): cells.directory.cells[name].url for name, client in cells.items()}
-    wanted = {name: cells[name] for name in sorted(cells) if only in {None, name}}
-    asked = ask_all(wanted, lambda client: require_answer(client, urls[id(client)]))
-    if not asked.answers:
-        raise next(iter(asked.away.values()), StoreUnavailable("the directory lists no cell"))
-    away = {name: str(error)[:_MAX_WHY] for name, error in asked.away.items()}
-    return ReachedCells({name: wanted[name] for name in asked.answers}, away, cells.directory)
+        raise _unknown_cell(only, cells)
+    if only is not None and only in cells.away:
+        raise cells.away[only]
+    wanted = [name for name in sorted(cells) if only in {None, name}]
+    away = {name: str(cells.away[name])[:_MAX_WHY] for name in wanted if name in cells.away}
+    return ReachedCells({name: cells[name] for name in wanted if name not in away}, away, cells.directory)
+
+
+def settings_of_cell(settings: Settings, name: str, directory: "Directory | None" = None) -> Settings:
+    """Return the settings of a process that serves one cell of the directory, which is read unless it is given.
+
+    Raises ConfigError if there is no such cell, and StoreUnavailable if the directory cannot be read.
+    """
+    from shared.cells.opening import cells_in_force, with_credentials
+
+    if directory is None:
+        directory = cells_in_force(settings).directory
+    if directory is None and name == DEFAULT_CELL:
+        return settings
+    cells = {} if directory is None else directory.cells
+    if name not in cells:
+        raise _unknown_cell(name, cells or (DEFAULT_CELL,))
+    url = with_credentials(cells[name].url, settings.store_url)
+    return replace(settings, redis_url=url, key_prefix=cells[name].prefix)
+
+
+def _unknown_cell(name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(f"cell={name!r} is not a cell; these are: {', '.join(sorted(known))}")
 
 
 @contextmanager
@@ -171,7 +200,7 @@ def write_accounts(
     if json:
         output.write_json([dict(one.fields) | ({"cells": names} if cells.named else {}) for one, names in merged])
         return
-    rows = [(*one.row, _names(cells, names)) if cells.named else one.row for one, names in merged]
+    rows = [(*one.row, cells.names(names)) if cells.named else one.row for one, names in merged]
     output.write_table((*columns, "cells") if cells.named else columns, rows, styles=styles)
 
 
@@ -181,9 +210,3 @@ def _merge(lists: Mapping[str, Iterable[ListedAccount]]) -> list[tuple[ListedAcc
         for one in listed:
             found.setdefault(json_library.dumps(one.fields, sort_keys=True), (one, []))[1].append(cell)
     return list(found.values())
-
-
-def _names(cells: ReachedCells, names: Sequence[str]) -> str:
-    """Return `all` if these are all cells of the directory, else their names."""
-    everywhere = cells.directory is not None and set(names) == set(cells.directory.cells)
-    return "all" if everywhere else ", ".join(names)

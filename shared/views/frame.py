@@ -101,14 +101,14 @@ def make_frame(
         waiting=after.waiting,
         running=after.running,
         draining=after.draining,
-        tenants=sorted(map(line, after.tenants), key=_ORDERS[sort]),
+        tenants=sorted(map(line, after.tenants), key=ORDERS[sort]),
         workers=workers,
         models=model_lines(after, workers, routes),
     )
 
 
 #: For each sort key, how the lines are ordered: the largest first, then by name.
-_ORDERS: dict[SortKey, Callable[[TenantLine], Any]] = {
+ORDERS: dict[SortKey, Callable[[TenantLine], Any]] = {
     "tenant": lambda line: line.tenant,
     "waiting": lambda line: (-line.waiting, line.tenant),
     "running": lambda line: (-line.running, line.tenant),

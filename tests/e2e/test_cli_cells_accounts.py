@@ -123,3 +123,17 @@ def test_without_a_directory_no_output_names_a_cell_and_no_other_cell_is_an_erro
         assert penstock(kind, "ls", "--cell", "default").returncode == 0
     unknown = penstock("keys", "ls", "--cell", "c1")
     assert (unknown.returncode, unknown.stderr) == (2, "penstock: cell='c1' is not a cell; these are: default\n")
+
+
+def test_a_sync_makes_the_accounts_equal_and_says_what_differed(cells, one_away, penstock):
+    assert penstock("tenants", "set", "red", "--rpm", "5").returncode == 1
+    Tenants(cells["b"]).set("red", TenantPolicy(rpm=7))
+    refused = penstock("cells", "sync", "--from", "c")
+    assert (refused.returncode, "from='c' is not a cell that answers" in refused.stderr) == (2, True)
+    done = penstock("cells", "sync", "--from", "default")
+    assert done.returncode == 1
+    assert "policy_rpm 7 and 5" in done.stderr
+    assert "cell b: 1 account changed" in done.stderr
+    assert Tenants(cells["b"]).get("red") == TenantPolicy(rpm=5)
+    found = json.loads(penstock("doctor", "--json").stdout)
+    assert "cell c has missed a change of accounts" in found["notes"]

@@ -8,6 +8,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.reach import FAULT, Json, StateDir, end_with
+from shared.cli.reached_cells import writing_cells
 from shared.errors import ConfigError
 from shared.settings.settings import Settings, load
 
@@ -280,6 +281,34 @@ def spread(
     on = f"{whose}: {count}"
     changed = _change(cells, lambda found, ms: with_spread(found, count, tenant, at_ms=ms), "spread", on)
     _report(changed, f"{whose} has {count} cell{'' if count == 1 else 's'}", json=json)
+
+
+@app.command()
+def sync(
+    *,
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="CELL", help="The cell whose accounts all others get.")
+    ] = None,
+    state_dir: StateDir = None,
+    json: Json = False,
+) -> None:
+    """Make the accounts of all cells equal again, after changes that did not reach each of them.
+
+    Without `--from`, they get those of a cell that has missed no change. The differences are listed first.
+    """
+    from shared.accounts.admin_actions import local_actor
+    from shared.cells.account_changes import AccountCells
+    from shared.cells.accounts import differences
+
+    with writing_cells(state_dir) as cells:
+        for sentence in differences(cells.clients):
+            output.write_note(sentence)
+        copied = AccountCells(cells.clients, cells.away).sync(local_actor(), source)
+        if json:
+            output.write_json([{"cell": name, "changed": count} for name, count in copied.items()])
+            return
+        for name, count in copied.items():
+            output.write_note(f"cell {name}: {count or 'no'} account{'' if count == 1 else 's'} changed")
 
 
 def _open(settings: Settings) -> "Cells":

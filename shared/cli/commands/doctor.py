@@ -1,13 +1,15 @@
 """`penstock doctor`: check every invariant on the live store, print a table, and exit with 1 if one is broken."""
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shared.cli import output
-from shared.cli.reach import FAULT, Json, StateDir, collections_database, store_client, writable_store_client
+from shared.cli.reach import FAULT, Json, StateDir, collections_database
+from shared.cli.reached_cells import CellName, ReachedCells, reading_cells, writing_cells
 from shared.errors import ConfigError
 from shared.settings.secret_values import without_password
 from shared.settings.settings import Settings, load
@@ -30,22 +32,71 @@ _MODELS_SEEN = 64
 def doctor(
     *,
     repair: Annotated[bool, typer.Option("--repair", help="First repair what can be repaired, and list it.")] = False,
+    cell: CellName = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Check every invariant on the live store.
 
     Exit with 0 if all hold. Exit with 1 if one is broken, if the store cannot serve or refuses writes, if its own
-    settings could lose jobs, if the folder for files cannot be used, if the database of collections is away, or if
-    workers end by faults again and again. With --repair, the check follows the repair.
+    settings could lose jobs, if the folder for files cannot be used, if the database of collections is away, if workers
+    end by faults again and again, or if cells are away or have different accounts. With --repair, the check follows the
+    repair.
     """
+    with (writing_cells if repair else reading_cells)(state_dir, cell) as cells:
+        settings = load(state_dir=state_dir)
+        door = _door(settings)
+        reports = {
+            name: _examine(client, cells.settings(name, settings), door, repair=repair, named=cells.named)
+            for name, client in cells.clients.items()
+        }
+        if cells.named:
+            broken = _write_reports(cells, reports, settings, door, json=json)
+        else:
+            (report,) = reports.values()
+            broken = report.broken
+            if json:
+                output.write_json(report.as_dict())
+            else:
+                _write_changes(cells, reports)
+                _write_invariants(cells, reports)
+                for note in report.notes:
+                    output.write_note(note)
+        if broken:
+            cells.note_away()
+            raise typer.Exit(FAULT)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """The result for one store."""
+
+    judged: dict[str, str | None]
+    invariants: list[dict[str, Any]]
+    notes: list[str]
+    changes: list[str]
+    broken: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.judged | {
+            "holds": not self.broken,
+            "invariants": self.invariants,
+            "notes": self.notes,
+            "changes": self.changes,
+        }
+
+
+def _examine(client: "redis.Redis", settings: Settings, door: dict[str, str], *, repair: bool, named: bool) -> _Report:
+    """Repair a store if that is wanted, and check it. If it is `named`, door and database are judged elsewhere."""
     from shared.accounts.admin_actions import local_actor, record
     from shared.audit.invariants import INVARIANTS, find_breaches
     from shared.audit.repair import repair as repair_store
+    from shared.store.preflight import find_write_fault
     from shared.store.store import Store
 
-    client = writable_store_client(state_dir) if repair else store_client(state_dir)
-    judged = _judged(client, load(state_dir=state_dir))
+    fault = find_write_fault(client)
+    judged: dict[str, str | None] = {"store": without_password(settings.store_url), "key_prefix": settings.store_prefix}
+    judged |= ({} if named else door) | {"store_fault": None if fault is None else fault.value}
     store = Store(client)
     snapshot = store.snapshot(stats=True)
     # Invariant 10 holds only while some process reaps. A live worker proves that a process does. If no worker is live,
@@ -58,66 +109,92 @@ def doctor(
     for breach in find_breaches(client, timely=timely):
         by_number.setdefault(breach.invariant, []).append(breach.message)
     is_unfit, fitness = _fitness(client)
-    settings = load(state_dir=state_dir)
-    has_faults, about_others = _others(client, settings, judged["store_fault"])
+    has_faults, about_others = _others(client, settings, fault, database=not named)
     notes = [*_said_of(judged), *fitness, *about_others, *_advice(client, snapshot, settings)]
     notes += [*_undelivered(client), *_unsent_alerts(client), *_spoiled(client), *skew_notes(client)]
-    verdicts = {
-        number: _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS
+    invariants = [
+        {
+            "invariant": number,
+            "says": INVARIANTS.get(number, ""),
+            "verdict": _BROKEN if found else _NOT_JUDGED if number == 10 and not timely else _HOLDS,
+            "breaches": found,
+        }
         for number, found in by_number.items()
-    }
-    broken = is_unfit or has_faults or any(by_number.values())
+    ]
+    return _Report(judged, invariants, notes, changes, is_unfit or has_faults or any(by_number.values()))
+
+
+def _write_reports(
+    cells: ReachedCells, reports: Mapping[str, _Report], settings: Settings, door: dict[str, str], *, json: bool
+) -> bool:
+    """Write what was found in each cell, and what all have in common. Return whether anything is broken."""
+    from shared.cells.checks import directory_problems
+    from shared.cells.equality import account_faults
+    from shared.cells.opening import Cells
+
+    has_database_fault, notes = _database(settings)
+    notes = [_said_of_door(door), *notes]
+    faults: list[str] = []
+    # One cell says nothing about what is equal in all.
+    if cells.directory is not None and len({*reports, *cells.away}) == len(cells.directory.cells):
+        faults = directory_problems(Cells(cells.directory, cells.clients))
+        faults += account_faults(cells.clients, cells.away)
+    broken = has_database_fault or bool(faults) or any(report.broken for report in reports.values())
+    notes += faults
     if json:
-        rows = [
-            {"invariant": number, "says": INVARIANTS.get(number, ""), "verdict": verdicts[number], "breaches": found}
-            for number, found in by_number.items()
-        ]
-        output.write_json(judged | {"holds": not broken, "invariants": rows, "notes": notes, "changes": changes})
-    else:
-        for change in changes:
-            output.write_note(f"changed: {change}")
-        cells = [
-            (number, verdicts[number], INVARIANTS.get(number, ""), "\n".join(found))
-            for number, found in by_number.items()
-        ]
-        output.write_table(
-            ("no", "verdict", "invariant", "breaches"), cells, styles={_HOLDS: "green", _BROKEN: "bold red"}
-        )
-        for note in notes:
-            output.write_note(note)
-    if broken:
-        raise typer.Exit(FAULT)
+        of_cells = [cells.as_dict(name, report.as_dict()) for name, report in reports.items()]
+        holds = not broken and not cells.away
+        output.write_json(door | {"holds": holds, "notes": notes, "away": dict(cells.away), "cells": of_cells})
+        return broken
+    _write_changes(cells, reports)
+    _write_invariants(cells, reports)
+    for note in notes:
+        output.write_note(note)
+    for name, report in reports.items():
+        for note in report.notes:
+            output.write_note(cells.note(name, note))
+    return broken
 
 
-def _judged(client: "redis.Redis", settings: Settings) -> dict[str, str | None]:
-    """Return the URLs of the store that is judged and of its door, and whether the door is ready or why not.
+def _write_changes(cells: ReachedCells, reports: Mapping[str, _Report]) -> None:
+    for name, report in reports.items():
+        for change in report.changes:
+            output.write_note(cells.note(name, f"changed: {change}"))
 
-    `store_fault` is the reason for which the store refuses writes, or None.
+
+def _write_invariants(cells: ReachedCells, reports: Mapping[str, _Report]) -> None:
+    rows = [
+        cells.row(name, (one["invariant"], one["verdict"], one["says"], "\n".join(one["breaches"])))
+        for name, report in reports.items()
+        for one in report.invariants
+    ]
+    columns = cells.columns(("no", "verdict", "invariant", "breaches"))
+    output.write_table(columns, rows, styles={_HOLDS: "green", _BROKEN: "bold red"})
+
+
+def _door(settings: Settings) -> dict[str, str]:
+    """Return the URL of the door, and whether it is ready or why not.
 
     The door of an embedded store is the one that `penstock up` serves beside it. The door of any other store is the one
     at PENSTOCK_URL, which may use another store.
     """
     from shared.cli.readiness import why_not_ready
     from shared.state_dir import up_url
-    from shared.store.preflight import find_write_fault
 
     door = settings.url if settings.redis_url else up_url(settings.state_path) or settings.url
-    fault = find_write_fault(client)
     reason = why_not_ready(door, host=settings.allowed_hosts.split(",")[0].strip())
-    prefix = settings.store_prefix
-    return {
-        "store": without_password(settings.store_url),
-        "key_prefix": prefix,
-        "door": door,
-        "door_state": f"is not ready: {reason}" if reason else "is ready",
-        "store_fault": None if fault is None else fault.value,
-    }
+    return {"door": door, "door_state": f"is not ready: {reason}" if reason else "is ready"}
 
 
 def _said_of(judged: dict[str, str | None]) -> list[str]:
-    """Return the notes about what is judged: the store, the keys in it, and the door."""
+    """Return the notes about what is judged: the store, the keys in it, and the door unless it is judged elsewhere."""
     keys = f", keys that begin with {judged['key_prefix']}" if judged["key_prefix"] else ""
-    return [f"store: {judged['store']}{keys}", f"door: {judged['door']} {judged['door_state']}"]
+    notes = [f"store: {judged['store']}{keys}"]
+    return [*notes, _said_of_door(judged)] if "door" in judged else notes
+
+
+def _said_of_door(judged: Mapping[str, str | None]) -> str:
+    return f"door: {judged['door']} {judged['door_state']}"
 
 
 def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
@@ -128,19 +205,19 @@ def _fitness(client: "redis.Redis") -> tuple[bool, list[str]]:
     return bool(reason), [reason] if reason else warnings
 
 
-def _others(client: "redis.Redis", settings: Settings, store_fault: str | None) -> tuple[bool, list[str]]:
+def _others(
+    client: "redis.Redis", settings: Settings, store_fault: StoreFault | None, *, database: bool
+) -> tuple[bool, list[str]]:
     """Return whether workers, the folder for files, the database or the store are at fault, and notes about them.
 
-    With a `store_fault`, the folder is not judged, because that corrects the store's sums of files.
+    With a `store_fault`, the folder is not judged, because that corrects the store's sums of files. The database is
+    judged only if that is wanted.
     """
     from shared.alerts.findings import store_sentence
     from shared.store.batches.storage_location import files_notes
 
-    if store_fault is None:
-        about_store = files_notes(client, settings)
-    else:
-        about_store = (True, [store_sentence(StoreFault(store_fault))])
-    found = [_restarts(client), about_store, _database(settings)]
+    about_store = files_notes(client, settings) if store_fault is None else (True, [store_sentence(store_fault)])
+    found = [_restarts(client), about_store, *([_database(settings)] if database else [])]
     return any(is_at_fault for is_at_fault, _ in found), [note for _, notes in found for note in notes]
 
 

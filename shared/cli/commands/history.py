@@ -1,12 +1,13 @@
 """`penstock history`: what happened at a time, by tenant and by model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from shared.cli import output
-from shared.cli.reach import Json, StateDir, store_client
+from shared.cli.reach import Json, StateDir
+from shared.cli.reached_cells import CellName, ReachedCells, reading_cells
 from shared.durations import format_duration
 from shared.errors import ConfigError
 from shared.jobs.pool_terms import format_amount
@@ -36,6 +37,7 @@ def history(
     span: Annotated[str, typer.Option(metavar="SPAN", help="How much to list: 10m, 1h, 6h, 1d, 7d or 30d.")] = "1h",
     tenant: Annotated[str, typer.Option(metavar="NAME", help="Only this tenant.")] = "",
     model: Annotated[str, typer.Option(metavar="NAME", help="Only this model.")] = "",
+    cell: CellName = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
@@ -46,28 +48,48 @@ def history(
     from shared.history.report import read_report
     from shared.jobs.job_filter import InvalidFilter
 
-    try:
-        report = read_report(
-            store_client(state_dir), {"at": at, "span": span, "tenant": tenant, "model": model}
-        ).as_dict()
-    except InvalidFilter as error:
-        raise ConfigError(f"--{error}") from None
-    if json:
-        output.write_json(report)
+    asked = {"at": at, "span": span, "tenant": tenant, "model": model}
+    with reading_cells(state_dir, cell) as cells:
+        try:
+            reports = {name: read_report(client, asked).as_dict() for name, client in cells.clients.items()}
+        except InvalidFilter as error:
+            raise ConfigError(f"--{error}") from None
+        if json and cells.named:
+            output.write_json({"cells": [cells.as_dict(name, report) for name, report in reports.items()]})
+        elif json:
+            output.write_json(*reports.values())
+        elif at:
+            _print_moment(cells, reports)
+        else:
+            points = [(name, point) for name, report in reports.items() for point in report["data"]]
+            _print_points(cells, points)
+
+
+def _print_moment(cells: ReachedCells, reports: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the point of one time in each cell, by tenant and by model unless only one of these was asked for."""
+    moments = {name: report["moment"] for name, report in reports.items() if report["moment"] is not None}
+    for name, report in reports.items():
+        if name not in moments:
+            note = f"the history has nothing about {report['at']}: it begins with its first process"
+            output.write_note(cells.note(name, note))
+    if not moments:
         return
-    moment = report["moment"]
-    if at and moment is None:
-        output.write_note(f"the history has nothing about {report['at']}: it begins with its first process")
+    if not all("tenants" in moment for moment in moments.values()):
+        _print_points(cells, [(name, moment | moment["total"]) for name, moment in moments.items()])
         return
-    if at and "tenants" in moment:
+    rows = []
+    for cell, moment in moments.items():
         others = {"other tenants": moment["other_tenants"]} if any(moment["other_tenants"].values()) else {}
-        rows = [("tenant", name, its) for name, its in {**moment["tenants"], **others}.items()]
-        rows += [("model", name, its) for name, its in moment["models"].items()]
-        output.write_note(f"from {moment['from']} to {moment['to']}")
-        output.write_table(("kind", "name", *_COLUMNS), [(kind, name, *_cells(its)) for kind, name, its in rows])
-        return
-    points = [moment | moment["total"]] if at else report["data"]
-    output.write_table(("from", "to", *_COLUMNS), [(point["from"], point["to"], *_cells(point)) for point in points])
+        rows += [(cell, "tenant", name, its) for name, its in {**moment["tenants"], **others}.items()]
+        rows += [(cell, "model", name, its) for name, its in moment["models"].items()]
+        output.write_note(cells.note(cell, f"from {moment['from']} to {moment['to']}"))
+    table = [cells.row(cell, (kind, name, *_cells(its))) for cell, kind, name, its in rows]
+    output.write_table(cells.columns(("kind", "name", *_COLUMNS)), table)
+
+
+def _print_points(cells: ReachedCells, points: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    rows = [cells.row(cell, (point["from"], point["to"], *_cells(point))) for cell, point in points]
+    output.write_table(cells.columns(("from", "to", *_COLUMNS)), rows)
 
 
 def _cells(its: Mapping[str, Any]) -> list[object]:

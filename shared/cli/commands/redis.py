@@ -18,6 +18,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.reach import FAULT, StateDir, client_for
+from shared.cli.reached_cells import CellName, settings_of_cell
 from shared.errors import ConfigError
 from shared.settings.settings import load
 from shared.settings.store_url import normal_store_url
@@ -35,14 +36,20 @@ def run_redis(
         typer.Argument(metavar="[COMMAND …]", help="A Redis command. Without one, commands are read from stdin."),
     ] = None,
     *,
+    cell: CellName = None,
     state_dir: StateDir = None,
 ) -> None:
-    """Run a Redis command on this store, for example `penstock redis ZCARD penstock:inflight`."""
+    """Run a Redis command on this store, for example `penstock redis ZCARD penstock:inflight`.
+
+    With a directory of cells, `--cell` chooses one; without it, the store in force answers.
+    """
     words = command or []
     if words:
         _check(words)
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
     settings = load(state_dir=state_dir)
+    if cell is not None:
+        settings = settings_of_cell(settings, cell)
     url = settings.store_url
     # redis-cli knows no prefix.
     if program and not settings.store_prefix and _redis_cli_supports(url):

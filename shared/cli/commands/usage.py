@@ -3,13 +3,15 @@
 import csv
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import Annotated
 
 import typer
 
 from shared.cli import output
-from shared.cli.reach import Json, StateDir, store_client
+from shared.cli.reach import Json, StateDir
+from shared.cli.reached_cells import CellName, ReachedCells, reading_cells
 from shared.errors import ConfigError
 from shared.jobs.pool_terms import format_amount
 
@@ -30,7 +32,7 @@ _BUDGET_COLUMNS = (
 def usage(
     *,
     by: Annotated[
-        str, typer.Option(metavar="LIST", help="What to list: tenant, key, model and day, comma-separated.")
+        str, typer.Option(metavar="LIST", help="What to list: tenant, key, model, day and cell, comma-separated.")
     ] = "tenant",
     first: Annotated[
         str | None, typer.Option("--from", metavar="DATE", help="The first day, UTC; by default 29 days before --to.")
@@ -38,11 +40,26 @@ def usage(
     last: Annotated[str | None, typer.Option("--to", metavar="DATE", help="The last day; by default today.")] = None,
     budgets: Annotated[bool, typer.Option("--budgets", help="List the budgets instead, and what is used now.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    cell: CellName = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Add up the jobs that ended and the tokens that clients were told. Days (UTC) are kept for 400 days."""
+    if as_csv and json:
+        raise ConfigError("choose either --csv or --json")
+    with reading_cells(state_dir, cell) as cells:
+        if budgets:
+            _print_budgets(cells, as_csv=as_csv, json=json)
+        else:
+            _print_usage(cells, by, (first, last), as_csv=as_csv, json=json)
+
+
+def _print_usage(
+    cells: ReachedCells, by: str, given: tuple[str | None, str | None], *, as_csv: bool, json: bool
+) -> None:
+    """Add up the usage of all cells between two days, which may be given, and print the sums."""
     from shared.accounts.usage import (
+        DIMENSIONS,
         Amounts,
         UsageRecords,
         days_between,
@@ -52,26 +69,22 @@ def usage(
         write_csv,
     )
 
-    if as_csv and json:
-        raise ConfigError("choose either --csv or --json")
-    if budgets:
-        _print_budgets(state_dir, as_csv=as_csv, json=json)
-        return
-    dimensions = parse_dimensions("by", by)
-    records = UsageRecords(store_client(state_dir))
-    last_day = parse_day("to", last) if last else records.today()
+    first, last = given
+    dimensions = parse_dimensions("by", by, (*DIMENSIONS, "cell"))
+    records = {name: UsageRecords(client) for name, client in cells.clients.items()}
+    last_day = parse_day("to", last) if last else max(one.today() for one in records.values())
     first_day = parse_day("from", first) if first else _default_first(last_day)
-    sums = sum_by(dimensions, records.read(days_between(first_day, last_day)))
+    days = days_between(first_day, last_day)
+    sums = sum_by(dimensions, (replace(row, cell=name) for name, one in records.items() for row in one.read(days)))
     rows = [dict(zip(dimensions, group, strict=True)) | amounts.as_dict() for group, amounts in sums.items()]
     if json:
         output.write_json({"from": str(first_day), "to": str(last_day), "rows": rows})
-        return
-    if as_csv:
+    elif as_csv:
         write_csv(sys.stdout, dimensions, rows)
-        return
-    columns = (*dimensions, *Amounts().as_dict())
-    names = [name.removesuffix("_tokens").removesuffix("_micro") for name in columns]
-    output.write_table(names, (_cells(row) for row in rows))
+    else:
+        columns = (*dimensions, *Amounts().as_dict())
+        names = [name.removesuffix("_tokens").removesuffix("_micro") for name in columns]
+        output.write_table(names, (_cells(row) for row in rows))
 
 
 def _default_first(last_day: date) -> date:
@@ -80,19 +93,21 @@ def _default_first(last_day: date) -> date:
     return last_day - timedelta(days=days_before)
 
 
-def _print_budgets(state_dir: str | None, *, as_csv: bool, json: bool) -> None:
+def _print_budgets(cells: ReachedCells, *, as_csv: bool, json: bool) -> None:
     from shared.accounts.budgets import Budgets
 
-    rows = [budget.as_dict() for budget in Budgets(store_client(state_dir)).read_all()]
+    found = [(name, budget) for name, client in cells.clients.items() for budget in Budgets(client).read_all()]
+    rows = [cells.as_dict(name, budget.as_dict()) for name, budget in found]
+    columns = cells.columns(_BUDGET_COLUMNS)
     if json:
         output.write_json({"budgets": rows})
     elif as_csv:
-        _write_csv(_BUDGET_COLUMNS, rows)
+        _write_csv(columns, rows)
     else:
         if not rows:
             output.write_note("no tenant and no group has a budget; see `penstock tenants set --tokens-per-day`")
-        names = [name.removesuffix("_tokens") for name in _BUDGET_COLUMNS]
-        output.write_table(names, ([row[name] for name in _BUDGET_COLUMNS] for row in rows))
+        names = [name.removesuffix("_tokens") for name in columns]
+        output.write_table(names, ([row[name] for name in columns] for row in rows))
 
 
 def _write_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
