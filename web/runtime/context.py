@@ -99,6 +99,8 @@ class DoorContext:
 
     def of_job(self, job_id: str) -> "DoorContext":
         """Return the context of the cell that the id of a job names, or this one if no such cell is known."""
+        if self.cells.directory is None:
+            return self
         return self.cells.named(cell_of_id(job_id)) or self
 
     def overview(self) -> Overview:
