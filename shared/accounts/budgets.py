@@ -1,12 +1,13 @@
 """Reads the budgets of tokens of tenants and groups, and the used parts.
 
-shared/lua/lib/ledgers/budget.lua writes the counts into the records of the owners, and describes them.
+shared/lua/lib/ledgers/budget.lua writes the counts into the records of the owners, and describes them. Where an owner
+has jobs in other cells, their counts are included as this cell was told them last (shared/cells/spending.py).
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import redis
@@ -23,6 +24,9 @@ from shared.store.redis_errors import readable, store_faults
 Period = Literal["day", "month"]
 
 _COUNTS = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9]+) ([0-9]+) ([0-9]+)")
+_ELSEWHERE = re.compile(rf"[A-Za-z0-9]+ ([0-9]+) ({_COUNTS.pattern.replace('(', '(?:')})")
+#: How long reserved tokens of another cell may count: no job lives for longer.
+_LONGEST_JOB_MS = 86_400_000
 #: How many records are read in one round trip. The store answers other clients in between.
 _MAX_PIPELINED = 1_000
 
@@ -35,9 +39,9 @@ class Budget:
     name: str
     period: Period
     max_tokens: int
-    #: The tokens of the jobs that ended in the period.
+    #: The tokens of the jobs that ended in the period, in all cells.
     counted_tokens: int
-    #: The most that the inflight jobs can use.
+    #: The most that the inflight jobs can use, in all cells.
     reserved_tokens: int
     #: When the budget begins anew, such as 2026-11-24T00:00:00Z.
     resets_at: str
@@ -60,27 +64,27 @@ class Budgets:
         self._tenants, self._groups = Tenants(client), Groups(client)
 
     def of_tenant(self, tenant: str) -> list[Budget]:
-        today, (record,) = self._read([keys.tenant(tenant)])
+        now_ms, (record,) = self._read([keys.tenant(tenant)])
         policy = self._tenants.parse(tenant, record)[0]
-        found = list(_budgets("tenant", tenant, policy, record, today))
+        found = list(_budgets("tenant", tenant, policy, record, now_ms))
         if policy is not None and policy.group is not None:
             _, (of_group,) = self._read([keys.tenant(keys.group_owner(policy.group))])
-            found += _budgets("group", policy.group, self._groups.parse(policy.group, of_group)[0], of_group, today)
+            found += _budgets("group", policy.group, self._groups.parse(policy.group, of_group)[0], of_group, now_ms)
         return found
 
     def of_tenants(self, tenants: Sequence[str]) -> dict[str, list[Budget]]:
         """Return the budgets of each of these tenants, without those of their groups, in one round trip."""
-        today, records = self._read([keys.tenant(tenant) for tenant in tenants])
+        now_ms, records = self._read([keys.tenant(tenant) for tenant in tenants])
         return {
-            tenant: list(_budgets("tenant", tenant, self._tenants.parse(tenant, record)[0], record, today))
+            tenant: list(_budgets("tenant", tenant, self._tenants.parse(tenant, record)[0], record, now_ms))
             for tenant, record in zip(tenants, records, strict=True)
         }
 
     def of_groups(self, groups: Sequence[str]) -> dict[str, list[Budget]]:
         """Return the budgets of each of these groups, in one round trip."""
-        today, records = self._read([keys.tenant(keys.group_owner(group)) for group in groups])
+        now_ms, records = self._read([keys.tenant(keys.group_owner(group)) for group in groups])
         return {
-            group: list(_budgets("group", group, self._groups.parse(group, record)[0], record, today))
+            group: list(_budgets("group", group, self._groups.parse(group, record)[0], record, now_ms))
             for group, record in zip(groups, records, strict=True)
         }
 
@@ -93,25 +97,24 @@ class Budgets:
         found: list[Budget] = []
         for start in range(0, len(owners), _MAX_PIPELINED):
             asked = owners[start : start + _MAX_PIPELINED]
-            today, records = self._read([keys.tenant(owner) for owner in asked])
+            now_ms, records = self._read([keys.tenant(owner) for owner in asked])
             for owner, record in zip(asked, records, strict=True):
                 name = owner.removeprefix("@")
                 if owner.startswith("@"):
-                    found += _budgets("group", name, self._groups.parse(name, record)[0], record, today)
+                    found += _budgets("group", name, self._groups.parse(name, record)[0], record, now_ms)
                 else:
-                    found += _budgets("tenant", name, self._tenants.parse(name, record)[0], record, today)
+                    found += _budgets("tenant", name, self._tenants.parse(name, record)[0], record, now_ms)
         return found
 
-    def _read(self, records: Sequence[str]) -> tuple[date, Sequence[Mapping[Any, Any]]]:
-        """Return the date of the store's time, and these records, a spoiled one as an empty record."""
+    def _read(self, records: Sequence[str]) -> tuple[int, Sequence[Mapping[Any, Any]]]:
+        """Return the store's time in ms, and these records, a spoiled one as an empty record."""
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.time()
             pipe.mget(keys.of_time())
             for key in records:
                 pipe.hgetall(key)
             time, marks, *found = [readable(reply) for reply in pipe.execute(raise_on_error=False)]
-        today = datetime.fromtimestamp(store_clock.parse(time, marks).now_ms / 1000, UTC).date()
-        return today, [record or {} for record in found]
+        return store_clock.parse(time, marks).now_ms, [record or {} for record in found]
 
 
 def _budgets(
@@ -119,20 +122,31 @@ def _budgets(
     name: str,
     policy: TenantPolicy | GroupPolicy | None,
     record: Mapping[Any, Any],
-    today: date,
+    now_ms: int,
 ) -> Iterator[Budget]:
     if policy is None:
         return
-    stored = {text(field): text(value) for field, value in record.items()}.get("budget", "")
-    match = _COUNTS.fullmatch(stored)
-    day, of_day, of_month, reserved = match.groups() if match else ("", "0", "0", "0")
-    counted = {
-        "day": integer(of_day) if day == today.isoformat() else 0,
-        "month": integer(of_month) if day[:7] == today.isoformat()[:7] else 0,
-    }
+    today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
+    counted, reserved = _used(record, now_ms, today.isoformat())
     resets = {"day": today + timedelta(days=1), "month": (today.replace(day=1) + timedelta(days=32)).replace(day=1)}
     bounds: dict[Period, int | None] = {"day": policy.tokens_per_day, "month": policy.tokens_per_month}
     for period, most in bounds.items():
         if most is not None:
             resets_at = f"{resets[period]}T00:00:00Z"
-            yield Budget(kind, name, period, most, counted[period], integer(reserved), resets_at)
+            yield Budget(kind, name, period, most, counted[period], reserved, resets_at)
+
+
+def _used(record: Mapping[Any, Any], now_ms: int, today: str) -> tuple[dict[Period, int], int]:
+    """Return the tokens that an owner's jobs have used in the day and the month, and the reserved ones."""
+    fields = {text(field): text(value) for field, value in record.items()}
+    parts = [(now_ms, fields.get("budget", ""))]
+    parts += [(integer(found[1]), found[2]) for found in _ELSEWHERE.finditer(fields.get("budget_elsewhere", ""))]
+    counted: dict[Period, int] = {"day": 0, "month": 0}
+    reserved = 0
+    for read_ms, counts in parts:
+        if match := _COUNTS.fullmatch(counts):
+            day, of_day, of_month, held = match.groups()
+            counted["day"] += integer(of_day) if day == today else 0
+            counted["month"] += integer(of_month) if day[:7] == today[:7] else 0
+            reserved += integer(held) if now_ms - read_ms < _LONGEST_JOB_MS else 0
+    return counted, reserved

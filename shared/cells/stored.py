@@ -23,6 +23,7 @@ from shared.store.redis_errors import store_faults
 from shared.store_fault import StoreFault
 
 T = TypeVar("T")
+C = TypeVar("C")
 Stamp = tuple[int, int, str]
 #: The stamp of a store without a directory.
 NO_STAMP: Stamp = (0, 0, "")
@@ -102,8 +103,8 @@ class Asked(Generic[T]):
     away: Mapping[str, StoreUnavailable]
 
 
-def ask_all(clients: Mapping[str, redis.Redis], ask: Callable[[redis.Redis], T]) -> Asked[T]:
-    """Call `ask` for each client at the same time. Exceptions other than StoreUnavailable are raised."""
+def ask_all(clients: Mapping[str, C], ask: Callable[[C], T]) -> Asked[T]:
+    """Call `ask` for each of these at the same time. Exceptions other than StoreUnavailable are raised."""
 
     def one(name: str) -> T | StoreUnavailable:
         try:

@@ -71,10 +71,9 @@
 -- LATER end_reservation enlist find_reservation fits_after_queued group_in hold_amount index_job is_contested iso
 -- LATER keep_offered keep_weight look_at_slots main_rows_of needs_ring paused_ms_of predict prompt_ms_of
 -- LATER relax_wait_factor reserve_tokens ring slot_wait_ms tokens_before wanted_until work_before
--- RARELY cancel_job change_set check_load choose_pool end_unchecked_tier join keep_route kept_places key_in_use
--- RARELY leave_out look_at_group look_at_other_pools most_of move_tier owners_with_jobs period_ends_ms
--- RARELY read_job restore_service
--- RARELY shorten spend swap_tokens webhook_bytes why_fewer with_offer
+-- RARELY add_elsewhere cancel_job change_set check_load choose_pool end_unchecked_tier join keep_route kept_places
+-- RARELY key_in_use leave_out look_at_group look_at_other_pools most_of move_tier owners_with_jobs period_ends_ms
+-- RARELY read_job restore_service shorten spend swap_tokens webhook_bytes why_fewer with_offer
 
 local queue = tenant .. '.' .. slug
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil

@@ -32,7 +32,7 @@
 --   rerouted: the store's route differs from `routing_json`; the caller has to read it again
 -- KEEPS 6
 -- USES clock facts checks tier tenant_bytes return_room routes spending
--- RARELY shorten check_load check_room choose_pool fits_after_queued
+-- RARELY add_elsewhere shorten check_load check_room choose_pool fits_after_queued
 
 local routing = routing_json ~= '' and cjson.decode(routing_json) or nil
 if routing and redis.call('HGET', k_routes, routing.name) ~= routing.text then

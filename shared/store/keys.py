@@ -210,6 +210,9 @@ keys = Key("penstock:keys", "hash", "tenant, label and expiry of each API key, b
 missed_changes = Key(
     "penstock:missed_changes", "set", "cells that have missed a change of accounts which this cell has", "emptied"
 )
+spending_exchange = Key(
+    "penstock:spending_exchange", "string", "which process tells the cells what is used of budgets elsewhere", "ttl"
+)
 admin_keys = Key("penstock:admin_keys", "hash", "name and expiry of admin keys, by their SHA-256", "permanent")
 admin_actions = Key("penstock:admin_actions", "stream", "audit log: the newest 10,000 admin actions", "permanent")
 key_rates = Key("penstock:key_rates:<key>", "hash", "how much of its rates an API key has used", "ttl")

@@ -5,9 +5,12 @@ from contextlib import ExitStack, contextmanager
 
 import redis
 
+from shared.audit.invariants import find_breaches
 from shared.cells.directory import CellRecord, Directory
 from shared.cells.stored import StoredDirectory
+from shared.settings.settings import Settings
 from shared.store.connection import open_client
+from shared.store.store import Store
 
 
 @contextmanager
@@ -32,6 +35,18 @@ def list_cells(clients: dict[str, redis.Redis], store_url: str, **urls: str) -> 
     for client in clients.values():
         StoredDirectory(client).write_if_newer(directory)
     return directory
+
+
+@contextmanager
+def open_stores(store_url: str, settings: Settings) -> Iterator[dict[str, Store]]:
+    """Yield the configured store of each cell by its name. The invariants hold in each at the end."""
+    with open_cells(store_url) as clients:
+        stores = {name: Store(client) for name, client in clients.items()}
+        for store in stores.values():
+            store.configure(settings)
+        yield stores
+        for store in stores.values():
+            assert find_breaches(store.client) == []
 
 
 def prefix_of_cell(name: str) -> str:

@@ -84,8 +84,8 @@ local function look(asked)
   local own = read_fields(k_tenant .. asked.tenant, { 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'policy_rpm', 'policy_tpm', 'rpm_ms', 'tpm_ms', 'b|' .. slug,
     'len_n', 'len_mean', 'len_p50', 'len_p35', 'w|' .. slug, 'policy_max_bytes', 'n|' .. slug, 'policy_group',
-    'g|' .. slug, 'policy_private', 'bn|' .. slug, 'bb|' .. slug, 'len_tail', 'budget', 'policy_tokens_per_day',
-    'policy_tokens_per_month', 'policy_prompt_weight_milli', 'policy_answer_weight_milli' })
+    'g|' .. slug, 'policy_private', 'bn|' .. slug, 'bb|' .. slug, 'len_tail', 'budget', 'budget_elsewhere',
+    'policy_tokens_per_day', 'policy_tokens_per_month', 'policy_prompt_weight_milli', 'policy_answer_weight_milli' })
   local pool = read_fields(k_books .. slug, { 'slots', 'running', 'waiting_mwt', 'weight_milli', 'mean_mwt', 'run_ms',
     'mu_wtps', 'prefill_tps', 'tpot_ms', 'rates_ms', 'len_n', 'len_mean', 'len_p50', 'waiting', 'succeeded_ms',
     'generated_weight_milli', 'policy_local', 'policy_prompt_price_micro', 'policy_answer_price_micro',

@@ -23,8 +23,8 @@ local function look_at_group(asked, seen, group, max_waiting, max_waiting_tokens
   local slug = asked.slug
   local fields = read_fields(k_tenant .. group, { 'waiting', 'waiting_tokens', 'policy_max_waiting',
     'policy_max_waiting_tokens', 'policy_weight_milli', 'n|' .. slug, 'b|' .. slug, 'w|' .. slug, 'bn|' .. slug,
-    'bb|' .. slug, 'budget', 'policy_tokens_per_day', 'policy_tokens_per_month', 'policy_prompt_weight_milli',
-    'policy_answer_weight_milli' })
+    'bb|' .. slug, 'budget', 'budget_elsewhere', 'policy_tokens_per_day', 'policy_tokens_per_month',
+    'policy_prompt_weight_milli', 'policy_answer_weight_milli' })
   seen.unit = group
   seen.member = { waiting_here = seen.waiting_here, tenant_mwt = seen.tenant_mwt, weight_milli = seen.weight_milli }
   seen.group = { waiting = number(fields.waiting, 0, 0), waiting_tokens = number(fields.waiting_tokens, 0, 0),

@@ -7,8 +7,11 @@
 -- inflight jobs can add to them. Prompt and answer tokens count by the weights of the owner's policy, in thousandths. A
 -- job keeps the weights of its admission: its field `penstock_budget` has `<owner> <weight of a prompt token> <weight
 -- of an answer token> <reserved>` for its tenant and, if that has a group, for the group.
+-- An owner may have jobs in other cells too. For each of them, the field `budget_elsewhere` has
+-- `<cell> <when it was read there, in ms> <the field budget there>`, joined by `;`. spent_elsewhere.lua writes it.
 
 local HOLD_PATTERN = '(@?[%w_-]+) (%d+) (%d+) (%d+)'
+local ELSEWHERE_PATTERN = '(%w+) (%d+) (%d%d%d%d%-%d%d%-%d%d %d+ %d+ %d+)'
 -- The largest weight of a token, in thousandths.
 local MAX_TOKEN_MILLI = 1000000
 -- The hint of a request that exceeds a budget: the longest one. Its client is told not to retry.
@@ -27,9 +30,29 @@ local function read_budget(stored)
     reserved = number(reserved, 0, 0) }
 end
 
--- Returns an owner's counts with its budgets and weights. The arguments after the owner are fields of its record.
+-- Whether what was reserved in another cell when it was read can still be reserved there: no job lives for longer.
+local function may_be_reserved(read_ms)
+  return now_ms - number(read_ms, 0, 0) < A_DAY_MS
+end
+
+-- Adds what the owner has used in other cells.
+local function add_elsewhere(budget, stored)
+  for _, read_ms, counts in string.gmatch(stored, ELSEWHERE_PATTERN) do
+    local there = read_budget(counts)
+    budget.day, budget.month = budget.day + there.day, budget.month + there.month
+    if may_be_reserved(read_ms) then
+      budget.reserved = budget.reserved + there.reserved
+    end
+  end
+end
+
+-- Returns the counts of an owner, those of other cells included, with its budgets and weights. `fields` are those of
+-- its record.
 local function open_budget(owner, fields)
   local budget = read_budget(fields.budget)
+  if fields.budget_elsewhere then
+    add_elsewhere(budget, fields.budget_elsewhere)
+  end
   budget.owner = owner
   budget.most = { day = settings.integer_setting(fields.policy_tokens_per_day, nil, 1),
     month = settings.integer_setting(fields.policy_tokens_per_month, nil, 1) }
@@ -131,8 +154,8 @@ end
 local function may_use(job, prompt_tokens, max_tokens)
   for _, hold in ipairs(holds_of(job)) do
     local needed = weighted_tokens(hold, prompt_tokens, max_tokens)
-    local budget = open_budget(hold.owner, read_fields(k_tenant .. hold.owner, { 'budget', 'policy_tokens_per_day',
-      'policy_tokens_per_month' }))
+    local budget = open_budget(hold.owner, read_fields(k_tenant .. hold.owner, { 'budget', 'budget_elsewhere',
+      'policy_tokens_per_day', 'policy_tokens_per_month' }))
     budget.reserved = budget.reserved - hold.reserved
     for _, period in ipairs({ 'day', 'month' }) do
       if needed > hold.reserved and is_exceeded(budget.most[period], budget[period] + budget.reserved, needed) then
