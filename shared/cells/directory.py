@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from shared.cells.ids import is_cell_name
 from shared.errors import ConfigError
@@ -49,7 +50,7 @@ class CellRecord:
     def __post_init__(self) -> None:
         if not is_cell_name(self.name):
             raise ConfigError(f"cell={self.name[:80]!r} is not a cell's name: 1 to 16 lower-case letters and digits")
-        if len(self.url) > _MAX_URL or not self.url.isprintable() or not _URL.fullmatch(self.url):
+        if not _is_store_url(self.url):
             shown = without_password(self.url)[:200]
             raise ConfigError(
                 f"url={shown!r} of cell {self.name!r} is not a store's URL, as in redis://10.0.0.5:6379 or unix:///path"
@@ -170,6 +171,16 @@ def parse(fields: Mapping[str, str]) -> Directory:
             tenants[name.removeprefix(_TENANT)] = _parse_placement(name, _object(name, text))
     numbers = {name: _integer(name, fields.get(name, "")) for name in ("version", "spread", "changed_ms")}
     return Directory(cells=cells, tenants=tenants, **numbers)
+
+
+def _is_store_url(url: str) -> bool:
+    if len(url) > _MAX_URL or not url.isprintable() or not _URL.fullmatch(url):
+        return False
+    try:
+        urlsplit(normal_store_url(url))
+    except ValueError:
+        return False
+    return True
 
 
 def check_spread(spread: int) -> int:

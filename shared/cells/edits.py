@@ -6,7 +6,7 @@ All raise ConfigError, which names the cell or tenant, if the change is not poss
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shared.cells.directory import CellRecord, Directory, Placement, check_spread
+from shared.cells.directory import CellRecord, Directory, Placement
 from shared.cells.ids import DEFAULT_CELL
 from shared.cells.placement import tenant_cells
 from shared.errors import ConfigError
@@ -75,10 +75,7 @@ def with_placement(
         find_cell(directory, name)
     spread = None if cells else directory.tenants.get(tenant, Placement()).spread
     placement = Placement(tuple(cells), spread, tuple(regions))
-    tenants = {**directory.tenants, tenant: placement}
-    if placement == Placement():
-        del tenants[tenant]
-    placed = directory.changed(at_ms=at_ms, tenants=tenants)
+    placed = _placed(directory, tenant, placement, at_ms)
     outside = [name for name in cells if not placement.allows(directory.cells[name])]
     if outside:
         region = directory.cells[outside[0]].region
@@ -91,14 +88,26 @@ def with_placement(
     return placed
 
 
-def with_spread(directory: Directory | None, spread: int, tenant: str | None, *, at_ms: int) -> Directory:
-    """Set the number of cells of one tenant, or of all that have no number of their own."""
+def with_spread(directory: Directory | None, spread: int | None, tenant: str | None, *, at_ms: int) -> Directory:
+    """Set the number of cells of one tenant, or of all that have no number of their own.
+
+    With None, a tenant has no number of its own any more.
+    """
     directory = require_directory(directory)
-    check_spread(spread)
     if tenant is None:
+        if spread is None:
+            raise ConfigError("count='default' is for one tenant: name it with --tenant")
         return directory.changed(at_ms=at_ms, spread=spread)
     placement = replace(directory.tenants.get(tenant, Placement()), spread=spread)
-    return directory.changed(at_ms=at_ms, tenants={**directory.tenants, tenant: placement})
+    return _placed(directory, tenant, placement, at_ms)
+
+
+def _placed(directory: Directory, tenant: str, placement: Placement, at_ms: int) -> Directory:
+    """Set the placement of a tenant; one that says nothing is removed."""
+    tenants = {**directory.tenants, tenant: placement}
+    if placement == Placement():
+        del tenants[tenant]
+    return directory.changed(at_ms=at_ms, tenants=tenants)
 
 
 def pinned_to(directory: Directory, name: str) -> list[str]:

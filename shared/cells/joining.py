@@ -47,7 +47,11 @@ def join(
     # Refuses a name or a place that is taken, before anything is written.
     with_new_cell(cells.directory, record, default=default, at_ms=0, replaces=replaces)
     source = _source(cells, record.name)
-    warnings = _check_store(record, client, source, cells, may_have_jobs=replaces)
+    present = cells.directory.cells.get(record.name) if cells.directory else None
+    is_known = present is not None and (present.url, present.prefix) == (record.url, record.prefix)
+    warnings = _check_store(record, client, source, cells)
+    if not is_known:
+        _check_content(record.name, client, source, cells.directory, may_have_jobs=replaces)
     copied = copy_accounts(source, client)
     changed = change(
         {**cells.answering, record.name: client},
@@ -73,9 +77,7 @@ def _source(cells: Cells, name: str) -> redis.Redis:
     return found
 
 
-def _check_store(
-    record: CellRecord, client: redis.Redis, source: redis.Redis, cells: Cells, *, may_have_jobs: bool
-) -> list[str]:
+def _check_store(record: CellRecord, client: redis.Redis, source: redis.Redis, cells: Cells) -> list[str]:
     """Return the warnings of a store's fitness. Raises as `join` does."""
     try:
         require_answer(client, record.url)
@@ -89,14 +91,20 @@ def _check_store(
     for other, one in cells.answering.items():
         if other != record.name and _identity(one) == mine:
             raise ConfigError(f"url and prefix of cell {record.name!r} lead to cell {other!r}: give it another prefix")
+    _check_settings(record.name, client, source)
+    return warnings
+
+
+def _check_content(
+    name: str, client: redis.Redis, source: redis.Redis, directory: Directory | None, *, may_have_jobs: bool
+) -> None:
+    """Raise ConfigError if the store belongs to another deployment."""
     with store_faults(client):
         jobs: Any = client.zcard(keys.inflight())
     reasons = [f"has {jobs} jobs of another deployment"] if jobs and not may_have_jobs else []
-    reasons += [*_other_directory(client, cells.directory), *_other_accounts(client, source)]
+    reasons += [*_other_directory(client, directory), *_other_accounts(client, source)]
     if reasons:
-        raise ConfigError(f"the store of cell {record.name!r} {reasons[0]}")
-    _check_settings(record.name, client, source)
-    return warnings
+        raise ConfigError(f"the store of cell {name!r} {reasons[0]}")
 
 
 def _identity(client: redis.Redis) -> tuple[str, int, str]:
@@ -120,7 +128,7 @@ def _other_accounts(client: redis.Redis, source: redis.Redis) -> Iterator[str]:
         unknown = [name for name in record_store(client, kind).names() if name not in known]
         if unknown:
             named = ", ".join(describe_account(kind, name) for name in unknown[:_MAX_NAMED])
-            yield f"has accounts that this deployment lacks, which would be removed: {named}"
+            yield f"has accounts that this deployment lacks, which would be removed: {named}; empty it before"
 
 
 def _check_settings(name: str, client: redis.Redis, source: redis.Redis) -> None:

@@ -22,8 +22,9 @@ from shared.store.preflight import require_answer
 _NOTE = "cells.json"
 #: Its field with the store from which it was read: a copy of another deployment must not be used.
 _READ_FROM = "read_from"
-#: Options of a URL that are credentials.
+#: Options of a URL that are credentials, and those that only a URL with sentinels has.
 _CREDENTIALS = frozenset({"username", "password"})
+_SENTINELS = frozenset({"sentinel_username", "sentinel_password"})
 
 
 class Cells(Mapping[str, redis.Redis]):
@@ -74,7 +75,10 @@ def open_cell(
     Raises ConfigError for a URL that cannot be used.
     """
     url = with_credentials(record.url, store_url)
-    return open_client(url, name=name, prefix=record.prefix, timeouts=timeouts, make_poll=make_poll)
+    try:
+        return open_client(url, name=name, prefix=record.prefix, timeouts=timeouts, make_poll=make_poll)
+    except ConfigError as error:
+        raise ConfigError(f"cell {record.name!r}: {str(error).replace('REDIS_URL=', 'url=', 1)}") from None
 
 
 def cells_in_force(settings: StoreSettings, timeouts: Timeouts = OPERATOR, *, name: str = "penstock-cli") -> Cells:
@@ -176,24 +180,29 @@ def short_url(url: str, store_url: str) -> str:
 
 
 def with_credentials(url: str, store_url: str) -> str:
-    """Return `url` with the user and password of `store_url` if it has neither."""
+    """Return `url` with the user and password of `store_url` if it has neither; also with those of sentinels."""
     own, other = urlsplit(normal_store_url(url)), urlsplit(normal_store_url(store_url))
-    if "@" in own.netloc or _credentials(own.query):
+    options = []
+    netloc = own.netloc
+    if "@" not in netloc and not _options(own.query, _CREDENTIALS):
+        user, at, _ = other.netloc.rpartition("@")
+        netloc = f"{user}{at}{netloc}"
+        options = _options(other.query, _CREDENTIALS)
+    if own.scheme == other.scheme and not _options(own.query, _SENTINELS):
+        options += _options(other.query, _SENTINELS)
+    if netloc == own.netloc and not options:
         return url
-    user, at, _ = other.netloc.rpartition("@")
-    query = own.query
-    if options := _credentials(other.query):
-        query = "&".join(part for part in (query, urlencode(options)) if part)
-    return normal_store_url(urlunsplit((own.scheme, f"{user}{at}{own.netloc}", own.path, query, "")))
+    query = "&".join(part for part in (own.query, urlencode(options)) if part)
+    return normal_store_url(urlunsplit((own.scheme, netloc, own.path, query, "")))
 
 
 def without_credentials(url: str) -> str:
-    """Return `url` without user and password."""
+    """Return `url` without user and password, those of sentinels included."""
     parts = urlsplit(normal_store_url(url))
-    options = [(name, value) for name, value in parse_qsl(parts.query) if name not in _CREDENTIALS]
+    options = [option for option in parse_qsl(parts.query) if option[0] not in _CREDENTIALS | _SENTINELS]
     netloc = parts.netloc.rpartition("@")[2]
     return normal_store_url(urlunsplit((parts.scheme, netloc, parts.path, urlencode(options), "")))
 
 
-def _credentials(query: str) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in parse_qsl(query) if name in _CREDENTIALS]
+def _options(query: str, names: frozenset[str]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in parse_qsl(query) if name in names]

@@ -137,8 +137,8 @@ def newest(clients: Mapping[str, redis.Redis]) -> Directory | None:
     if spoiled := [copy for copy in asked.answers.values() if isinstance(copy, ConfigError)]:
         raise spoiled[0]
     if not asked.answers:
-        names, error = ", ".join(sorted(asked.away)), next(iter(asked.away.values()), "")
-        raise StoreUnavailable(f"none of these cells answers: {names} ({error})", StoreFault.UNREACHABLE)
+        reasons = "; ".join(f"cell {name}: {error}" for name, error in sorted(asked.away.items()))
+        raise StoreUnavailable(f"no cell answers{f' ({reasons})' if reasons else ''}", StoreFault.UNREACHABLE)
     return None
 
 
@@ -187,7 +187,7 @@ def change(
         listed = [DEFAULT_CELL] if present is None else sorted(present.cells)
         first = next((name for name in listed if name in stamps), None)
         if first is None:
-            raise StoreUnavailable(f"none of these cells answers: {', '.join(listed)}", StoreFault.UNREACHABLE)
+            raise StoreUnavailable(f"no cell answers of {', '.join(listed)}", StoreFault.UNREACHABLE)
         try:
             made = edit(present, _now_ms(clients[first]))
             is_made = StoredDirectory(clients[first]).replace(made, stamps[first], actor, what, on)

@@ -105,6 +105,13 @@ def test_jobs_of_a_tenant_that_is_moved_end_where_they_are(
     assert "left" not in run(penstock, "move", "blue", "c2,default", "--wait")
     assert list(listed(penstock, "--tenant", "blue")) == ["c2", "default"]
     run(penstock, "move", "blue", "--unpin")
+    assert "tenant='a b' is not a tenant's name" in refused(penstock, "move", "a b", "c2")
+    assert "tenant='a b' is not a tenant's name" in refused(penstock, "ls", "--tenant", "a b")
+    assert "cell='c9' does not exist; cells: c2, default" in refused(penstock, "move", "blue", "c2,c9")
+    assert "tenant='blue': name its cells or --region, or use --unpin" in refused(penstock, "move", "blue")
+    assert "spread=0" in refused(penstock, "spread", "0")
+    assert "count='-1'" in penstock("cells", "spread", "--", "-1").stderr
+    assert "count='default' is for one tenant" in refused(penstock, "spread", "default")
     directory = StoredDirectory(c2.client).read()
     assert directory is not None
     assert not directory.tenants
@@ -168,6 +175,8 @@ def test_a_draining_cell_gets_jobs_again(penstock: InProcess, store_url: str, c2
     run(penstock, "spread", "2")
     run(penstock, "spread", "1", "--tenant", "blue")
     assert (len(listed(penstock, "--tenant", "red")), len(listed(penstock, "--tenant", "blue"))) == (2, 1)
+    assert "tenant blue has 2 cells" in run(penstock, "spread", "default", "--tenant", "blue")
+    assert len(listed(penstock, "--tenant", "blue")) == 2
 
 
 def test_a_cell_that_is_replaced_keeps_its_place_and_state(penstock: InProcess, store_url: str, c2: Store) -> None:
@@ -182,6 +191,8 @@ def test_a_cell_that_is_replaced_keeps_its_place_and_state(penstock: InProcess, 
     [
         (["default", "redis://h"], "cell='default' is the store in force"),
         (["C2", "redis://h"], "cell='C2' is not a cell's name"),
+        (["c2", "redis://[::1"], "url='redis://[::1' of cell 'c2'"),
+        (["c2", "redis://h:port"], "cell 'c2': url='redis://h:port' cannot be used"),
         (["c2", "http://h"], "url='http://h' of cell 'c2' is not a store's URL"),
         (["c2", "redis://u:secret@127.0.0.1:1"], "cell 'c2': the store at redis://u:***@127.0.0.1:1 cannot be reached"),
         (["c2", "redis://h", "--prefix", "c2"], "cell 'c2': prefix='c2' must end with a colon"),

@@ -1,5 +1,6 @@
 """`penstock cells`: list, add, remove and drain cells, and move tenants between them."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,7 +45,10 @@ def list_all(
     """List the cells, with their copies of the directory and the jobs that have not ended."""
     from shared.cells.load import cell_load, tenant_load
     from shared.cells.stored import ask_all
+    from shared.store.keys import is_tenant_name
 
+    if tenant is not None and not is_tenant_name(tenant):
+        raise ConfigError(f"tenant={tenant[:80]!r} is not a tenant's name")
     cells = _open(load(state_dir=state_dir))
     look: Callable[[redis.Redis], CellLoad] = (
         cell_load if tenant is None else lambda client: tenant_load(client, tenant)
@@ -135,9 +139,8 @@ def add(
     from shared.store.connection import OPERATOR
 
     settings = load(state_dir=state_dir)
-    record = CellRecord(
-        name, short_url(url, settings.store_url), prefix, weight, "draining" if draining else "serving", region
-    )
+    record = CellRecord(name, url, prefix, weight, "draining" if draining else "serving", region)
+    record = dataclasses.replace(record, url=short_url(url, settings.store_url))
     cells = _open(settings)
     client = open_cell(record, name="penstock-cli", timeouts=OPERATOR, store_url=settings.store_url)
     joined = join(cells, record, client, default=own_record(settings), actor=local_actor(), replaces=replace)
@@ -267,20 +270,27 @@ def move(
 
 @app.command()
 def spread(
-    count: Annotated[int, typer.Argument(metavar="COUNT", help="The number of cells of a tenant.")],
+    count: Annotated[str, typer.Argument(metavar="COUNT", help="The number of cells of a tenant, or `default`.")],
     *,
-    tenant: Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only for this tenant.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Only for this tenant; `default` ends that.")
+    ] = None,
     state_dir: StateDir = None,
     json: Json = False,
 ) -> None:
     """Set the number of cells of each tenant: a door offers a job that its home refuses to the next of them."""
     from shared.cells.edits import with_spread
 
+    if count != "default" and not (count.isascii() and count.isdecimal() and len(count) < 3):
+        raise ConfigError(f"count={count[:80]!r} is neither a number of cells nor 'default'")
+    number = None if count == "default" else int(count)
     cells = _open(load(state_dir=state_dir))
     whose = f"tenant {tenant}" if tenant is not None else "each tenant without a number of its own"
-    on = f"{whose}: {count}"
-    changed = _change(cells, lambda found, ms: with_spread(found, count, tenant, at_ms=ms), "spread", on)
-    _report(changed, f"{whose} has {count} cell{'' if count == 1 else 's'}", json=json)
+    changed = _change(
+        cells, lambda found, ms: with_spread(found, number, tenant, at_ms=ms), "spread", f"{whose}: {count}"
+    )
+    count = str(changed.directory.spread) if number is None else count
+    _report(changed, f"{whose} has {count} cell{'' if count == '1' else 's'}", json=json)
 
 
 @app.command()

@@ -68,6 +68,7 @@ def test_a_directory_is_read_from_the_fields_that_it_was_written_to():
         ({"cell|c1": "[" * 100_000}, "not a JSON object"),
         ({"cell|c1": '{"url": 5}'}, "url=5 of cell 'c1'"),
         ({"cell|c1": '{"url": "http://x"}'}, "url='http://x' of cell 'c1'"),
+        ({"cell|c1": '{"url": "redis://[::1"}'}, "url='redis://[::1' of cell 'c1'"),
         ({"cell|c1": '{"url": "redis://u:secret@x y\\n"}'}, "u:***@x y"),
         ({"cell|c1": '{"url": "redis://h", "weight": 0}'}, "weight=0.0 of cell 'c1'"),
         ({"cell|c1": '{"url": "redis://h", "weight": NaN}'}, "weight=nan of cell 'c1'"),
@@ -172,6 +173,12 @@ def test_places_are_the_same_in_every_process_and_version():
         ("redis+sentinel://a:1,b:2/main/0", "redis://:p@c1", "redis+sentinel://:p@a:1,b:2/main/0"),
         ("unix:///a/b.sock?db=2", "redis://u:p@c1", "unix://u:p@/a/b.sock?db=2"),
         ("unix:///a/b.sock", "unix:///c.sock", "unix:///a/b.sock"),
+        (
+            "redis+sentinel://a:1/main",
+            "redis+sentinel://u:p@b:1/main?sentinel_password=s",
+            "redis+sentinel://u:p@a:1/main?sentinel_password=s",
+        ),
+        ("redis://u@c2", "redis+sentinel://b:1/main?sentinel_password=s", "redis://u@c2"),
     ],
 )
 def test_a_cell_s_url_without_a_user_gets_that_of_the_store_s_url(url, store_url, opened):
@@ -185,6 +192,7 @@ def test_a_cell_s_url_without_a_user_gets_that_of_the_store_s_url(url, store_url
         ("valkey+cluster://:p@a:1,b:2", "redis+cluster://a:1,b:2"),
         ("unix:///a/b.sock?db=2&password=x", "unix:///a/b.sock?db=2"),
         ("unix://u:p@/a/b.sock", "unix:///a/b.sock"),
+        ("redis+sentinel://:p@a:1/main?sentinel_password=s&ssl=true", "redis+sentinel://a:1/main?ssl=true"),
     ],
 )
 def test_a_url_loses_its_user_and_password(url, stored):
