@@ -303,3 +303,10 @@ def test_a_tenant_that_must_stay_in_a_region_is_served_there_only(door):
     fill(door.stores["c"])
     assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
     refused(submit(door.client, headers=AS_RED), "inflight_full")
+
+
+def test_the_gauge_of_followed_jobs_is_a_sum_over_cells(door):
+    metrics = door.context.metrics
+    for context, jobs in zip(door.context.cells.all(), (3, 4, 5), strict=True):
+        context.event_hub._on_followed(jobs)
+    assert metrics.followed_jobs._value.get() == 12

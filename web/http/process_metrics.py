@@ -61,6 +61,8 @@ class ProcessMetrics:
         self.spills = self.counter(specs.SPILLS)
         self.connections = self.gauge(specs.HTTP_CONNECTIONS)
         self.followed_jobs = self.gauge(specs.FOLLOWED_JOBS)
+        #: The number of jobs that each hub follows; there is one for each cell.
+        self._followed: dict[object, int] = {}
         # Several processes of one version are one build, so their values are not added up.
         build = self.gauge(specs.BUILD_INFO, "livemax")
         build.labels(package_version(), platform.python_version()).set(1)
@@ -87,10 +89,14 @@ class ProcessMetrics:
         with suppress(Exception):
             self.connections.set(number)
 
-    def show_followed(self, jobs: int) -> None:
-        """Show how many jobs are followed. An error of the metrics package does not affect the followers."""
+    def show_followed(self, hub: object, jobs: int) -> None:
+        """Show how many jobs the hubs of this process follow, one of them that many.
+
+        An error of the metrics package does not affect the followers.
+        """
+        self._followed[hub] = jobs
         with suppress(Exception):
-            self.followed_jobs.set(jobs)
+            self.followed_jobs.set(sum(self._followed.values()))
 
     def count_turned_away(self, code: str) -> None:
         """Count a connection or request that would have exceeded a bound; do nothing if `code` is another error."""

@@ -100,12 +100,13 @@ class CellWatch:
         next_repair_s = time.monotonic() + _REPAIR_S
         while True:
             until_look_s = max(0.0, next_look_s - time.monotonic())
-            self._cells.has_suspects.wait(min(_CHECK_S, until_look_s) if self._cells.any_away else until_look_s)
+            hurries = self._cells.any_away or not self._cells.is_read
+            self._cells.has_suspects.wait(min(_CHECK_S, until_look_s) if hurries else until_look_s)
             # So often at most are stores asked, however many requests fail.
             self._pause.wait(_LEAST_PAUSE_S)
             try:
                 self._cells.check_suspects()
-                if time.monotonic() >= next_look_s:
+                if time.monotonic() >= next_look_s or not self._cells.is_read:
                     next_look_s = time.monotonic() + LOOK_S
                     self.look()
                 directory = self._cells.directory

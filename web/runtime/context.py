@@ -66,7 +66,7 @@ class DoorContext:
         self.ticket_signer = TicketSigner(store.client)
         self.return_tickets = ReturnTickets(store.client, clock)
         self.pools = ModelPools(store, settings, clock)
-        self.event_hub = EventHub(store, metrics.show_followed)
+        self.event_hub = EventHub(store, partial(metrics.show_followed, self))
         #: The jobs to cancel as soon as the store answers again, such as those whose offer got no answer.
         self.in_doubt = InDoubtJobs(store, clock)
         #: The passages that were found for queries.
