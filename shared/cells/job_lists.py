@@ -1,6 +1,6 @@
 """Lists the jobs of several cells as one list, newest first and in pages."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import redis
@@ -26,19 +26,20 @@ def list_jobs_of_cells(
     *,
     limit: int,
     cursor: str | None = None,
+    away: Collection[str] = (),
     named: bool = True,
 ) -> CellJobs:
     """Return a page of at most `limit` jobs of these cells, by the filter of each.
 
     The cursor is `<cell>=<cursor>,…`, of the cells whose jobs have not all been listed; unless cells are `named`, it is
-    that of the only cell. A page may have fewer jobs, or none, although others follow. Raises InvalidFilter for an
-    invalid cursor, and StoreUnavailable.
+    that of the only cell. A cell that is `away` keeps its place in the cursor. A page may have fewer jobs, or none,
+    although others follow. Raises InvalidFilter for an invalid cursor, and StoreUnavailable.
     """
     if not named:
         ((name, client),) = clients.items()
         page = list_jobs(client, wanted[name], limit=limit, cursor=cursor)
         return CellJobs([(name, line) for line in page.jobs], page.cursor, page.n_read)
-    places = dict.fromkeys(clients, "") if cursor is None else _parse_cursor(cursor)
+    places = dict.fromkeys((*clients, *away), "") if cursor is None else _parse_cursor(cursor, {*clients, *away})
     pages = {
         name: list_jobs(clients[name], wanted[name], limit=limit, cursor=place or None)
         for name, place in places.items()
@@ -50,8 +51,7 @@ def list_jobs_of_cells(
     lines.sort(key=lambda entry: -entry[1].admitted_ms)
     listed = lines[:limit]
     left = {name: _continue(page, name, listed, places[name]) for name, page in pages.items()}
-    # A cell that does not answer keeps its place.
-    left |= {name: place for name, place in places.items() if name not in clients}
+    left |= {name: place for name, place in places.items() if name in away}
     text = ",".join(f"{name}={place}" for name, place in left.items() if place is not None)
     return CellJobs(listed, text or None, sum(page.n_read for page in pages.values()))
 
@@ -64,8 +64,8 @@ def _continue(page: JobLines, name: str, listed: list[tuple[str, JobLine]], plac
     return of_cell[-1].cursor if of_cell else place
 
 
-def _parse_cursor(cursor: str) -> dict[str, str]:
+def _parse_cursor(cursor: str, known: Collection[str]) -> dict[str, str]:
     pairs = [part.partition("=") for part in cursor.split(",")]
-    if len(cursor) > 10_000 or not all(separator for _, separator, _ in pairs):
-        raise InvalidFilter("cursor", cursor[:200], "is not the cursor of a page")
+    if not all(separator and name in known for name, separator, _ in pairs):
+        raise InvalidFilter("cursor", cursor[:200], "is not the cursor of a page of these cells")
     return {name: place for name, _, place in pairs}

@@ -19,6 +19,7 @@ from tests.support.builders import a_heartbeat, a_job, admitted, an_ending, clai
 from tests.support.cells import list_cells, open_cells
 from tests.support.in_process import InProcess
 from tests.support.processes import ROOT
+from tests.support.program import program
 from tests.support.shown_commands import as_pattern, blocks, steps
 
 pytestmark = [pytest.mark.no_prefix]
@@ -218,6 +219,14 @@ def test_a_cell_that_does_not_answer_is_named_and_the_others_are_shown(cells, pe
     done = penstock(*command)
     assert (done.returncode, "cell c does not answer, and nothing here is about it: " in done.stderr) == (1, True)
     assert command[0] == "drain" or len(done.stdout.splitlines()) >= 1
+
+
+def test_a_redis_command_reads_the_cell_that_is_named(cells, penstock, tmp_path, store_url):
+    cells["default"].client.delete(keys.config())
+    done = program(tmp_path, REDIS_URL=store_url)("redis", "--cell", "b", "EXISTS", "penstock:config")
+    assert done.stdout == "1\n"
+    unknown = penstock("redis", "--cell", "c", "PING")
+    assert (unknown.returncode, unknown.stderr) == (2, "penstock: cell='c' is not a cell; these are: b, default\n")
 
 
 def test_the_commands_of_the_page_print_what_it_shows(redis_client, store_url, settings, penstock):

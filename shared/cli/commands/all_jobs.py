@@ -66,7 +66,9 @@ def ls(
             name: _filter(client, given | {"since": since, "until": until, "id": id_prefix})
             for name, client in cells.clients.items()
         }
-        page = list_jobs_of_cells(cells.clients, filters, limit=limit, cursor=cursor, named=cells.named)
+        page = list_jobs_of_cells(
+            cells.clients, filters, limit=limit, cursor=cursor, away=cells.away, named=cells.named
+        )
         if json:
             data = [cells.as_dict(name, line.as_dict()) for name, line in page.jobs]
             output.write_json({"data": data, "cursor": page.cursor})
