@@ -13,6 +13,7 @@ from shared.log import get_logger
 from shared.settings.settings import load
 from web.app import create_app
 from web.batches.feeder import start_feeding
+from web.runtime.budget_exchange import BudgetExchange
 from web.runtime.cell_watch import CellWatch
 from web.runtime.context import DoorContext
 from web.runtime.current import EXTENSION_NAME
@@ -31,6 +32,7 @@ def boot() -> APIFlask:
     app = create_app(settings, open_store(settings), RealClock())
     context: DoorContext = app.extensions[EXTENSION_NAME]
     CellWatch(context, _start_cell).begin()
+    BudgetExchange(context.cells).start()
     start_loading(context)
     atexit.register(context.traces.close)
     return app

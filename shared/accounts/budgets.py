@@ -5,7 +5,7 @@ has jobs in other cells, their counts are included as this cell was told them la
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -115,6 +115,17 @@ class Budgets:
                 pipe.hgetall(key)
             time, marks, *found = [readable(reply) for reply in pipe.execute(raise_on_error=False)]
         return store_clock.parse(time, marks).now_ms, [record or {} for record in found]
+
+
+def join_budgets(of_cells: Iterable[Iterable[Budget]]) -> list[Budget]:
+    """Return each budget once, as the cell shows it that knows of the most use: each shows the use of all cells."""
+    joined: dict[tuple[str, str, Period], Budget] = {}
+    for budgets in of_cells:
+        for budget in budgets:
+            key = budget.kind, budget.name, budget.period
+            if key not in joined or joined[key].used_tokens < budget.used_tokens:
+                joined[key] = budget
+    return list(joined.values())
 
 
 def _budgets(

@@ -248,7 +248,9 @@ GAUGES: tuple[MetricSpec, ...] = (
     MetricSpec("penstock_worker_slots_busy", "gauge", ("worker",), "slots in which a job runs"),
     MetricSpec("penstock_worker_kv_used_ratio", "gauge", ("worker",), "fraction of the KV cells that is in use"),
     MetricSpec("penstock_budget_tokens", "gauge", ("kind", "owner", "period"), "tokens that are allowed in the period"),
-    MetricSpec("penstock_budget_used_tokens", "gauge", ("kind", "owner", "period"), "tokens counted and reserved"),
+    MetricSpec(
+        "penstock_budget_used_tokens", "gauge", ("kind", "owner", "period"), "tokens counted and reserved, in all cells"
+    ),
 )
 
 FLEET: tuple[MetricSpec, ...] = (*COUNTED, ADMISSION, *BY_WORKER, *GAUGES)

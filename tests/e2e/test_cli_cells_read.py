@@ -77,8 +77,9 @@ def test_usage_is_the_sum_of_all_cells_or_by_cell(cells, penstock):
     ]
     assert read(penstock, "usage", "--cell", "b")["rows"][0]["requests"] == 1
     Tenants(cells["b"].client).set("red", TenantPolicy(tokens_per_day=9_000))
+    Tenants(cells["default"].client).set("red", TenantPolicy(tokens_per_day=9_000))
     (budget,) = read(penstock, "usage", "--budgets")["budgets"]
-    assert (budget["cell"], budget["name"], budget["max_tokens"]) == ("b", "red", 9_000)
+    assert (budget["name"], budget["max_tokens"], budget["counted_tokens"]) == ("red", 9_000, 30)
 
 
 def test_jobs_of_all_cells_are_one_list_newest_first_and_its_pages_leave_none_out(cells, penstock):

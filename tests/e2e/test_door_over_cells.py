@@ -20,6 +20,7 @@ from tests.support.gate import BOUNDS
 from tests.support.gate import Served as GateServed
 from tests.support.ports import free_port
 from tests.support.processes import wait_for
+from web.runtime.budget_exchange import BudgetExchange
 
 AS_RED = {"X-Tenant": "red"}
 
@@ -60,6 +61,20 @@ def test_a_job_is_admitted_in_its_tenants_home_whose_name_is_in_its_id(door):
     job = admitted_job(submit(door.client, headers=AS_RED))
     assert cell_of(job) == "b"
     assert waiting(door) == {"default": 0, "b": 1, "c": 0}
+
+
+def test_what_a_spilled_job_uses_of_a_budget_counts_in_the_home_after_an_exchange(door):
+    door.place("red", "b", "c")
+    for store in door.stores.values():
+        Tenants(store.client).set("red", TenantPolicy(tokens_per_day=200))
+    fill(door.stores["b"])
+    jobs = [admitted_job(submit(door.client, headers=AS_RED, max_tokens=80)) for _ in range(2)]
+    assert [cell_of(job) for job in jobs] == ["b", "c"]
+    fill(door.stores["b"], 10)
+    BudgetExchange(door.context.cells).one_pass()
+    limits = refused(submit(door.client, headers=AS_RED, max_tokens=80), "budget_exhausted", 429)["limits"]
+    (budget,) = door.client.get("/v1/usage", headers=AS_RED).get_json()["budgets"]
+    assert budget["reserved_tokens"] == limits["value"] > 160
 
 
 def test_the_id_of_a_job_in_the_default_cell_names_no_cell(door):

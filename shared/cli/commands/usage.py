@@ -94,20 +94,19 @@ def _default_first(last_day: date) -> date:
 
 
 def _print_budgets(cells: ReachedCells, *, as_csv: bool, json: bool) -> None:
-    from shared.accounts.budgets import Budgets
+    from shared.accounts.budgets import Budgets, join_budgets
 
-    found = [(name, budget) for name, client in cells.clients.items() for budget in Budgets(client).read_all()]
-    rows = [cells.as_dict(name, budget.as_dict()) for name, budget in found]
-    columns = cells.columns(_BUDGET_COLUMNS)
+    found = join_budgets(Budgets(client).read_all() for client in cells.clients.values())
+    rows = [budget.as_dict() for budget in found]
     if json:
         output.write_json({"budgets": rows})
     elif as_csv:
-        _write_csv(columns, rows)
+        _write_csv(_BUDGET_COLUMNS, rows)
     else:
         if not rows:
             output.write_note("no tenant and no group has a budget; see `penstock tenants set --tokens-per-day`")
-        names = [name.removesuffix("_tokens") for name in columns]
-        output.write_table(names, ([row[name] for name in columns] for row in rows))
+        names = [name.removesuffix("_tokens") for name in _BUDGET_COLUMNS]
+        output.write_table(names, ([row[name] for name in _BUDGET_COLUMNS] for row in rows))
 
 
 def _write_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
