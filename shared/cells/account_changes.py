@@ -2,16 +2,20 @@
 
 The change is decided once, by the classes of shared/accounts in one cell. The records that it has changed are then
 copied from there, so a new API key is the same in all cells. A cell that cannot be reached misses the change: each cell
-that was reached notes its name (keys.missed_changes) until `penstock cells sync` has copied the accounts. No change is
-decided in a cell that lacks an earlier one, as long as another can be reached.
+that was reached notes its name (keys.missed_changes) until a door or `penstock cells sync` has copied the accounts. No
+change is decided in a cell that lacks an earlier one, as long as another can be reached.
+
+A note is the name of a cell. Before a change is made, the names of all other cells are noted with a time and a random
+text behind them: if the process that makes it is killed, these notes stay.
 """
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import redis
 
@@ -25,6 +29,8 @@ from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
 
+#: No change takes longer, in seconds, the difference of clocks included.
+_LONGEST_CHANGE_S: Final = 120
 #: Records by kind and name; None if the account was removed.
 _Records = Mapping[AccountKind, Mapping[str, Record | None]]
 
@@ -42,7 +48,7 @@ class CellChange:
     def sentence(self) -> str:
         """Return a sentence that names the cells that have missed the change, and how to repair them."""
         cells = "; ".join(f"cell {name} has not got this change: {why}" for name, why in self.missed.items())
-        return f"{cells}. When it answers again: `penstock cells sync`" if cells else ""
+        return f"{cells}. Doors repair that when it answers again, and so does `penstock cells sync`" if cells else ""
 
 
 class AccountCells:
@@ -73,8 +79,7 @@ class AccountCells:
         source = next((name for name in reached if name not in missed), reached[0])
         change = CellChange(source, self._clients[source])
         others = [name for name in (*self._clients, *self._away) if name != source]
-        # If this process is killed, the notes stay: some cells may then lack the change.
-        notes = [f"{name} {secrets.token_hex(4)}" for name in others]
+        notes = [f"{name} {int(time.time())}-{secrets.token_hex(4)}" for name in others]
         self._note(source, partial(_add, notes))
         changes: Sequence[AccountChange] = ()
         try:
@@ -127,29 +132,55 @@ class AccountCells:
                 )
         elif source not in reached:
             raise ConfigError(f"from={source!r} is not a cell that answers; these do: {', '.join(reached)}")
-        copied = {}
-        for name in reached:
-            if name != source:
-                copied[name] = copy_accounts(self._clients[source], self._clients[name])
-                if copied[name]:
-                    on = f"cell {name}: {copied[name]} accounts as in cell {source}"
-                    for cell in (source, name):
-                        record(self._clients[cell], actor, "cells.sync", on)
+        copied = self._copy(source, [name for name in reached if name != source], actor)
         lacking = sorted(away) if any(copied.values()) else []
         for name in reached:
             self._note(name, partial(_settle, reached, [one for one in lacking if one != name]))
         return copied
 
-    def _read_missed(self) -> tuple[frozenset[str], dict[str, str]]:
-        """Return the cells that a reachable one says have missed a change, and why the unreachable ones are so.
+    def repair(self, actor: Actor) -> dict[str, int]:
+        """Copy the accounts of a cell that has missed no change to those that have; return how many records differed.
 
-        Raises StoreUnavailable if no cell answers.
+        Nothing is copied if each cell that answers has missed one: an operator must then decide which accounts hold.
+        Changes that are being made are left alone. Raises StoreUnavailable.
         """
+        if len(self._clients) < 2:
+            return {}
+        notes, away = self._read_notes()
+        missed, ripe = {_cell_of(note) for note in notes}, {_cell_of(note) for note in notes if _is_ripe(note)}
+        reached = [name for name in self._clients if name not in away]
+        source = next((name for name in reached if name not in missed), None)
+        lacking = [name for name in reached if name in ripe]
+        if source is None or not lacking:
+            return {}
+        copied = self._copy(source, lacking, actor)
+        for name in reached:
+            self._note(name, partial(_remove, [note for note in notes if _is_ripe(note) and _cell_of(note) in lacking]))
+        return copied
+
+    def _copy(self, source: str, targets: Sequence[str], actor: Actor) -> dict[str, int]:
+        """Copy all accounts of one cell to others, and record that. Return how many records differed in each."""
+        copied = {}
+        for name in targets:
+            copied[name] = copy_accounts(self._clients[source], self._clients[name])
+            if copied[name]:
+                on = f"cell {name}: {copied[name]} accounts as in cell {source}"
+                for cell in (source, name):
+                    record(self._clients[cell], actor, "cells.sync", on)
+        return copied
+
+    def _read_missed(self) -> tuple[frozenset[str], dict[str, str]]:
+        """Return the cells that a reachable one says have missed a change, and why the unreachable ones are so."""
+        notes, away = self._read_notes()
+        return frozenset(map(_cell_of, notes)), away
+
+    def _read_notes(self) -> tuple[set[str], dict[str, str]]:
+        """Return the notes of all cells, and why some do not answer. Raises StoreUnavailable if none answers."""
         asked = ask_all(self._clients, _read_notes)
         if not asked.answers:
             raise next(iter(asked.away.values()))
-        missed = {note.partition(" ")[0] for notes in asked.answers.values() for note in notes}
-        return frozenset(missed), self._away | {name: str(error) for name, error in asked.away.items()}
+        notes = {note for found in asked.answers.values() for note in found}
+        return notes, self._away | {name: str(error) for name, error in asked.away.items()}
 
     def _note(self, name: str, write: Callable[[redis.Redis], object]) -> None:
         """Change the notes of one cell. A store that is full takes none, but keys can still be removed from it."""
@@ -173,8 +204,18 @@ def _remove(notes: Sequence[str], client: redis.Redis) -> None:
 
 def _settle(equal: Sequence[str], lacking: Sequence[str], client: redis.Redis) -> None:
     """Remove the notes about cells that have equal accounts now, and add those about cells that lack them."""
-    _remove([note for note in _read_notes(client) if note.partition(" ")[0] in equal], client)
+    _remove([note for note in _read_notes(client) if _cell_of(note) in equal], client)
     _add(lacking, client)
+
+
+def _cell_of(note: str) -> str:
+    return note.partition(" ")[0]
+
+
+def _is_ripe(note: str) -> bool:
+    """Return whether a change has ended without its cell, or the process that makes it must have been killed."""
+    noted_s = note.partition(" ")[2].partition("-")[0]
+    return not noted_s.isdecimal() or abs(time.time() - int(noted_s)) > _LONGEST_CHANGE_S
 
 
 def _read_notes(client: redis.Redis) -> set[str]:

@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
@@ -11,6 +12,7 @@ from shared.cells.ids import DEFAULT_CELL
 from shared.cells.stored import StoredDirectory, ask_all, newest
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable
 from shared.hosts import is_loopback
+from shared.settings.settings import Settings
 from shared.settings.store import StoreSettings
 from shared.settings.store_url import normal_store_url
 from shared.state_dir import make_private_dir, read_note, write_note
@@ -177,6 +179,13 @@ def short_url(url: str, store_url: str) -> str:
     """Return `url` without user and password if they are those of `store_url`, so that the directory has neither."""
     short = without_credentials(url)
     return short if with_credentials(short, store_url) == with_credentials(url, "") else url
+
+
+def settings_of_cell(settings: Settings, record: CellRecord) -> Settings:
+    """Return the settings of a process for one cell: its store and prefix, and its own folder of files."""
+    files_dir = settings.files_dir and f"{settings.files_dir}/cells/{record.name}"
+    url = with_credentials(record.url, settings.redis_url)
+    return replace(settings, redis_url=url, key_prefix=record.prefix, files_dir=files_dir)
 
 
 def with_credentials(url: str, store_url: str) -> str:

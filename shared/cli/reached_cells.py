@@ -7,12 +7,11 @@ names its cell, and a cell that does not answer is named on stderr and makes the
 import json as json_library
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shared.cells.ids import DEFAULT_CELL
 from shared.cli import output
 from shared.cli.reach import FAULT
 from shared.errors import ConfigError
@@ -68,7 +67,9 @@ class ReachedCells:
 
     def settings(self, name: str, settings: Settings) -> Settings:
         """Return the settings of a process that serves one of these cells, from those in force."""
-        return settings if self.directory is None else settings_of_cell(settings, name, self.directory)
+        from shared.cells.opening import settings_of_cell
+
+        return settings if self.directory is None else settings_of_cell(settings, self.directory.cells[name])
 
     def note_away(self) -> None:
         """Name the cells that do not answer on stderr."""
@@ -117,22 +118,17 @@ def reach_cells(state_dir: str | None, only: str | None = None) -> ReachedCells:
     return ReachedCells({name: cells[name] for name in wanted if name not in away}, away, cells.directory)
 
 
-def settings_of_cell(settings: Settings, name: str, directory: "Directory | None" = None) -> Settings:
-    """Return the settings of a process that serves one cell of the directory, which is read unless it is given.
+def settings_of_named_cell(settings: Settings, name: str) -> Settings:
+    """Return the settings of a process that serves one cell.
 
     Raises ConfigError if there is no such cell, and StoreUnavailable if the directory cannot be read.
     """
-    from shared.cells.opening import cells_in_force, with_credentials
+    from shared.cells.opening import cells_in_force, settings_of_cell
 
-    if directory is None:
-        directory = cells_in_force(settings).directory
-    if directory is None and name == DEFAULT_CELL:
-        return settings
-    cells = {} if directory is None else directory.cells
+    cells = cells_in_force(settings)
     if name not in cells:
-        raise _unknown_cell(name, cells or (DEFAULT_CELL,))
-    url = with_credentials(cells[name].url, settings.store_url)
-    return replace(settings, redis_url=url, key_prefix=cells[name].prefix)
+        raise _unknown_cell(name, cells)
+    return settings if cells.directory is None else settings_of_cell(settings, cells.directory.cells[name])
 
 
 def _unknown_cell(name: str, known: Iterable[str]) -> ConfigError:

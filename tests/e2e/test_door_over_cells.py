@@ -8,10 +8,12 @@ import pytest
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
+from shared.cells.account_changes import AccountCells
 from shared.cells.directory import Placement
 from shared.cells.ids import cell_of_id
 from shared.cells.stored import StoredDirectory
 from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import MODEL
 from tests.support.cells_door import CellsDoor, cells_door
@@ -268,6 +270,15 @@ def test_a_change_that_reached_one_cell_only_is_noticed_and_spread(door):
     for _ in door.stores:
         door.watch.look()
     assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
+
+
+def test_a_door_gives_a_cell_that_answers_again_the_accounts_that_it_has_missed(door):
+    clients = {name: store.client for name, store in door.stores.items() if name != "b"}
+    with AccountCells(clients, {"b": "it is away"}).changing() as change:
+        Tenants(change.client).set("red", TenantPolicy(rpm=5))
+    door.watch.repair(door.context.cells.directory)
+    assert Tenants(door.stores["b"].client).get("red") == TenantPolicy(rpm=5)
+    assert (clients["c"].exists(keys.missed_changes()), clients["default"].exists(keys.missed_changes())) == (0, 0)
 
 
 def test_a_job_of_a_gate_connection_runs_in_its_tenants_home_and_is_canceled_there(door):

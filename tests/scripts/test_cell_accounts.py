@@ -139,7 +139,7 @@ def test_a_cell_that_does_not_answer_is_named_and_gets_the_accounts_from_a_sync(
         Tenants(change.client).set("red", TenantPolicy(rpm=5))
     assert list(change.missed) == ["b"]
     assert change.sentence().startswith("cell b has not got this change: the store cannot serve: it ")
-    assert change.sentence().endswith("When it answers again: `penstock cells sync`")
+    assert change.sentence().endswith("when it answers again, and so does `penstock cells sync`")
     assert Tenants(cells["c"]).get("red") == TenantPolicy(rpm=5)
     back = AccountCells(cells)
     assert back.missed() == {"b"}
@@ -186,6 +186,39 @@ def test_a_change_that_is_killed_half_way_leaves_the_other_cells_marked(cells, m
     with pytest.raises(KeyboardInterrupt), accounts.changing() as change:
         Tenants(change.client).set("red", TenantPolicy(rpm=1))
     assert accounts.missed() == {"c", "default"}
+
+
+def test_a_door_repairs_the_accounts_of_a_cell_that_answers_again_but_not_of_cells_that_were_changed_apart(
+    cells, away, monkeypatch
+):
+    with AccountCells(cells | {"b": away}).changing() as change:
+        Tenants(change.client).set("red", TenantPolicy(rpm=5))
+    back = AccountCells(cells)
+    assert back.repair(ANN) == {"b": 1}
+    assert (back.repair(ANN), back.missed(), differences(cells)) == ({}, frozenset(), [])
+    with back.changing() as change:
+        Tenants(change.client).set("red", TenantPolicy(rpm=6))
+        assert back.repair(ANN) == {}, "a change that is being made is left alone"
+        assert back.missed() == {"c", "default"}
+    assert differences(cells) == []
+    for name in ("b", "c"):
+        with AccountCells(cells | {name: away}).changing() as change:
+            Tenants(change.client).change("red", {"rpm": 9})
+    with AccountCells({"b": cells["b"], "c": away, "default": away}).changing() as change:
+        Tenants(change.client).change("red", {"rpm": 10})
+    assert (back.repair(ANN), back.missed()) == ({}, {"b", "c", "default"})
+
+
+def test_a_door_repairs_what_a_killed_command_has_left_half_done(cells, monkeypatch):
+    accounts = AccountCells(cells)
+    with monkeypatch.context() as patch:
+        patch.setattr("shared.cells.account_changes._write_changed", lambda *_: exec("raise KeyboardInterrupt"))
+        with pytest.raises(KeyboardInterrupt), accounts.changing() as change:
+            Tenants(change.client).set("red", TenantPolicy(rpm=1))
+    assert accounts.repair(ANN) == {}
+    monkeypatch.setattr("shared.cells.account_changes._LONGEST_CHANGE_S", -1)
+    assert accounts.repair(ANN) == {"c": 1, "default": 1}
+    assert (accounts.missed(), differences(cells)) == (frozenset(), [])
 
 
 def test_changes_before_an_error_are_repeated_and_no_change_leaves_no_trace(cells):

@@ -1,15 +1,17 @@
 """Follows the directory of cells in one process of the door, and opens and starts what each cell needs."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import redis
 
+from shared.accounts.admin_actions import Actor
+from shared.cells.account_changes import AccountCells
 from shared.cells.directory import CellRecord, Directory
-from shared.cells.opening import remember, remembered, with_credentials, without_credentials
+from shared.cells.opening import remember, remembered, settings_of_cell, without_credentials
 from shared.cells.spending import INTERVAL_S, SpendingExchange
 from shared.cells.stored import NO_STAMP, StoredDirectory, bring_up_to_date
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable
@@ -84,6 +86,12 @@ class CellWatch:
             else:
                 return
 
+    def repair(self, directory: Directory) -> None:
+        """Bring the copies of the directory up to date, and the accounts of cells that have missed a change."""
+        clients = self._clients()
+        bring_up_to_date(directory, clients)
+        AccountCells(clients).repair(Actor("door", socket.gethostname()))
+
     def _adopt(self, directory: Directory) -> None:
         self._cells.adopt(directory, self._make, _own_name(directory, self._first.settings))
         self._cells.is_read = True
@@ -117,7 +125,7 @@ class CellWatch:
                 directory = self._cells.directory
                 if directory is not None and time.monotonic() >= next_repair_s:
                     next_repair_s = time.monotonic() + _REPAIR_S
-                    bring_up_to_date(directory, self._clients())
+                    self.repair(directory)
             except Exception:  # noqa: BLE001 - it is logged, but not each time
                 _FAULT.log("error", exc_info=True)
 
@@ -149,10 +157,3 @@ def _own_name(directory: Directory, settings: Settings) -> str:
         name for name, one in directory.cells.items() if (without_credentials(one.url), one.prefix) == (url, prefix)
     )
     return next(names, "")
-
-
-def settings_of_cell(settings: Settings, record: CellRecord) -> Settings:
-    """Return the settings of a process for one cell: its store and prefix, and its own folder of files."""
-    files_dir = settings.files_dir and f"{settings.files_dir}/cells/{record.name}"
-    url = with_credentials(record.url, settings.redis_url)
-    return replace(settings, redis_url=url, key_prefix=record.prefix, files_dir=files_dir)

@@ -18,7 +18,7 @@ import typer
 
 from shared.cli import output
 from shared.cli.reach import FAULT, StateDir, client_for
-from shared.cli.reached_cells import CellName, settings_of_cell
+from shared.cli.reached_cells import CellName, settings_of_named_cell
 from shared.errors import ConfigError
 from shared.settings.settings import load
 from shared.settings.store_url import normal_store_url
@@ -49,7 +49,7 @@ def run_redis(
     program = shutil.which("redis-cli") or shutil.which("valkey-cli")
     settings = load(state_dir=state_dir)
     if cell is not None:
-        settings = settings_of_cell(settings, cell)
+        settings = settings_of_named_cell(settings, cell)
     url = settings.store_url
     # redis-cli knows no prefix.
     if program and not settings.store_prefix and _redis_cli_supports(url):
