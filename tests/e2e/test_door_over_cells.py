@@ -336,14 +336,3 @@ def test_the_gauge_of_followed_jobs_is_a_sum_over_cells(door):
     for context, jobs in zip(door.context.cells.all(), (3, 4, 5), strict=True):
         context.event_hub._on_followed(jobs)
     assert metrics.followed_jobs._value.get() == 12
-
-
-def test_a_budget_that_is_used_up_in_one_cell_is_used_up_in_the_next(door):
-    for store in door.stores.values():
-        Tenants(store.client).set("red", TenantPolicy(tokens_per_day=60))
-    for _ in range(2):
-        admitted_job(submit(door.client, headers=AS_RED))
-        settle(door.stores["b"], run_next(door.stores["b"]))
-    door.watch.exchange_spending()
-    door.place("red", "c")
-    refused(submit(door.client, headers=AS_RED), "budget_exhausted", 429)

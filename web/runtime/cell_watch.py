@@ -12,7 +12,6 @@ from shared.accounts.admin_actions import Actor
 from shared.cells.account_changes import AccountCells
 from shared.cells.directory import CellRecord, Directory
 from shared.cells.opening import remember, remembered, settings_of_cell, without_credentials
-from shared.cells.spending import INTERVAL_S, SpendingExchange
 from shared.cells.stored import NO_STAMP, StoredDirectory, bring_up_to_date
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable
 from shared.log import LimitedEvent
@@ -39,7 +38,6 @@ class CellWatch:
         """`first` is the first context of the process. `start` is called once with each context that is served."""
         self._first, self._cells, self._start = first, first.cells, start
         self._started: set[DoorContext] = set()
-        self._spending = SpendingExchange()
         #: This event is never set. Waiting for it is a sleep.
         self._pause = threading.Event()
         #: How often the directory was looked for.
@@ -60,7 +58,6 @@ class CellWatch:
             # The duties of this store must begin: they wait for it.
             self._start_new()
         threading.Thread(target=self._run, name="cells", daemon=True).start()
-        threading.Thread(target=self._run_exchange, name="spending", daemon=True).start()
 
     def look(self) -> None:
         """Adopt the directory that a cell has, another one each time, if it is newer than the one in force.
@@ -126,19 +123,6 @@ class CellWatch:
                 if directory is not None and time.monotonic() >= next_repair_s:
                     next_repair_s = time.monotonic() + _REPAIR_S
                     self.repair(directory)
-            except Exception:  # noqa: BLE001 - it is logged, but not each time
-                _FAULT.log("error", exc_info=True)
-
-    def exchange_spending(self) -> None:
-        """Tell each cell what was used of budgets in the others, if there are several and no other process does."""
-        if self._cells.directory is not None:
-            self._spending.exchange(self._clients())
-
-    def _run_exchange(self) -> None:
-        while True:
-            self._pause.wait(INTERVAL_S)
-            try:
-                self.exchange_spending()
             except Exception:  # noqa: BLE001 - it is logged, but not each time
                 _FAULT.log("error", exc_info=True)
 
