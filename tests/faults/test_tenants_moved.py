@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from shared.accounts.budgets import Budgets
 from shared.audit.invariants import find_breaches
+from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import stat
 from tests.support.processes import Stage, wait_for
@@ -33,6 +35,10 @@ def served(tmp_path, other: StoreServer) -> Iterator[Served]:
             yield served
 
 
+def used_in_month(store: Store) -> int:
+    return Budgets(store.client).of_tenant("red")[0].counted_tokens
+
+
 def test_jobs_go_to_a_tenants_new_cell_and_those_in_the_old_one_end_there(served: Served, other: StoreServer) -> None:
     penstock = Program(served.stage.environ())
 
@@ -40,6 +46,7 @@ def test_jobs_go_to_a_tenants_new_cell_and_those_in_the_old_one_end_there(served
         done = penstock("cells", *arguments)
         assert done.returncode == 0, done.stderr
 
+    assert penstock("tenants", "set", "red", "--tokens-per-month", "1000000000").returncode == 0
     red, blue = (Load(served, tenant, pause_s=0.03) for tenant in ("red", "blue"))
     with red.running(), blue.running():
         wait_for(lambda: min(len(red.admitted), len(blue.admitted)) >= 5, "jobs of both tenants")
@@ -67,3 +74,6 @@ def test_jobs_go_to_a_tenants_new_cell_and_those_in_the_old_one_end_there(served
     assert sum(stat(store, "ended|succeeded") for store in stores) == len(ids)
     for store in stores:
         assert find_breaches(store.client) == []
+    own = [int(store.client.hget(keys.tenant("red"), "budget").split()[2]) for store in stores]
+    assert min(own) > 0
+    wait_for(lambda: {used_in_month(store) for store in stores} == {sum(own)}, "both cells to know what red has used")
