@@ -1,4 +1,4 @@
-"""Tells each cell what tenants and groups have used of their budgets in the other cells.
+"""Tells each cell what was used of budgets, and of the caps of pools, in the other cells.
 
 Each door calls `SpendingExchange.exchange` every INTERVAL_S. One process at a time makes the passes, and remembers what
 it has told each cell, so that only differences are sent. Nothing depends on this memory: another process begins by
@@ -15,6 +15,7 @@ from typing import Any
 
 import redis
 
+from shared.accounts.routes import Pools
 from shared.cells.stored import ask_all
 from shared.errors import StoreUnavailable
 from shared.store import keys, scripts
@@ -32,7 +33,8 @@ PART = 64
 
 #: The tokens reserved, in the field `budget` of an owner (shared/lua/lib/ledgers/budget.lua).
 _RESERVED = re.compile(r"[0-9-]{10} [0-9]+ [0-9]+ ([0-9]+)")
-_OWNER = re.compile(r"@?[A-Za-z0-9_-]{1,64}")
+#: A tenant, @group or $slug of a pool.
+_OWNER = re.compile(r"@?[A-Za-z0-9_-]{1,64}|[$][A-Za-z0-9._-]{1,1000}")
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class _Cell:
     client: redis.Redis
     #: Tenants admitted since then may have used more than is known, in ms by the clock of the cell; -1 for all tenants.
     since_ms: int = -1
-    #: By owner (tenant or @group), those that changed last at the end.
+    #: By owner, those that changed last at the end.
     used: dict[str, _Used] = field(default_factory=dict)
     #: Owners whose counts change without another admission, because they have inflight jobs.
     inflight: set[str] = field(default_factory=set)
@@ -186,7 +188,11 @@ def _take_lease(client: redis.Redis, token: str) -> bool:
 
 
 def _read_changed(cell: _Cell) -> _Read:
-    return _read(cell, sorted(cell.inflight), tenants=PART)
+    try:
+        pools = {f"${keys.model_slug(model)}" for model in Pools(cell.client).names()}
+    except redis.ResponseError:  # another program has replaced the set; a sweep mends it
+        pools = set()
+    return _read(cell, sorted(cell.inflight | pools), tenants=PART)
 
 
 def _read(cell: _Cell, owners: list[str], *, tenants: int) -> _Read:

@@ -20,9 +20,9 @@ from shared.store.replies import Refused
 from shared.store.scripts import load
 from shared.store.store import Store
 from tests.support.budgets import LAST_MS, MIDDLE_MS, MOST, at, end_one, set_budget
-from tests.support.builders import a_job, admitted, advance_clock, an_ending
+from tests.support.builders import MODEL, a_job, admitted, advance_clock, an_ending
 from tests.support.cells import open_stores
-from tests.support.routed import a_route, serve, to
+from tests.support.routed import a_route, serve, set_terms, to
 
 pytestmark = [pytest.mark.no_prefix]
 
@@ -298,6 +298,33 @@ def test_a_job_escalates_only_if_the_budget_allows_it_over_all_cells(cells):
     assert store.escalate(an_ending(small.held)) is None
     store.settle(an_ending(small.held, usage=Usage(10, 0, 5)), "worker-of-small")
     assert used(store) == (15, 30)
+
+
+def test_a_pools_cap_holds_over_cells_for_one_day(cells):
+    for store in cells.values():
+        set_budget(store, tokens_per_day=None)
+        set_terms(store, MODEL, answer_price_micro=1_000, day_cap_micro=50)
+    by = SpendingExchange()
+    admitted(cells["b"], a_job())
+    assert exchange(cells, by) == {"default": 1, "b": 0, "c": 1}
+    admitted(cells["default"], a_job())
+    exchange(cells, by)
+    for store in cells.values():
+        answer = ask(store)
+        assert (answer.reason, answer.limit, answer.value, answer.max) == ("budget_exhausted", "spent_today", 40, 50)
+        assert 0 < store.client.ttl(keys.spent("2027-01-15")) <= 40 * 86_400
+    end_one(cells["b"], 10, 0)
+    exchange(cells, by)
+    assert exchange(cells, by) == {"default": 0, "b": 0, "c": 0}
+    admitted(cells["c"], a_job())
+    cells["c"].client.hset(keys.spent("2027-01-15"), f"@cells|{MODEL}", "spoiled; b x 5")
+    admitted(cells["c"], a_job())
+    exchange(cells)
+    assert ask(cells["c"]).value == 60
+    for store in cells.values():
+        at(store, MIDDLE_MS + 10_000)
+    exchange(cells)
+    admitted(cells["c"], a_job())
 
 
 # Bounds of single cells.

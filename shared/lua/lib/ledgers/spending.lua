@@ -5,10 +5,13 @@
 -- UTC by the store's clock. A day's hash has the field `<slug>` for each pool with a price, and `<slug>|<tenant>` for
 -- each of its tenants. While a job is inflight, the hash contains the most that the job can cost; when it ends, the
 -- cost of its tokens replaces that amount. Both count for the day of its admission.
+-- For a pool with a cap, the field `@cells|<slug>` has what was spent in each other cell on that day, as
+-- `<cell> <when it was read there, in ms> <amount>`, joined by `;`. spent_elsewhere.lua writes it.
 
 -- The hash of a day is kept for this long, for reports about a month.
 local SPENT_TTL_S = 40 * 86400
 local DAY_MS = 86400000
+local IN_CELLS, IN_CELLS_PATTERN = '@cells|', '(%w+) (%d+) (%d+)'
 -- The largest amount that is believed.
 local MAX_AMOUNT = 1e15
 
@@ -28,11 +31,15 @@ local function most_of(asked, seen)
   return amount_of(seen.prompt_price, seen.answer_price, asked.prompt_tokens, asked.max_tokens)
 end
 
--- Checks that the pool's jobs of the current day, this job included, cost no more than the pool's cap.
+-- Checks that the pool's jobs of the current day in all cells, this job included, cost no more than the pool's cap.
 local function check_budget(asked, seen)
   if seen.day_cap then
-    local most = most_of(asked, seen)
-    local spent = number(redis.call('HGET', k_spent .. usage.today(), asked.slug), 0, 0, MAX_AMOUNT)
+    local most, in_cells = most_of(asked, seen), IN_CELLS .. asked.slug
+    local held = read_fields(k_spent .. usage.today(), { asked.slug, in_cells })
+    local spent = number(held[asked.slug], 0, 0, MAX_AMOUNT)
+    for _, _, amount in string.gmatch(held[in_cells] or '', IN_CELLS_PATTERN) do
+      spent = spent + number(amount, 0, 0, MAX_AMOUNT)
+    end
     if most > 0 and spent + most > seen.day_cap then
       return { reason = 'budget_exhausted', limit = 'spent_today', value = math.floor(spent),
         max = math.floor(seen.day_cap), base_ms = DAY_MS - now_ms % DAY_MS }
