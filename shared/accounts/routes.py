@@ -144,16 +144,20 @@ class Pools:
         return sorted(text(raw) for raw in named)
 
     def texts(self, models: Iterable[str]) -> dict[str, dict[str, str] | None]:
-        """Return the terms of pools as they are stored, spoiled ones included; None for a pool without terms."""
+        """Return the terms of pools as they are stored, spoiled ones included; None for a pool without terms.
+
+        A pool is left out if another program has replaced its record by something else.
+        """
         asked, fields = list(models), list(STORED.values())
         with store_faults(self._client), self._client.pipeline(transaction=False) as pipe:
             for model in asked:
                 pipe.hmget(keys.books(keys.model_slug(model)), fields)
-            answers = [readable(answer) or [] for answer in pipe.execute(raise_on_error=False)]
+            answers = [readable(answer) for answer in pipe.execute(raise_on_error=False)]
         found = {}
         for model, answer in zip(asked, answers, strict=True):
-            texts = {field: text(value) for field, value in zip(fields, answer, strict=False) if value is not None}
-            found[model] = texts or None
+            if answer is not None:
+                texts = {field: text(value) for field, value in zip(fields, answer, strict=True) if value is not None}
+                found[model] = texts or None
         return found
 
     def put_texts(self, model: str, texts: Mapping[str, str] | None) -> None:

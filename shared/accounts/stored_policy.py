@@ -155,7 +155,10 @@ class StoredPolicies(ABC, Generic[_Policy]):
             pipe.execute()
 
     def texts(self, names: Iterable[str]) -> dict[str, dict[str, str] | None]:
-        """Return the fields of policies as they are stored, spoiled ones included; None without a policy."""
+        """Return the fields of policies as they are stored, spoiled ones included; None without a policy.
+
+        A name is left out if another program has replaced its hash by something else.
+        """
         asked, found = list(names), dict[str, dict[str, str] | None]()
         fields = ["policy", *(field.stored for field in self.fields.values())]
         for start in range(0, len(asked), _READ_TOGETHER):
@@ -165,7 +168,9 @@ class StoredPolicies(ABC, Generic[_Policy]):
                     pipe.hmget(keys.tenant(self._owner(name)), fields)
                 answers = [readable(answer) for answer in pipe.execute(raise_on_error=False)]
             for name, answer in zip(part, answers, strict=True):
-                has_policy, *values = answer or [None]
+                if answer is None:
+                    continue
+                has_policy, *values = answer
                 stored = zip(fields[1:], values, strict=True) if has_policy is not None else ()
                 texts = {field: text(value) for field, value in stored if value is not None}
                 found[name] = None if has_policy is None else texts

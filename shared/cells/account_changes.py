@@ -31,6 +31,8 @@ from shared.store.redis_errors import store_faults
 
 #: No change takes longer, in seconds, the difference of clocks included.
 _LONGEST_CHANGE_S: Final = 120
+#: How often the changed records are read again after they were copied.
+_MOST_PASSES = 5
 #: Records by kind and name; None if the account was removed.
 _Records = Mapping[AccountKind, Mapping[str, Record | None]]
 
@@ -96,19 +98,23 @@ class AccountCells:
         self, source: str, changes: Sequence[AccountChange], others: Sequence[str], away: Mapping[str, str]
     ) -> dict[str, str]:
         """Copy what was changed to the other cells. Return those that have missed it, and why."""
+        missed = {name: away[name] for name in others if name in away}
+        written: _Records | None = None
         try:
-            records = _read_changed(self._clients[source], changes)
+            # Until the source has what was written last: another process may change the same records meanwhile.
+            for _ in range(_MOST_PASSES):
+                records = _read_changed(self._clients[source], changes)
+                if records == written:
+                    break
+                for name in others:
+                    if name not in missed and (why := _try_to_write(self._clients[name], records)):
+                        missed[name] = why
+                written = records
         except (StoreUnavailable, redis.ResponseError) as error:
-            return dict.fromkeys(others, f"cell {source} did not answer any more: {error}")
-        missed = {}
+            return missed | dict.fromkeys(others, f"cell {source} did not answer any more: {error}")
         for name in others:
-            if name in away:
-                missed[name] = away[name]
-                continue
-            try:
-                _write_changed(self._clients[name], records, changes)
-            except (PenstockError, redis.ResponseError) as error:
-                missed[name] = str(error)
+            for change in changes if name not in missed else ():
+                record(self._clients[name], change.actor, change.what, change.on)
         return missed
 
     def missed(self) -> frozenset[str]:
@@ -231,10 +237,12 @@ def _read_changed(source: redis.Redis, changes: Sequence[AccountChange]) -> _Rec
     return {kind: record_store(source, kind).texts(names[kind]) for kind in AccountKind if kind in names}
 
 
-def _write_changed(target: redis.Redis, records: _Records, changes: Sequence[AccountChange]) -> None:
-    """Write the changed records, and record the actions as they were recorded in the first cell."""
-    for kind, by_name in records.items():
-        for name, one in by_name.items():
-            record_store(target, kind).put_texts(name, one)
-    for change in changes:
-        record(target, change.actor, change.what, change.on)
+def _try_to_write(target: redis.Redis, records: _Records) -> str:
+    """Write the changed records. Return why that has failed, or ""."""
+    try:
+        for kind, by_name in records.items():
+            for name, one in by_name.items():
+                record_store(target, kind).put_texts(name, one)
+    except (PenstockError, redis.ResponseError) as error:
+        return str(error)
+    return ""

@@ -12,6 +12,7 @@ from shared.accounts.changed_accounts import AccountKind
 from shared.accounts.groups import Groups
 from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
+from shared.errors import ConfigError
 from shared.store import keys
 from shared.store.decode import text
 from shared.store.redis_errors import store_faults
@@ -28,7 +29,7 @@ class RecordStore(Protocol):
     def names(self) -> list[str]: ...
 
     def texts(self, names: Iterable[str]) -> dict[str, dict[str, str] | None]:
-        """Return the record of each name; None if there is no such account."""
+        """Return the record of each name; None if there is no such account. Unreadable ones are left out."""
 
     def put_texts(self, name: str, texts: Record | None) -> None:
         """Write a record that `texts` has returned, or remove it. Records no action."""
@@ -42,8 +43,9 @@ class _HashStore:
 
     def names(self) -> list[str]:
         with store_faults(self._client):
-            if text(self._client.type(self._key)) != "hash":
-                return []
+            kind = text(self._client.type(self._key))
+            if kind not in {"hash", "none"}:
+                raise ConfigError(f"{self._key} is a {kind} and no hash: another program has replaced it")
             return sorted({text(name) for name, _ in self._client.hscan_iter(self._key, count=_TOGETHER)})
 
     def texts(self, names: Iterable[str]) -> dict[str, dict[str, str] | None]:
@@ -83,7 +85,13 @@ def record_store(client: redis.Redis, kind: AccountKind) -> RecordStore:
     return _CLASSES[kind](client) if kind in _CLASSES else _HashStore(client, _HASHES[kind])
 
 
-def read_all(client: redis.Redis, kind: AccountKind) -> dict[str, Record]:
-    """Return all records of one kind by their names."""
+def read_all(client: redis.Redis, kind: AccountKind) -> tuple[dict[str, Record], list[str]]:
+    """Return all records of one kind by their names, and a sentence about each that another program has replaced."""
     store = record_store(client, kind)
-    return {name: record for name, record in store.texts(store.names()).items() if record is not None}
+    try:
+        names = store.names()
+    except ConfigError as error:
+        return {}, [str(error)]
+    found = store.texts(names)
+    spoiled = [f"the record of {kind} {name!r} was replaced by another program" for name in names if name not in found]
+    return {name: record for name, record in found.items() if record is not None}, spoiled

@@ -12,6 +12,7 @@ import redis
 from shared.accounts.changed_accounts import AccountKind
 from shared.accounts.stored_keys import ID_DIGITS
 from shared.cells.account_records import Record, read_all, record_store
+from shared.errors import ConfigError
 from shared.settings.settings import SYSTEM_WIDE
 from shared.store import keys
 from shared.store.decode import text
@@ -21,6 +22,8 @@ from shared.store.redis_errors import store_faults
 MAX_DIFFERENCES = 20
 #: The longest value that a sentence quotes, in characters.
 _MAX_VALUE = 60
+#: How often records are compared once more after a copy.
+_MOST_PASSES = 5
 #: The fields of keys.config that a process reads before it works on a store: its format and the system-wide settings.
 _SYSTEM_FIELDS = ("schema", "schema_oldest", *SYSTEM_WIDE)
 
@@ -29,21 +32,35 @@ def copy_accounts(source: redis.Redis, target: redis.Redis) -> int:
     """Give the cell of `target` the accounts of that of `source`, and no others. Return how many records differed.
 
     A system-wide setting is copied only if the target has none, because running processes have been started with it.
-    Raises StoreUnavailable, and ConfigError for an account that another program has spoiled; both leave a part copied.
+    Raises StoreUnavailable, and ConfigError if the source has accounts that another program has replaced; both leave a
+    part copied.
     """
-    differing = _copy_system(source, target)
+    differed = _copy_system(source, target) + _copy_records(source, target)
+    if differed:
+        # A change that was made meanwhile may have been undone in the target.
+        for _ in range(_MOST_PASSES):
+            if not _copy_records(source, target):
+                break
+    return differed
+
+
+def _copy_records(source: redis.Redis, target: redis.Redis) -> int:
+    differed = 0
     removed: list[tuple[AccountKind, str]] = []
     for kind in AccountKind:
-        wanted, present, store = read_all(source, kind), read_all(target, kind), record_store(target, kind)
-        for name, record in wanted.items():
-            if present.get(name) != record:
-                store.put_texts(name, record)
-                differing += 1
+        wanted, spoiled = read_all(source, kind)
+        if spoiled:
+            raise ConfigError(f"the accounts cannot be copied: {spoiled[0]} (`penstock doctor`)")
+        present, store = read_all(target, kind)[0], record_store(target, kind)
+        for name, one in wanted.items():
+            if present.get(name) != one:
+                store.put_texts(name, one)
+                differed += 1
         removed += [(kind, name) for name in present if name not in wanted]
     # A group is removed after its tenants.
     for kind, name in reversed(removed):
         record_store(target, kind).put_texts(name, None)
-    return differing + len(removed)
+    return differed + len(removed)
 
 
 def _copy_system(source: redis.Redis, target: redis.Redis) -> int:
@@ -85,13 +102,14 @@ def _differences(clients: Mapping[str, redis.Redis]) -> Iterator[str]:
         for name in SYSTEM_WIDE:
             yield from _compare(f"the system-wide setting {name}", first, system.get(name), other, present.get(name))
     for kind in AccountKind:
-        wanted = read_all(clients[first], kind)
+        wanted, spoiled = read_all(clients[first], kind)
+        yield from (f"in cell {first}, {problem}" for problem in spoiled)
         for other in others:
-            present_records = read_all(clients[other], kind)
-            for name in sorted({*wanted, *present_records}):
-                yield from _compare_records(
-                    describe_account(kind, name), first, wanted.get(name), other, present_records.get(name)
-                )
+            found, spoiled = read_all(clients[other], kind)
+            yield from (f"in cell {other}, {problem}" for problem in spoiled)
+            for name in sorted({*wanted, *found}):
+                what = describe_account(kind, name)
+                yield from _compare_records(what, first, wanted.get(name), other, found.get(name))
 
 
 def _compare(what: str, first: str, wanted: str | None, other: str, present: str | None) -> Iterator[str]:

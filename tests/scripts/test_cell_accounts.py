@@ -13,6 +13,7 @@ from shared.accounts.groups import Groups
 from shared.accounts.routes import Pools, Routes
 from shared.accounts.tenants import Tenants
 from shared.accounts.webhook_secrets import WebhookSecrets
+from shared.cells import account_changes
 from shared.cells.account_changes import AccountCells
 from shared.cells.accounts import copy_accounts, differences
 from shared.errors import ConfigError, StoreUnavailable
@@ -182,7 +183,7 @@ def test_cells_that_have_each_missed_a_change_are_made_equal_only_to_a_named_one
 
 def test_a_change_that_is_killed_half_way_leaves_the_other_cells_marked(cells, monkeypatch):
     accounts = AccountCells(cells)
-    monkeypatch.setattr("shared.cells.account_changes._write_changed", lambda *_: exec("raise KeyboardInterrupt"))
+    monkeypatch.setattr("shared.cells.account_changes._try_to_write", lambda *_: exec("raise KeyboardInterrupt"))
     with pytest.raises(KeyboardInterrupt), accounts.changing() as change:
         Tenants(change.client).set("red", TenantPolicy(rpm=1))
     assert accounts.missed() == {"c", "default"}
@@ -212,13 +213,50 @@ def test_a_door_repairs_the_accounts_of_a_cell_that_answers_again_but_not_of_cel
 def test_a_door_repairs_what_a_killed_command_has_left_half_done(cells, monkeypatch):
     accounts = AccountCells(cells)
     with monkeypatch.context() as patch:
-        patch.setattr("shared.cells.account_changes._write_changed", lambda *_: exec("raise KeyboardInterrupt"))
+        patch.setattr("shared.cells.account_changes._try_to_write", lambda *_: exec("raise KeyboardInterrupt"))
         with pytest.raises(KeyboardInterrupt), accounts.changing() as change:
             Tenants(change.client).set("red", TenantPolicy(rpm=1))
     assert accounts.repair(ANN) == {}
     monkeypatch.setattr("shared.cells.account_changes._LONGEST_CHANGE_S", -1)
     assert accounts.repair(ANN) == {"c": 1, "default": 1}
     assert (accounts.missed(), differences(cells)) == (frozenset(), [])
+
+
+def test_a_record_that_two_change_at_once_ends_equal_in_all_cells(cells, monkeypatch):
+    accounts = AccountCells(cells)
+    write = account_changes._try_to_write
+    others = iter([7, 8])
+
+    def write_late(target: redis.Redis, records) -> str:
+        """Write what was read before another process has changed and copied the same record."""
+        rpm = next(others, None)
+        if rpm is not None:
+            for client in cells.values():
+                Tenants(client).change("red", {"rpm": rpm})
+        return write(target, records)
+
+    monkeypatch.setattr("shared.cells.account_changes._try_to_write", write_late)
+    with accounts.changing() as change:
+        Tenants(change.client).set("red", TenantPolicy(rpm=1))
+    assert {Tenants(client).get("red").rpm for client in cells.values()} == {8}
+
+
+@pytest.mark.parametrize("key", [keys.keys(), keys.routes(), keys.tenant("red"), keys.tenant("@lab")])
+def test_accounts_that_another_program_has_replaced_are_removed_from_no_other_cell(cells, key):
+    a, b = cells["default"], cells["b"]
+    give_accounts(a)
+    copy_accounts(a, b)
+    a.set(key, "no hash", ex=60)
+    with pytest.raises(ConfigError, match=r"the accounts cannot be copied: .*another program"):
+        copy_accounts(a, b)
+    assert any("another program" in sentence for sentence in differences({"default": a, "b": b}))
+    assert (b.hlen(keys.keys()), b.hlen(keys.routes()), Groups(b).names(), Tenants(b).names()) == (
+        1,
+        1,
+        ["lab"],
+        ["red"],
+    )
+    assert Tenants(b).get("red").rpm == 60
 
 
 def test_changes_before_an_error_are_repeated_and_no_change_leaves_no_trace(cells):
