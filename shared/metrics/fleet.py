@@ -253,4 +253,9 @@ GAUGES: tuple[MetricSpec, ...] = (
     ),
 )
 
-FLEET: tuple[MetricSpec, ...] = (*COUNTED, ADMISSION, *BY_WORKER, *GAUGES)
+#: With a directory of cells, this gauge is on the page too, and all other metrics have the label `cell`.
+CELL_UP = MetricSpec(
+    "penstock_cell_up", "gauge", ("cell",), "1 if the store of the cell answers; only with several cells"
+)
+
+FLEET: tuple[MetricSpec, ...] = (*COUNTED, ADMISSION, *BY_WORKER, *GAUGES, CELL_UP)

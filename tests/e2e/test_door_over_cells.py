@@ -336,3 +336,45 @@ def test_the_gauge_of_followed_jobs_is_a_sum_over_cells(door):
     for context, jobs in zip(door.context.cells.all(), (3, 4, 5), strict=True):
         context.event_hub._on_followed(jobs)
     assert metrics.followed_jobs._value.get() == 12
+
+
+def test_a_tenants_counts_and_usage_are_sums_over_its_cells(door):
+    for cell in ("b", "c"):
+        door.place("red", cell)
+        admitted_job(submit(door.client, headers=AS_RED))
+        settle(door.stores[cell], run_next(door.stores[cell]))
+        admitted_job(submit(door.client, headers=AS_RED))
+    assert door.client.get("/v1/queue", headers=AS_RED).get_json()["waiting"] == 2
+    (sums,) = door.client.get("/v1/usage?by=tenant", headers=AS_RED).get_json()["data"]
+    assert (sums["requests"], sums["succeeded"]) == (2, 2)
+
+
+def test_the_page_of_fleet_metrics_has_all_cells_and_says_which_is_away(door_with_dead_cell):
+    door = door_with_dead_cell
+    door.place("red", "c")
+    admitted_job(submit(door.client, headers=AS_RED))
+    page = door.client.get("/metrics/fleet").text
+    samples = [line for line in page.splitlines() if line.startswith("penstock_inflight{")]
+    assert samples == ['penstock_inflight{cell="c"} 1.0', 'penstock_inflight{cell="default"} 0.0']
+    assert [line[-3:] for line in page.splitlines() if line.startswith("penstock_cell_up{")] == ["0.0", "1.0", "1.0"]
+    assert page.count("# TYPE penstock_inflight gauge") == 1
+    accepted = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    assert door.client.get("/metrics/fleet", headers=accepted).text.endswith("# EOF\n")
+
+
+def test_the_system_is_ready_as_long_as_one_cell_is(door_with_dead_cell):
+    door = door_with_dead_cell
+    answer = door.client.get("/health/ready")
+    assert (answer.status_code, answer.get_json()["cells"]) == (
+        200,
+        {"b": "store_unavailable", "c": "ready", "default": "ready"},
+    )
+    assert answer.get_json()["workers"] == 2
+    assert door.client.get(f"/health/ready?model={MODEL}").status_code == 200
+    assert door.client.get("/health/ready?model=nothing").status_code == 404
+    for name in ("c", "default"):
+        door.stores[name].farewell("w1", MODEL)
+    for served in door.context.cells.all():
+        served.readiness.forget()
+    answer = door.client.get("/health/ready")
+    assert (answer.status_code, answer.get_json()["cells"]["c"]) == (503, "no_worker")

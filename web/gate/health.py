@@ -18,7 +18,7 @@ from shared.version import package_version
 from web.gate.server import Gate, format_address
 from web.http.api_errors import ApiError, error_response
 from web.http.client_address import TrustedProxies
-from web.jobs.snapshots import Readiness, read_model_readiness, read_readiness
+from web.jobs.snapshots import Readiness, readiness_over_cells
 from web.runtime.context import DoorContext
 
 log = get_logger()
@@ -123,10 +123,7 @@ def wsgi_app(context: DoorContext, gate: Gate) -> Callable[..., Iterable[bytes]]
 def _readiness(context: DoorContext, gate: Gate, model: str | None) -> tuple[HTTPStatus, dict[str, Any]]:
     """Return the answer: whether this gate accepts connections and its jobs, or those of the model, are admitted."""
     try:
-        if gate.stopping:
-            readiness = Readiness("stopping", 0)
-        else:
-            readiness = read_readiness(context) if model is None else read_model_readiness(context, model)
+        readiness = Readiness("stopping", 0) if gate.stopping else readiness_over_cells(context, model)
     except StoreUnavailable as error:
         readiness = Readiness(None, 0, error.fault)
     except ApiError as error:

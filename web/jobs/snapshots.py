@@ -1,12 +1,12 @@
 """Read the state of the whole system, the number of one tenant's jobs, and the usage of tenants."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from shared.accounts.budgets import Budgets
 from shared.accounts.usage import days_between, parse_day, parse_dimensions, sum_by
-from shared.errors import ConfigError
+from shared.errors import ConfigError, StoreUnavailable
 from shared.jobs.outcomes import Refusal
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.queue import QueueSettings
@@ -15,7 +15,7 @@ from shared.store import keys
 from shared.store.redis_errors import store_faults
 from shared.store.replies import Overview
 from shared.store_fault import StoreFault
-from web.http.api_errors import invalid_field
+from web.http.api_errors import ApiError, invalid_field
 from web.runtime.context import DoorContext
 
 #: The most days of one call. `penstock usage` reads more.
@@ -35,15 +35,28 @@ class Readiness:
     store_fault: StoreFault | None = None
     #: The model, alias or route whose readiness this is; None for that of the system.
     model: str | None = None
+    #: With a directory of cells, `ready` for each cell, or why it is not.
+    cells: Mapping[str, str] | None = None
 
     def body(self) -> dict[str, Any]:
         """Return the JSON body of an answer to `/health/ready`."""
-        body = {"status": "ready" if self.is_ready else "not_ready", "reason": self.reason, "workers": self.workers}
+        body: dict[str, Any] = {
+            "status": "ready" if self.is_ready else "not_ready",
+            "reason": self.reason,
+            "workers": self.workers,
+        }
         if self.model is not None:
             body["model"] = self.model
+        if self.cells is not None:
+            body["cells"] = dict(self.cells)
         if self.store_fault is not None:
             body |= {"reason": Refusal.STORE_UNAVAILABLE.value, "store_fault": self.store_fault.value}
         return body
+
+    @property
+    def word(self) -> str:
+        """`ready`, or why jobs are not admitted."""
+        return Refusal.STORE_UNAVAILABLE.value if self.store_fault is not None else self.reason or "ready"
 
     @property
     def is_ready(self) -> bool:
@@ -54,6 +67,35 @@ class Readiness:
     def jobs_start(self) -> bool:
         """Whether workers claim jobs, even if they may not live long enough to end them."""
         return self.reason in {None, "workers_restart"}
+
+
+def readiness_over_cells(context: DoorContext, model: str | None) -> Readiness:
+    """Return whether the system or, with `model`, this model is ready in one of the cells.
+
+    Raises ApiError (404) if no cell has the model, and StoreUnavailable if there is no directory of cells and the
+    store does not answer.
+    """
+
+    def read(one: DoorContext) -> Readiness:
+        return read_readiness(one) if model is None else read_model_readiness(one, model)
+
+    if context.cells.directory is None:
+        return read(context)
+    found: dict[str, Readiness] = {}
+    problem: ApiError | None = None
+    for one in context.cells.all():
+        try:
+            is_away = context.cells.is_away(one)
+            found[one.cell] = Readiness(None, 0, StoreFault.UNREACHABLE) if is_away else read(one)
+        except StoreUnavailable as error:
+            found[one.cell] = Readiness(None, 0, error.fault)
+        except ApiError as error:
+            problem = error
+    if problem is not None and not any(one.is_ready for one in found.values()):
+        raise problem
+    best = min(found.values(), key=lambda one: not one.is_ready)
+    workers = sum(one.workers for one in found.values())
+    return replace(best, workers=workers, model=model, cells={name: one.word for name, one in found.items()})
 
 
 def read_readiness(context: DoorContext) -> Readiness:
@@ -97,10 +139,14 @@ def with_retrieval(context: DoorContext, readiness: Readiness) -> Readiness:
 
 
 def can_no_job_end(context: DoorContext) -> bool:
-    """Return whether no job runs and no worker claims one, so that all inflight jobs stay queued.
+    """Return whether no job runs and no worker claims one in any cell, so that all inflight jobs stay queued.
 
     Raises StoreUnavailable.
     """
+    return all(map(_can_no_job_end_in, context.cells.all()))
+
+
+def _can_no_job_end_in(context: DoorContext) -> bool:
     if read_readiness(context).jobs_start:
         return False
     client = context.store.client
@@ -109,17 +155,30 @@ def can_no_job_end(context: DoorContext) -> bool:
 
 
 def read_totals(context: DoorContext) -> dict[str, int]:
-    """Return the three metrics that the gate's `metrics` frame answers. Raises StoreUnavailable."""
-    executed, yielded = context.store.counters("executed", "yielded")
-    return {"inflight": context.overview().inflight, "executed_total": executed, "yielded_total": yielded}
+    """Return the three metrics that the gate's `metrics` frame answers, as sums over cells. Raises StoreUnavailable.
+
+    Cells that are away are left out.
+    """
+    cells = context.cells.present()
+    counters = [one.store.counters("executed", "yielded") for one in cells]
+    executed, yielded = (sum(values) for values in zip(*counters, strict=True))
+    inflight = sum(one.overview().inflight for one in cells)
+    return {"inflight": inflight, "executed_total": executed, "yielded_total": yielded}
 
 
 def count_tenant(context: DoorContext, tenant: str) -> dict[str, int]:
-    """Return how many jobs of a tenant wait and run, and the tokens of those that wait. Raises StoreUnavailable."""
-    client, names = context.store.client, ("waiting", "waiting_tokens", "running")
-    with store_faults(client):
-        counted: Any = client.hmget(keys.tenant(tenant), *names)
-    return {name: int(value or 0) for name, value in zip(names, counted, strict=True)}
+    """Return how many jobs of a tenant wait and run, and the tokens of those that wait. Raises StoreUnavailable.
+
+    With several cells, these are sums; those that are away are left out.
+    """
+    names = ("waiting", "waiting_tokens", "running")
+    counts = dict.fromkeys(names, 0)
+    for client in (one.store.client for one in context.cells.present()):
+        with store_faults(client):
+            counted: Any = client.hmget(keys.tenant(tenant), *names)
+        for name, value in zip(names, counted, strict=True):
+            counts[name] += int(value or 0)
+    return counts
 
 
 def bounds_of(settings: QueueSettings, policy: TenantPolicy | None, overview: Overview) -> dict[str, Any]:
@@ -165,10 +224,15 @@ def read_sums(
     last_day = _checked("to", lambda: parse_day("to", last)) if last else today
     first_day = _checked("from", lambda: parse_day("from", first)) if first else last_day.replace(day=1)
     days = _checked("from", lambda: days_between(first_day, last_day, most=MAX_DAYS))
-    kept = context.usage_days
-    rows = (row for day in days for row in (kept.read_all(day) if tenant is None else kept.read(tenant, day, today)))
+    rows = (
+        row
+        for kept in (one.usage_days for one in context.cells.present())
+        for day in days
+        for row in (kept.read_all(day) if tenant is None else kept.read(tenant, day, today))
+    )
     sums = sum_by(dimensions, rows)
-    return {
+    away = [one.cell for one in context.cells.all() if context.cells.is_away(one)]
+    return ({"cells_away": away} if away else {}) | {
         "object": "usage",
         "tenant": tenant,
         "from": first_day.isoformat(),

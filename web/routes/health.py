@@ -6,7 +6,7 @@ from prometheus_client.exposition import choose_encoder
 
 from shared.errors import StoreUnavailable
 from shared.version import package_version
-from web.jobs.snapshots import read_model_readiness, read_readiness, with_retrieval
+from web.jobs.snapshots import readiness_over_cells, with_retrieval
 from web.request.caller import require_admin
 from web.request.responses import json_response, store_away_response
 from web.runtime.current import current_context
@@ -38,7 +38,7 @@ def ready() -> Response:
     """
     context, model = current_context(), request.args.get("model")
     try:
-        readiness = read_readiness(context) if model is None else read_model_readiness(context, model)
+        readiness = readiness_over_cells(context, model)
         if "retrieval" in request.args:
             readiness = with_retrieval(context, readiness)
     except StoreUnavailable as error:
@@ -66,7 +66,7 @@ def fleet_metrics() -> Response:
     """
     require_admin()
     page_format = _accepted_format()
-    page = current_context().fleet_page.render(page_format)
+    page = current_context().process.fleet.render(page_format)
     return Response(page, content_type=CONTENT_TYPES[page_format])
 
 

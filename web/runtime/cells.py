@@ -66,6 +66,10 @@ class DoorCells(Generic[C]):
         contexts = self._contexts
         return tuple(contexts[name] for name in sorted(contexts)) or (self.first,)
 
+    def present(self) -> tuple[C, ...]:
+        """Return the contexts of the cells that are not away; if all are, of all."""
+        return tuple(context for context in self.all() if not self.is_away(context)) or self.all()
+
     def named(self, cell: str) -> C | None:
         """Return the context of this cell of the directory, or None if the directory does not list it."""
         return self._contexts.get(cell)

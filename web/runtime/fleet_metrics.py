@@ -297,7 +297,7 @@ class FleetPage:
         budgets, self._webhooks = Budgets(store.client), Webhooks(store.client)
         self._shares, self._groups = Shares(), Groups(store.client)
         self._budgets = SharedAnswer(budgets.read_all, clock)
-        self._families = SharedAnswer(self._read, clock)
+        self.families = SharedAnswer(self._read, clock)
         self._pages: dict[Format, SharedAnswer[bytes]] = {
             each: SharedAnswer(partial(self._encode, each), clock) for each in CONTENT_TYPES
         }
@@ -307,7 +307,7 @@ class FleetPage:
         return self._pages[page_format].get()
 
     def _encode(self, page_format: Format) -> bytes:
-        return encoded(self._families.get(), page_format)
+        return encoded(self.families.get(), page_format)
 
     def _read(self) -> ReadFamilies:
         with self._metrics.time_script("snapshot"):

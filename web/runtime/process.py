@@ -9,16 +9,17 @@ from shared.settings.settings import Settings
 from shared.tracing.traces import make_traces
 from web.http.client_address import parse_trusted_proxies
 from web.http.process_metrics import ProcessMetrics
-from web.runtime.cells import DoorCells, ServedCell
+from web.runtime.cells import DoorCells
 from web.runtime.credentials.credential_cache import CredentialCache
 from web.runtime.credentials.failed_keys import FailedKeys
 from web.runtime.credentials.key_watch import KeyWatch
+from web.runtime.fleet_of_cells import FleetOfCells, MeasuredCell
 from web.runtime.process_page import ProcessPage
 from web.runtime.shared_answer import SharedAnswer
 from web.runtime.start import bounds_of_requests, load_admin_key
 from web.sign_in.sign_in import make_sign_in
 
-C = TypeVar("C", bound=ServedCell)
+C = TypeVar("C", bound=MeasuredCell)
 
 
 class DoorProcess(Generic[C]):
@@ -40,6 +41,7 @@ class DoorProcess(Generic[C]):
         self.credentials = CredentialCache(self.cells.ask, clock)
         self.key_watch = KeyWatch(self.cells.ask)
         self.process_page = ProcessPage(metrics, clock)
+        self.fleet = FleetOfCells(self.cells, clock)
         #: The key in the admin key file, which operators' routes accept; "" if PENSTOCK_AUTH is `open`.
         self.admin_key = "" if settings.auth == "open" else load_admin_key(settings)
         #: The trusted sources of users' names, and the roles of users.
