@@ -170,7 +170,7 @@ class AccountCells:
         for name in targets:
             copied[name] = copy_accounts(self._clients[source], self._clients[name])
             if copied[name]:
-                on = f"cell {name}: {copied[name]} accounts as in cell {source}"
+                on = f"cell {name}: {copied[name]} account{'' if copied[name] == 1 else 's'} as in cell {source}"
                 for cell in (source, name):
                     record(self._clients[cell], actor, "cells.sync", on)
         return copied

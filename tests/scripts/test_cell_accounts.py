@@ -146,7 +146,7 @@ def test_a_cell_that_does_not_answer_is_named_and_gets_the_accounts_from_a_sync(
     assert back.missed() == {"b"}
     assert back.sync(ANN) == {"b": 1, "default": 0}
     assert (back.missed(), differences(cells)) == (frozenset(), [])
-    assert next(list_actions(cells["b"], limit=1)).on == "cell b: 1 accounts as in cell c"
+    assert next(list_actions(cells["b"], limit=1)).on == "cell b: 1 account as in cell c"
 
 
 def test_a_cell_that_has_missed_a_change_decides_none_and_undoes_none(cells, away):
