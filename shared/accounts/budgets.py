@@ -45,6 +45,8 @@ class Budget:
     reserved_tokens: int
     #: When the budget begins anew, such as 2026-11-24T00:00:00Z.
     resets_at: str
+    #: Whether no other cell has used more. Of several cells, this one then alerts.
+    has_most: bool = True
 
     @property
     def used_tokens(self) -> int:
@@ -52,8 +54,8 @@ class Budget:
         return self.counted_tokens + self.reserved_tokens
 
     def as_dict(self) -> dict[str, int | str]:
-        left = max(0, self.max_tokens - self.used_tokens)
-        return {**vars(self), "left_tokens": left}
+        shown = {name: value for name, value in vars(self).items() if name != "has_most"}
+        return shown | {"left_tokens": max(0, self.max_tokens - self.used_tokens)}
 
 
 class Budgets:
@@ -138,26 +140,30 @@ def _budgets(
     if policy is None:
         return
     today = datetime.fromtimestamp(now_ms / 1000, UTC).date()
-    counted, reserved = _used(record, now_ms, today.isoformat())
+    parts = _parts(record, now_ms, today.isoformat())
     resets = {"day": today + timedelta(days=1), "month": (today.replace(day=1) + timedelta(days=32)).replace(day=1)}
     bounds: dict[Period, int | None] = {"day": policy.tokens_per_day, "month": policy.tokens_per_month}
     for period, most in bounds.items():
         if most is not None:
-            resets_at = f"{resets[period]}T00:00:00Z"
-            yield Budget(kind, name, period, most, counted[period], reserved, resets_at)
+            counted, reserved = sum(part[period] for part in parts), sum(part["reserved"] for part in parts)
+            own, *others = [part[period] + part["reserved"] for part in parts]
+            has_most = all(own >= other for other in others)
+            yield Budget(kind, name, period, most, counted, reserved, f"{resets[period]}T00:00:00Z", has_most)
 
 
-def _used(record: Mapping[Any, Any], now_ms: int, today: str) -> tuple[dict[Period, int], int]:
-    """Return the tokens that an owner's jobs have used in the day and the month, and the reserved ones."""
+def _parts(record: Mapping[Any, Any], now_ms: int, today: str) -> list[dict[Period | Literal["reserved"], int]]:
+    """Return the tokens counted in the day and in the month, and the reserved ones: of this cell, then of others."""
     fields = {text(field): text(value) for field, value in record.items()}
-    parts = [(now_ms, fields.get("budget", ""))]
-    parts += [(integer(found[1]), found[2]) for found in _ELSEWHERE.finditer(fields.get("budget_elsewhere", ""))]
-    counted: dict[Period, int] = {"day": 0, "month": 0}
-    reserved = 0
-    for read_ms, counts in parts:
-        if match := _COUNTS.fullmatch(counts):
-            day, of_day, of_month, held = match.groups()
-            counted["day"] += integer(of_day) if day == today else 0
-            counted["month"] += integer(of_month) if day[:7] == today[:7] else 0
-            reserved += integer(held) if now_ms - read_ms < _LONGEST_JOB_MS else 0
-    return counted, reserved
+    stored = [(now_ms, fields.get("budget", ""))]
+    stored += [(integer(found[1]), found[2]) for found in _ELSEWHERE.finditer(fields.get("budget_elsewhere", ""))]
+    parts = []
+    for read_ms, counts in stored:
+        match = _COUNTS.fullmatch(counts)
+        day, of_day, of_month, reserved = match.groups() if match else ("", "0", "0", "0")
+        part: dict[Period | Literal["reserved"], int] = {
+            "day": integer(of_day) if day == today else 0,
+            "month": integer(of_month) if day[:7] == today[:7] else 0,
+            "reserved": integer(reserved) if now_ms - read_ms < _LONGEST_JOB_MS else 0,
+        }
+        parts.append(part)
+    return parts

@@ -136,7 +136,8 @@ def refusals(client: redis.Redis, settings: Settings) -> Iterator[Finding]:
 
 def budgets(client: redis.Redis) -> Iterator[Finding]:
     for budget in Budgets(client).read_all():
-        if budget.used_tokens >= budget.max_tokens:
+        # Each cell knows of all that is used.
+        if budget.used_tokens >= budget.max_tokens and budget.has_most:
             yield finding(
                 Condition.BUDGET,
                 f"{budget.kind} {budget.name}, {budget.period}",

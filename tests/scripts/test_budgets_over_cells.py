@@ -9,6 +9,7 @@ import redis
 from shared.accounts.budgets import Budgets
 from shared.accounts.groups import Groups
 from shared.accounts.tenants import Tenants
+from shared.alerts.findings import budgets
 from shared.cells.spending import PART, REPEAT_S, SpendingExchange
 from shared.jobs.group_policy import GroupPolicy
 from shared.jobs.job import NewJob, Usage
@@ -93,6 +94,13 @@ def test_a_cell_counts_what_the_others_have_used_and_reserved_from_the_next_exch
     end_one(cells["default"], 10, 0)
     admitted(cells["default"], a_job(max_tokens=10))
     assert used(cells["c"]) == (25, 60), "until the next exchange"
+
+
+def test_of_several_cells_the_one_with_the_greatest_part_tells_that_a_budget_is_used(cells):
+    for name in ("b", "b", "c"):
+        admitted(cells[name], a_job())
+    exchange(cells)
+    assert [len(list(budgets(cells[name].client))) for name in ("default", "b", "c")] == [0, 1, 0]
 
 
 def test_what_a_tenant_has_used_follows_it_when_it_moves(cells):
