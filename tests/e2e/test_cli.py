@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -265,7 +266,7 @@ def test_a_worker_with_other_system_wide_settings_starts_only_with_take_over(
             time.sleep(0.05)
         assert redis_client.hget(keys.config(), "lease_ms") == b"4000"
     finally:
-        worker.terminate()
+        worker.send_signal(signal.SIGTERM)
         _, stderr = worker.communicate(timeout=60)
     assert worker.returncode == 0, stderr
 

@@ -17,7 +17,7 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from tests.support.batches import BOUNDS, a_line
 from tests.support.processes import wait_for
-from tests.support.program import ROOT, Program, program
+from tests.support.program import ROOT, Program, Running, program
 from tests.support.served import Served, sim_served
 
 pytestmark = pytest.mark.ways("direct", reason="the command's requests are those of the package")
@@ -74,9 +74,8 @@ def ids_in(path: Path) -> list[str]:
     return [json.loads(line)["custom_id"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def said(process: subprocess.Popen[str], text: str) -> str:
+def said(process: Running, text: str) -> str:
     """Read notes of a running command until one contains a text; return that note."""
-    assert process.stderr is not None
     for line in process.stderr:
         if text in line:
             return line

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import wait_for
-from tests.support.program import COMMAND, ROOT, program
+from tests.support.program import COMMAND, ROOT, Running, program
 from tests.support.scripted_door import Answer, ScriptedDoor, json_answer, scripted_door
 
 #: Generous, because a machine with two cores may be busy.
@@ -52,14 +52,13 @@ def silence(released: threading.Event) -> Answer:
 
 
 def interrupted_stream(
-    folder: Path, *to_cancel: Answer, then: Callable[[ScriptedDoor, subprocess.Popen[str]], None] | None = None
+    folder: Path, *to_cancel: Answer, then: Callable[[ScriptedDoor, Running], None] | None = None
 ) -> tuple[int, str]:
     """Press Ctrl-C in `submit --stream` after its first text; return the exit code and what is on stderr."""
     released = threading.Event()
     with scripted_door(json_answer(202, JOB), first_words_then_silence(released), *to_cancel) as door:
         process = program(folder, PENSTOCK_URL=door.url).start("submit", "x", "--stream", "--tenant", "blue")
         try:
-            assert process.stdout is not None
             assert process.stdout.read(1), "no text was printed"
             process.send_signal(signal.SIGINT)
             if then is not None:
@@ -98,7 +97,7 @@ def test_if_the_door_cannot_cancel_the_job_the_user_is_told_that_it_continues(tm
 def test_a_second_ctrl_c_does_not_wait_for_the_cancel(tmp_path):
     released = threading.Event()
 
-    def press_again(door: ScriptedDoor, process: subprocess.Popen[str]) -> None:
+    def press_again(door: ScriptedDoor, process: Running) -> None:
         wait_for(lambda: len(door.requests) == 3, "the request to cancel", timeout_s=TIMEOUT_S)
         process.send_signal(signal.SIGINT)
 

@@ -15,7 +15,7 @@ import pytest
 from shared.audit.invariants import find_breaches
 from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
-from tests.support.program import Program, program
+from tests.support.program import Program, Running, program
 from tests.support.scripted_door import event_stream, json_answer, scripted_door
 
 #: Generous, because a machine with two cores may be busy.
@@ -40,7 +40,7 @@ def wait_until_ready(url: str) -> None:
             time.sleep(0.05)
 
 
-def stop(process: subprocess.Popen[str]) -> None:
+def stop(process: Running) -> None:
     os.killpg(process.pid, signal.SIGTERM)
     try:
         process.communicate(timeout=TIMEOUT_S)
@@ -219,7 +219,6 @@ def test_a_second_attempt_with_a_different_answer_is_printed_in_full(tmp_path: P
 def test_ctrl_c_cancels_the_job_that_the_command_waits_for(penstock: Program) -> None:
     process = penstock.start("submit", "Once", "--max-tokens", "2000", "--tenant", "gone", "--stream")
     try:
-        assert process.stdout is not None
         assert process.stdout.read(1), "no text was printed"
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=TIMEOUT_S)

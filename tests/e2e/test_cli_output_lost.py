@@ -60,33 +60,34 @@ def test_json_loses_no_character_whatever_the_encoding(tmp_path, encoding, argum
     assert (done.returncode, ended["text"]) == (0, TEXT)
 
 
-def assert_one_line(done: subprocess.CompletedProcess, why: str) -> None:
-    lines = [line for line in done.stderr.decode().splitlines() if line not in {"queued", "running", "succeeded"}]
-    assert done.returncode == 1, done
+def assert_one_line(code: int, notes: str, why: str) -> None:
+    lines = [line for line in notes.splitlines() if line not in {"queued", "running", "succeeded"}]
+    assert code == 1, notes
     assert len(lines) == 1, lines
     assert lines[0].startswith(f"penstock: stdout {why}"), lines
 
 
 @pytest.mark.parametrize("arguments", [(), ("--stream",), ("--detach",)])
 def test_a_full_disk_costs_one_line_that_says_how_to_read_the_answer(tmp_path, arguments) -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = run(streamed() if "--stream" in arguments else polled(), tmp_path, *arguments, stdout=full)
-    assert_one_line(done, "cannot be written: No space left on device")
-    assert f"`penstock job {JOB_ID}` shows the answer".encode() in done.stderr
+    answers = streamed() if "--stream" in arguments else polled()
+    with scripted_door(*answers) as door, Path("/dev/full").open("wb") as full:
+        done = program(tmp_path, PENSTOCK_URL=door.url)("submit", "hi", *arguments, stdout=full)
+    assert_one_line(done.returncode, done.stderr, "cannot be written: No space left on device")
+    assert f"`penstock job {JOB_ID}` shows the answer" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [("--stream",), ("--json",)])
 def test_a_closed_output_costs_one_line_that_says_how_to_read_the_answer(tmp_path, arguments) -> None:
     answers = streamed() if "--stream" in arguments else polled()
     done = run(answers, tmp_path, *arguments, stdout=None, preexec_fn=lambda: os.close(1))
-    assert_one_line(done, "is closed, so nothing can be written")
+    assert_one_line(done.returncode, done.stderr.decode(), "is closed, so nothing can be written")
     assert f"`penstock job {JOB_ID}` shows the answer".encode() in done.stderr
 
 
 def test_notes_that_cannot_be_written_do_not_cost_the_answer(tmp_path) -> None:
-    with Path("/dev/full").open("wb") as full:
-        done = run(polled(), tmp_path, stderr=full)
-    assert (done.returncode, done.stdout.decode()) == (0, f"{TEXT}\n")
+    with scripted_door(*polled()) as door, Path("/dev/full").open("wb") as full:
+        shown = program(tmp_path, PENSTOCK_URL=door.url)("submit", "hi", stderr=full)
+    assert (shown.returncode, shown.stdout) == (0, f"{TEXT}\n")
     done = run(polled(), tmp_path, stderr=None, preexec_fn=lambda: os.close(2))
     assert (done.returncode, done.stdout.decode()) == (0, f"{TEXT}\n")
 
@@ -102,23 +103,19 @@ def penstock(store: Store, store_url: str, tmp_path: Path) -> Program:
 )
 def test_no_other_command_leaves_a_traceback_on_a_full_disk(penstock: Program, arguments) -> None:
     with Path("/dev/full").open("wb") as full:
-        command, environ = penstock.command(*arguments), penstock.environ
-        done = subprocess.run(command, env=environ, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+        done = penstock(*arguments, stdout=full)
     assert done.returncode == 1
-    assert b"penstock: stdout cannot be written: No space left on device" in done.stderr
-    assert b"Traceback" not in done.stderr
-    assert b"Exception ignored" not in done.stderr
+    assert "penstock: stdout cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
 
 
 def test_a_key_that_was_not_shown_is_named_so_that_it_can_be_removed(penstock: Program, store: Store) -> None:
     with Path("/dev/full").open("wb") as full:
-        command = penstock.command("keys", "add", "blue")
-        done = subprocess.run(
-            command, env=penstock.environ, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
-        )
+        done = penstock("keys", "add", "blue", stdout=full)
     _, (record,) = ApiKeys(store.client).ls()
     assert done.returncode == 1
-    assert f"remove it with `penstock keys rm {record.id}`".encode() in done.stderr
+    assert f"remove it with `penstock keys rm {record.id}`" in done.stderr
 
 
 def test_a_closed_stdin_is_an_empty_prompt(tmp_path) -> None:

@@ -52,8 +52,8 @@ _LOADED = {
 #: The modules of a package that are loaded only if another package is installed. Its libraries start no thread before
 #: they are first used.
 _OPTIONAL = {"workers.engine.llama": "llama_cpp"}
-#: The variables that nothing reads while it is loaded.
-_READ_LATE = ("PENSTOCK_", "COVERAGE_", "PYTEST_", "REDIS_URL")
+#: The variables that nothing reads while it is loaded, by their beginnings.
+_READ_LATE = ("PENSTOCK_", "COVERAGE_", "PYTEST_", "REDIS_URL", "PATH", "TMPDIR", "TERM", "COLUMNS", "NO_COLOR")
 _ROOT = Path(__file__).parents[2]
 _MAX_REQUEST = 1 << 17
 _CHECK_S = 0.005
@@ -130,13 +130,16 @@ def fork(
 
 
 def run(
-    arguments: Sequence[str], environ: Mapping[str, str], stdin: str | None, timeout_s: float
+    arguments: Sequence[str], environ: Mapping[str, str], stdin: str | None, timeout_s: float, **into: IO[bytes]
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run a command by a fork to its end, or return None if only an ordinary start has the same effect."""
+    """Run a command by a fork to its end, or return None if only an ordinary start has the same effect.
+
+    `into` may have files for `stdout` and `stderr`, whose text is not returned.
+    """
     with TemporaryFile() as given, TemporaryFile() as stdout, TemporaryFile() as stderr:
         given.write((stdin or "").encode())
         given.seek(0)
-        process = fork(arguments, environ, given, stdout, stderr)
+        process = fork(arguments, environ, given, into.get("stdout", stdout), into.get("stderr", stderr))
         if process is None:
             return None
         try:
@@ -277,7 +280,7 @@ def _reopen(name: str, mode: str) -> None:
         file,
         encoding=old.encoding,
         errors=old.errors,
-        line_buffering=old.line_buffering,
+        line_buffering=old.line_buffering or file.isatty(),
         write_through=old.write_through,
     )
     setattr(sys, name, new)

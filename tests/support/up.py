@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import threading
 import time
 import urllib.error
@@ -12,13 +11,12 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import psutil
 
-from tests.support.preloaded import Forked, fork
 from tests.support.processes import wait_for
-from tests.support.program import COMMAND, ROOT, program
+from tests.support.program import COMMAND, ROOT, Running, program
 
 #: A lease of one second and 100 words a second, so that lost and long jobs end within a test.
 FAST = {
@@ -51,7 +49,8 @@ class Up:
             place = Installation(COMMAND, dict(program(state).environ) | {"PYTHONPATH": str(ROOT)}, state.parent)
         self.environ = {**place.environ, "PENSTOCK_STATE_DIR": str(state), **settings}
         command = [*place.command, "up", *(arguments or ("--port", "0"))]
-        self.process, self._pipes = _start(command, self.environ, place.cwd)
+        running = Running(command, self.environ, place.cwd)
+        self.process, self._pipes = running.process, [running.stdout, running.stderr]
         self._lines: dict[str, list[str]] = {"out": [], "err": []}
         self._readers = [
             threading.Thread(target=self._read, args=(name, pipe), daemon=True)
@@ -160,18 +159,6 @@ class Up:
     def _read(self, name: str, pipe: Any) -> None:
         for line in pipe:
             self._lines[name].append(line)
-
-
-def _start(
-    command: list[str], environ: dict[str, str], folder: Path
-) -> tuple[Forked | subprocess.Popen[bytes], list[IO[str]]]:
-    """Start a command in a session of its own; return its process, and the pipes from its stdout and stderr."""
-    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-    with Path(os.devnull).open("rb") as stdin, os.fdopen(out_end, "wb") as stdout, os.fdopen(err_end, "wb") as stderr:
-        process = fork(command, environ, stdin, stdout, stderr, folder=folder, new_session=True) or subprocess.Popen(
-            command, env=environ, cwd=folder, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
-        )
-    return process, [os.fdopen(out), os.fdopen(err)]
 
 
 def is_gone(process: psutil.Process) -> bool:
