@@ -39,9 +39,9 @@ class Alerter:
     """Finds what is wrong and tells it by the webhook of the operator."""
 
     def __init__(self, context: DoorContext, resolve: Resolve = look_up) -> None:
-        self._settings, self._metrics, self._closed = context.settings, context.metrics, context.closed
+        self._settings, self._metrics, self._context = context.settings, context.metrics, context
         self._stored, self._finder = StoredAlerts(context.store.client), Finder(context.store, context.settings)
-        self._machine = AlertsOfMachine(context.settings.state_path)
+        self._machine = AlertsOfMachine(context.settings.state_path, context.cell)
         self._asker = f"{socket.gethostname()[:64]}-{secrets.token_hex(8)}"
         self._resolve = partial(NameResolver(resolve).addresses, "")
 
@@ -67,7 +67,7 @@ class Alerter:
         """Tell what is in the store. Raises StoreUnavailable."""
         state = parse_incidents(held.state, held.now_ms)
         found = self._finder.find(state.samples, held.now_ms)
-        state.note(found.findings, held.now_ms, unknown=found.unknown)
+        state.note(self._named(found.findings), held.now_ms, unknown=found.unknown)
         tested = f"{held.test} {self._send([], held.now_ms, message=f'msg_test_{held.test}')}" if held.test else ""
         lines = self._due(state, held.now_ms)
         # Only a process that still has the alerts sends.
@@ -81,12 +81,19 @@ class Alerter:
         state = self._machine.read(now_ms)
         if fault is None and not state.open:
             return
-        state.note([] if fault is None else [_store_away(fault)], now_ms)
+        state.note(self._named([] if fault is None else [_store_away(fault)]), now_ms)
         lines = self._due(state, now_ms)
         if lines:
             self._machine.write(state)
             self._tell(state, lines, now_ms)
         self._machine.write(state)
+
+    def _named(self, found: Sequence[Finding]) -> list[Finding]:
+        """Return findings that name the cell, if there are several."""
+        if self._context.cells.directory is None:
+            return list(found)
+        cell = self._context.cell
+        return [finding(one.condition, f"{cell} {one.subject}".strip(), f"cell {cell}: {one.text}") for one in found]
 
     def _due(self, state: Incidents, now_ms: int) -> list[Line]:
         wait_ms, repeat_ms = 1_000 * self._settings.alert_for_s, 1_000 * self._settings.alert_repeat_s
@@ -124,13 +131,14 @@ class Alerter:
         return result
 
     def _run(self) -> None:
-        while not (shutdown.requested.is_set() or self._closed.is_set()):
+        closed = self._context.closed
+        while not (shutdown.requested.is_set() or closed.is_set()):
             try:
                 self.one_pass()
             except Exception:  # noqa: BLE001 - it is logged, but not each time
                 self._metrics.alerts.labels("fault").inc()
                 _FAULT.log("error", exc_info=True)
-            self._closed.wait(PASS_S)
+            closed.wait(PASS_S)
 
 
 def _store_away(fault: StoreFault) -> Finding:

@@ -1,7 +1,8 @@
 """The alerts that need no store: one process of a machine tells that the store is away, and that it is back.
 
-The processes of a machine share a state folder. The one that has locked a file in it, which the kernel unlocks when the
-process ends, keeps in it what it has told. If the folder cannot be used, each process tells for itself.
+The processes of a machine share a state folder, with a file for each cell. The process that has locked the file, which
+the kernel unlocks when the process ends, keeps in it what it has told. If the folder cannot be used, each process tells
+for itself.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import os
 from pathlib import Path
 
 from shared.alerts.incidents import Incidents, parse_incidents
+from shared.cells.ids import DEFAULT_CELL
 from shared.log import get_logger
 
 log = get_logger()
@@ -21,8 +23,8 @@ _MAX_BYTES = 65_536
 class AlertsOfMachine:
     """The state of alerts that the processes of this machine share."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "alerts.json"
+    def __init__(self, folder: Path, cell: str = DEFAULT_CELL) -> None:
+        self._path = folder / ("alerts.json" if cell == DEFAULT_CELL else f"alerts-{cell}.json")
         #: The open file that this process has locked; None before.
         self._locked: int | None = None
         self._is_usable = True
