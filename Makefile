@@ -144,8 +144,8 @@ bench-gpu: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/dev ## measure on a GPU 
 bench-load: $(STAMPS)/penstock $(STAMPS)/bench $(STAMPS)/load ## let people of three teams load a real door in five ways, about seven minutes; LOAD='--only burst' selects some
 	$(BIN)/python -m bench.load $(LOAD)
 
-chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, KEEP=1 writes the report
-	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep) $(CHAOS)
+chaos: $(STAMPS)/penstock $(STAMPS)/dev ## kill, stop and cut off processes at random for MINUTES=10, in both admission modes; SEED=…, CELLS=4 cells with a directory, KEEP=1 writes the report
+	$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells $(CELLS)) $(if $(KEEP),--keep) $(CHAOS)
 
 clients: $(STAMPS)/penstock $(STAMPS)/dev ## run other people's client packages and coding agents against real doors, and print a table; CLIENTS='--models demo --only langchain,codex'
 	$(BIN)/python -m tests.clients $(CLIENTS)

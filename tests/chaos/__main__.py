@@ -30,6 +30,9 @@ def main() -> None:
     parser.add_argument(
         "--cluster", action="store_true", help="use a cell of a cluster of three nodes, whose slot moves under load"
     )
+    parser.add_argument(
+        "--cells", type=int, default=0, help="use this many cells with a directory, each in a store or a cluster's slot"
+    )
     parser.add_argument("--llama", action="store_true", help="run the demo model in place of the sim engine")
     parser.add_argument("--keep", action="store_true", help="write the report to bench/results/chaos-<seed>.json")
     parser.add_argument("--folder", type=Path, help="keep logs, ledgers and stores in this folder")
@@ -65,16 +68,18 @@ def main() -> None:
 def phases(seed: int, options: argparse.Namespace) -> list[Phase]:
     """Return one phase for each admission mode; the seed decides which of them has the strict store."""
     modes = (options.admission,) if options.admission else ("full", "bounds")
-    seconds, failovers = 60 * options.minutes / len(modes), not (options.no_failovers or options.cluster)
+    is_pair = not (options.cluster or options.cells)
+    seconds, failovers = 60 * options.minutes / len(modes), is_pair and not options.no_failovers
     return [
         Phase(
             mode,
-            strict=not options.cluster and (not failovers or (seed + number) % 2 == 0),
+            strict=is_pair and (not failovers or (seed + number) % 2 == 0),
             seconds=seconds,
             seed=seed,
             llama=options.llama,
             failovers=failovers,
             cluster=options.cluster,
+            cells=options.cells,
         )
         for number, mode in enumerate(modes)
     ]

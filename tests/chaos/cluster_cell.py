@@ -1,13 +1,15 @@
 """A cell of a cluster in place of a primary and its replica: its slot moves between nodes, and nothing may be lost."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 import redis
 
+from shared.cells.ids import DEFAULT_CELL
 from shared.store.connection import OPERATOR, open_client
 from tests.chaos.stores import Loss
-from tests.support.processes import wait_for
 from tests.support.store_cluster import StoreCluster
 
 
@@ -15,6 +17,7 @@ class ClusterCell:
     """The store of a run: one cell of a cluster, which the product's processes reach without a proxy."""
 
     strict = False
+    settings: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, folder: Path) -> None:
         self.cluster = StoreCluster(folder / "cluster")
@@ -34,22 +37,19 @@ class ClusterCell:
         self.cluster.__exit__()
 
     @property
-    def primary(self) -> Self:
-        """The cell, where a run expects the primary of a pair."""
-        return self
+    def clients(self) -> Mapping[str, redis.Redis]:
+        return {DEFAULT_CELL: self.client}
 
-    @property
-    def proxy(self) -> Self:
-        """The cell, where a run expects the proxy before a pair."""
-        return self
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """The settings of the product's processes."""
+    def environ_of(self, _cell: str) -> dict[str, str]:
         return {"REDIS_URL": self.url, "PENSTOCK_KEY_PREFIX": self.prefix}
+
+    @property
+    def operator_environ(self) -> dict[str, str]:
+        return self.environ_of(DEFAULT_CELL)
+
+    def may_run_twice(self, _begin: float, _end: float, _has_key: bool) -> bool:
+        return False
 
     def heal(self) -> None:
         """Wait until all nodes answer."""
-        for node in self.cluster.nodes:
-            node.process.resume()
-            wait_for(node.answers, "a node to answer", timeout_s=60)
+        self.cluster.heal()

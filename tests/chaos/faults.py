@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psutil
+import redis
 
 from shared.errors import StoreUnavailable
 from shared.store.redis_errors import store_faults
@@ -233,6 +234,10 @@ class StoreFaults:
             restore()
 
     def _send(self, *words: str | int) -> None:
-        client = self._pair.primary.client
-        with store_faults(client):
-            client.execute_command(*words)
+        disturb(self._pair.primary.client, *words)
+
+
+def disturb(client: redis.Redis, *words: str | int) -> None:
+    """Send a command that disturbs a store. Raises StoreUnavailable if another fault was faster."""
+    with store_faults(client):
+        client.execute_command(*words)  # type: ignore[no-untyped-call]  # has no types

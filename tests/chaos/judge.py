@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.chaos.answers import flaw_of, usage_flaw_of
-from tests.chaos.calls import Doors, Unreachable
+from tests.chaos.calls import TIMEOUT_S, Doors, Unreachable
 from tests.chaos.ledger import ENDED, Entry, Ledger, ending_of
 from tests.chaos.stores import Loss
 
@@ -23,9 +23,24 @@ Job = dict[str, Any]
 class Judge:
     """Compares the ledger with what the doors answer after the faults."""
 
-    def __init__(self, ledger: Ledger, losses: list[Loss], doors: dict[str, Doors], *, knows_words: bool) -> None:
-        """Create a judge. `knows_words` says whether the answers are those of the sim engine."""
+    def __init__(
+        self,
+        ledger: Ledger,
+        losses: list[Loss],
+        doors: dict[str, Doors],
+        *,
+        knows_words: bool,
+        may_run_twice: Callable[[float, float, bool], bool] = lambda _begin, _end, _has_key: False,
+    ) -> None:
+        """Create a judge. `knows_words` says whether the answers are those of the sim engine.
+
+        `may_run_twice` says whether a request that was sent, or sent again, between two times may have two jobs, given
+        whether it had an Idempotency-Key.
+        """
         self.ledger, self._losses, self._doors, self._knows_words = ledger, losses, doors, knows_words
+        self._may_run_twice = may_run_twice
+        #: Requests with several jobs, which docs/scale.md allows while a cell is away.
+        self.admitted_again: list[str] = []
         self.anomalies: list[dict[str, Any]] = []
         self.lost_by_durability: list[str] = []
         self._acks, self._reads = ledger.by("ack", "id"), ledger.by("read", "id")
@@ -66,6 +81,7 @@ class Judge:
             "went_on": sum(entry["resumed"] for entry in self.ledger.of("started again")),
             "reads_of_other_tenants_jobs": len(self.ledger.of("snoop")),
             "lost_by_durability": len(self.lost_by_durability),
+            "admitted_again": len(self.admitted_again),
             **self.ledger.counts(),
         }
 
@@ -81,9 +97,13 @@ class Judge:
         for job_id in self._acks.keys() - listed:
             self._report("acknowledged and not listed", job_id)
         unanswered = {entry["ref"] for event in ("unknown", "refused", "vanished") for entry in self.ledger.of(event)}
+        answered = {entry["ref"] for entry in self.ledger.of("ack")}
         for job in itertools.chain.from_iterable(by_tenant.values()):
             ref = job["metadata"].get("ref")
-            if job["id"] not in self._acks and ref is not None and ref not in unanswered:
+            # A job that its cell took back after another cell had one for the same request.
+            is_spilled = ref in answered and (job["error"] or {}).get("code") == "unheard"
+            is_known = job["id"] in self._acks or ref in unanswered or is_spilled or ref in self.admitted_again
+            if ref is not None and not is_known:
                 self._report("nobody's job", job["id"], ref=ref)
         return {tenant: [self._told_end(job["id"]) or job for job in jobs] for tenant, jobs in by_tenant.items()}
 
@@ -199,9 +219,12 @@ class Judge:
         acks, refused, unknown = (self.ledger.by(event, "ref") for event in ("ack", "refused", "unknown"))
         for ref in acks.keys() | refused.keys() | unknown.keys():
             ran = [job for job in listed.get(ref, []) if (job["error"] or {}).get("code") != "unheard"]
+            ids = {entry["id"] for entry in acks.get(ref, [])} - set(self.lost_by_durability)
+            if max(len(ran), len(ids)) > 1 and self._may_run_twice(*_span(acks.get(ref, []), unknown.get(ref, []))):
+                self.admitted_again.append(ref)
+                continue
             if len(ran) > 1:
                 self._report("one request, several jobs", ran[0]["id"], jobs=[job["id"] for job in ran])
-            ids = {entry["id"] for entry in acks.get(ref, [])} - set(self.lost_by_durability)
             if len(ids) > 1:
                 self._report("one request, several ids", min(ids), ids=sorted(ids))
             reasons = {entry["reason"] for entry in refused.get(ref, [])}
@@ -229,6 +252,13 @@ class Judge:
             page = _patiently(lambda path=path: self._doors[tenant].call("GET", path)).body
             yield from page["data"]
             path = f"/v1/jobs?limit={_PAGE}&cursor={page['cursor']}" if page["has_more"] else ""
+
+
+def _span(acks: list[Entry], unknown: list[Entry]) -> tuple[float, float, bool]:
+    """Return when a request was sent first, when its last answer came or connection broke, and whether it had a key."""
+    begins = [entry["since"] for entry in acks] + [entry["t"] - TIMEOUT_S for entry in unknown]
+    both = acks + unknown
+    return min(begins), max(entry["t"] for entry in both), any(entry["key"] is not None for entry in both)
 
 
 def _patiently(call: Callable[[], Any]) -> Any:

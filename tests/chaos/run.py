@@ -6,16 +6,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shared.audit.invariants import find_breaches, unowned_keys
+from shared.cells.ids import cell_of_id
 from shared.store import keys
 from shared.store.decode import text
 from tests.chaos.calls import Doors
+from tests.chaos.cells import ChaosCells
 from tests.chaos.cluster_cell import ClusterCell
 from tests.chaos.cluster_faults import ClusterFaults
+from tests.chaos.fairness import SharesOfCell
 from tests.chaos.faults import Faults, Lane, ProcessFaults, StoreFaults
 from tests.chaos.judge import END_WITHIN_S, Judge
 from tests.chaos.ledger import Ledger
@@ -30,6 +34,10 @@ from tests.support.program import COMMAND
 CLIENTS = 3
 #: How long a user may take to end its last action: to follow a job, and then to poll it.
 _CLIENTS_END_WITHIN_S = 90.0
+#: How long it may take until each cell knows what the others have counted.
+_TOLD_WITHIN_S = 20.0
+#: The model of the sim engine.
+_MODEL = "sim"
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class Phase:
     failovers: bool = True
     #: Whether the store is a cell of a cluster, whose slot moves. Nothing is lost then.
     cluster: bool = False
+    #: The number of cells that a directory lists; 0 for no directory.
+    cells: int = 0
 
 
 @dataclass
@@ -63,31 +73,35 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
     (folder / "ledgers").mkdir()
     began, day = time.monotonic(), time.strftime("%Y-%m-%d", time.gmtime())
     with (
-        ClusterCell(folder) if phase.cluster else StorePair(folder, strict=phase.strict) as pair,
-        System(folder, pair, admission=phase.admission, llama=phase.llama) as system,
+        _stores(phase, folder) as stores,
+        System(folder, stores, admission=phase.admission, llama=phase.llama) as system,
     ):
         started = time.monotonic()
         clients = [_client(system, phase, folder, number) for number in range(CLIENTS)]
-        faults = Faults(
-            [ProcessFaults(system).lane(), _store_lane(pair, phase)],
-            f"{phase.seed}/{phase.admission}",
-        )
-        watch = SlotWatch(pair, system.slots)
+        lanes = [ProcessFaults(system).lane(), *_store_lanes(stores, phase)]
+        faults = Faults(lanes, f"{phase.seed}/{phase.admission}")
+        watch = SlotWatch(stores, system.slots, system.max_inflight)
         watch.start()
         faults.start()
         time.sleep(phase.seconds)
         faults.stop()
-        pair.heal()
+        stores.heal()
         system.heal()
         stopped = time.monotonic()
         failures = [f"a client ended with code {code}" for code in map(_end_client, clients) if code != 0]
         rng = random.Random(f"{phase.seed}/judge")
         doors = {tenant: Doors(system.door_ports, key, rng) for tenant, key in system.keys.items()}
-        judge = Judge(Ledger.read(folder / "ledgers"), pair.losses, doors, knows_words=not phase.llama)
+        judge = Judge(
+            Ledger.read(folder / "ledgers"),
+            stores.losses,
+            doors,
+            knows_words=not phase.llama,
+            may_run_twice=stores.may_run_twice,
+        )
         judge.judge()
-        failures += watch.stop() + _audit(system)
-        if not pair.losses:
-            failures += usage_flaws(judge.jobs_by_tenant(), _operator(system), day)
+        failures += watch.stop() + _audit(system, phase)
+        if not stores.losses:
+            failures += _usage_flaws(judge, system, day)
         judge.check_unchanged()
         failures += faults.failures + system.deaths
         verdict = Verdict(phase, [{"kind": "run", "what": what} for what in failures] + judge.anomalies)
@@ -96,9 +110,9 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
             "strict_store": phase.strict,
             "anomalies": len(verdict.anomalies),
             "faults": dict(faults.counts),
-            "lost_answers": pair.lost_answers,
-            "losses": [loss.as_dict() for loss in pair.losses],
-            "compared_usage": not pair.losses,
+            "lost_answers": stores.lost_answers,
+            "losses": [loss.as_dict() for loss in stores.losses],
+            "compared_usage": not stores.losses,
             "pauses": _pauses(system),
             "seconds": {
                 "start": round(started - began, 1),
@@ -106,16 +120,42 @@ def run_phase(phase: Phase, folder: Path) -> Verdict:
                 "judgement": round(time.monotonic() - stopped, 1),
             },
             **judge.counts(),
+            **(_counts_of_cells(judge, folder) if phase.cells else {}),
         }
         return verdict
 
 
-def _store_lane(pair: StorePair | ClusterCell, phase: Phase) -> Lane:
-    return (
-        ClusterFaults(pair).lane()
-        if isinstance(pair, ClusterCell)
-        else StoreFaults(pair, failovers=phase.failovers).lane()
-    )
+def _stores(phase: Phase, folder: Path) -> StorePair | ClusterCell | ChaosCells:
+    if phase.cells:
+        return ChaosCells(folder, phase.cells, in_cluster=phase.cluster)
+    return ClusterCell(folder) if phase.cluster else StorePair(folder, strict=phase.strict)
+
+
+def _store_lanes(stores: StorePair | ClusterCell | ChaosCells, phase: Phase) -> list[Lane]:
+    if isinstance(stores, ChaosCells):
+        return stores.lanes()
+    if isinstance(stores, ClusterCell):
+        return [ClusterFaults(stores.cluster, [stores.prefix]).lane()]
+    return [StoreFaults(stores, failovers=phase.failovers).lane()]
+
+
+def _counts_of_cells(judge: Judge, folder: Path) -> dict[str, Any]:
+    """Return in which cells jobs were admitted, and how often doors wrote into their logs that they spilled one."""
+    acknowledged = {entry["id"] for entry in judge.ledger.of("ack")}
+    logs = [*folder.glob("door*.log"), *folder.glob("gate*.log")]
+    return {
+        "acknowledged_by_cell": dict(Counter(map(cell_of_id, acknowledged))),
+        "logged_spills": sum(log.read_text(errors="replace").count('"job.spilled"') for log in logs),
+    }
+
+
+def _usage_flaws(judge: Judge, system: System, day: str) -> list[str]:
+    """Return the flaws of the usage. Doors tell each cell every few seconds what a budget has spent in the others."""
+    jobs, until = judge.jobs_by_tenant(), time.monotonic() + _TOLD_WITHIN_S
+    while (flaws := usage_flaws(jobs, _operator(system), day)) and len(system.stores.clients) > 1:
+        if time.monotonic() > until:
+            break
+    return flaws
 
 
 def _client(system: System, phase: Phase, folder: Path, number: int) -> Process:
@@ -137,25 +177,32 @@ def _end_client(client: Process) -> int:
 
 
 def _pauses(system: System) -> int:
-    stats: Any = system.pair.primary.client.hgetall(keys.stats())
-    return sum(int(value) for name, value in stats.items() if text(name).startswith("pauses|"))
+    stats: list[Any] = [client.hgetall(keys.stats()) for client in system.stores.clients.values()]
+    return sum(int(value) for one in stats for name, value in one.items() if text(name).startswith("pauses|"))
 
 
 def _operator(system: System) -> dict[str, str]:
     """Return the environment of an operator's commands, which reach the store without the proxy."""
-    return system.environ | {"REDIS_URL": system.pair.primary.url}
+    return system.environ | system.stores.operator_environ
 
 
-def _audit(system: System) -> list[str]:
+def _audit(system: System, phase: Phase) -> list[str]:
     """Wait until no job is inflight; return what doctor and the search for unowned keys find then."""
-    store = system.pair.primary.client
+    clients = system.stores.clients
     found = []
     try:
-        wait_for(lambda: not store.zcard("penstock:inflight"), "no inflight job", timeout_s=END_WITHIN_S)
+        for client in clients.values():
+            wait_for(lambda one=client: not one.zcard(keys.inflight()), "no inflight job", timeout_s=END_WITHIN_S)  # type: ignore[misc]
+        if phase.cells:
+            shares = [SharesOfCell(cell, client, _MODEL) for cell, client in clients.items()]
+            found += [flaw for one in shares for flaw in one.flaws()]
     except AssertionError as error:
         found.append(str(error))
-    found += [f"invariant {breach.invariant}: {breach.message}" for breach in find_breaches(store, timely=True)]
-    found += [f"unowned key: {key}" for key in unowned_keys(store)]
+    for cell, client in clients.items():
+        named = f"cell {cell}: " if phase.cells else ""
+        breaches = find_breaches(client, timely=True)
+        found += [f"{named}invariant {breach.invariant}: {breach.message}" for breach in breaches]
+        found += [f"{named}unowned key: {key}" for key in unowned_keys(client)]
     doctor = subprocess.run(
         [*COMMAND, "doctor"], env=_operator(system), capture_output=True, text=True, timeout=60, check=False
     )

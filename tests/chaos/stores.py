@@ -2,10 +2,14 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
+import redis
+
+from shared.cells.ids import DEFAULT_CELL
 from shared.errors import StoreUnavailable
 from shared.store.redis_errors import store_faults
 from tests.chaos.proxy import StoreProxy
@@ -35,6 +39,45 @@ class Loss:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class RunStores(Protocol):
+    """The stores of a run, whatever they are: one cell or several."""
+
+    #: The times for which the stores may lack what they acknowledged.
+    losses: list[Loss]
+
+    @property
+    def lost_answers(self) -> int:
+        """How many answers of the store a proxy has lost."""
+        ...
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Settings of the product's processes that go with these stores."""
+        ...
+
+    @property
+    def clients(self) -> Mapping[str, redis.Redis]:
+        """A client of each cell by its name, which reaches the store whatever a fault does to the network."""
+        ...
+
+    def environ_of(self, cell: str) -> dict[str, str]:
+        """Return the settings of the product's processes that name a cell's store."""
+        ...
+
+    @property
+    def operator_environ(self) -> dict[str, str]:
+        """The settings of an operator's commands that name the store, which no fault of the network disturbs."""
+        ...
+
+    def may_run_twice(self, begin: float, end: float, has_key: bool) -> bool:
+        """Return whether a request that was sent between two times, perhaps again, may have been admitted twice."""
+        ...
+
+    def heal(self) -> None:
+        """Wait until all stores answer."""
+        ...
 
 
 class StorePair:
@@ -69,9 +112,23 @@ class StorePair:
             part.__exit__()
 
     @property
-    def environ(self) -> dict[str, str]:
-        """The settings of the product's processes."""
+    def settings(self) -> Mapping[str, str]:
+        # Workers read the setting too, and only doors and the gate wait.
+        return {"PENSTOCK_ACK_REPLICAS": "1"} if self.strict else {}
+
+    @property
+    def clients(self) -> Mapping[str, redis.Redis]:
+        return {DEFAULT_CELL: self.primary.client}
+
+    def environ_of(self, _cell: str) -> dict[str, str]:
         return {"REDIS_URL": self.proxy.url}
+
+    @property
+    def operator_environ(self) -> dict[str, str]:
+        return {"REDIS_URL": self.primary.url}
+
+    def may_run_twice(self, _begin: float, _end: float, _has_key: bool) -> bool:
+        return False
 
     @property
     def lost_answers(self) -> int:

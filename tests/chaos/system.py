@@ -13,11 +13,11 @@ import psutil
 
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.tenants import TenantPolicy, Tenants
+from shared.cells.accounts import copy_accounts
 from shared.errors import StoreUnavailable
 from shared.settings.settings import load
 from shared.store.store import Store
-from tests.chaos.cluster_cell import ClusterCell
-from tests.chaos.stores import StorePair
+from tests.chaos.stores import RunStores
 from tests.chaos.usage import BUDGET
 from tests.support.ports import free_port
 from tests.support.processes import Process, wait_for
@@ -25,6 +25,8 @@ from workers.demo import demo_model_path
 
 TENANTS = ("ann", "bob", "cyd")
 WORKERS, DOORS = 3, 2
+#: Tenants with weights, whose shares are compared after the faults. No client uses them.
+WEIGHTED = {"heavy": 3, "light": 1}
 #: How often the processes are looked after.
 _WATCH_S = 0.1
 
@@ -86,19 +88,20 @@ class Member:
 class System:
     """The processes, the settings they share, and what clients need to reach them."""
 
-    def __init__(self, folder: Path, pair: StorePair | ClusterCell, *, admission: str, llama: bool) -> None:
+    def __init__(self, folder: Path, stores: RunStores, *, admission: str, llama: bool) -> None:
         self._folder = folder
-        self.pair: StorePair | ClusterCell = pair
+        self.stores = stores
+        #: The cell whose store the settings of doors name.
+        self.first = next(iter(stores.clients))
         state = folder / "state"
         state.mkdir()
         engine = LLAMA | {"PENSTOCK_MODEL": str(demo_model_path())} if llama else SIM
         plain = {name: text for name, text in os.environ.items() if not name.startswith(("PENSTOCK_", "COVERAGE_"))}
         self.settings = SETTINGS | engine | {"PENSTOCK_ADMISSION": admission, "PENSTOCK_STATE_DIR": str(state)}
-        self.settings |= pair.environ
+        self.settings |= stores.environ_of(self.first) | stores.settings
+        self.max_inflight = int(self.settings["PENSTOCK_MAX_INFLIGHT"])
         #: The slots of each worker.
         self.slots = int(engine["PENSTOCK_MAX_BATCH_SIZE"])
-        # Workers read the setting too, and only doors and the gate wait.
-        self.settings |= {"PENSTOCK_ACK_REPLICAS": "1"} if pair.strict else {}
         self.environ = plain | self.settings
         self.members: list[Member] = []
         #: Processes that ended although no fault had touched them.
@@ -111,12 +114,21 @@ class System:
         self._watcher = threading.Thread(target=self._watch, name="watcher", daemon=True)
 
     def __enter__(self) -> Self:
-        Store(self.pair.primary.client).configure(load(self.settings, None))
+        clients = self.stores.clients
+        for client in clients.values():
+            Store(client).configure(load(self.settings, None))
+        source = clients[self.first]
         for tenant in TENANTS:
-            self.keys[tenant] = ApiKeys(self.pair.primary.client).create(tenant).key
-            Tenants(self.pair.primary.client).set(tenant, TenantPolicy(**BUDGET))
-        for number in range(WORKERS):
-            self._add("worker", f"worker{number}", ["workers"], {})
+            self.keys[tenant] = ApiKeys(source).create(tenant).key
+            Tenants(source).set(tenant, TenantPolicy(**BUDGET))
+        for tenant, weight in WEIGHTED.items():
+            Tenants(source).set(tenant, TenantPolicy(weight=weight))
+        for client in clients.values():
+            if client is not source:
+                copy_accounts(source, client)
+        for number in range(WORKERS if len(clients) == 1 else len(clients)):
+            cell = sorted(clients)[number % len(clients)]
+            self._add("worker", f"worker{number}", ["workers"], self.stores.environ_of(cell))
         for number, port in enumerate(self.door_ports):
             self._add("door", f"door{number}", ["web"], {"PENSTOCK_LISTEN": f"127.0.0.1:{port}"})
         self._add("gate", "gate", ["web.gate"], {"PENSTOCK_GATE_LISTEN": f"127.0.0.1:{self.gate_port}"})
@@ -169,10 +181,10 @@ class System:
 
     def _all_serve(self) -> bool:
         try:
-            snapshot = Store(self.pair.primary.client).snapshot()
+            snapshots = [Store(client).snapshot() for client in self.stores.clients.values()]
         except StoreUnavailable:
             return False
-        live = {worker.facts.get("pid") for worker in snapshot.workers if worker.live}
+        live = {worker.facts.get("pid") for one in snapshots for worker in one.workers if worker.live}
         workers = {str(member.process.pid) for member in self.of_kind("worker")}
         ports = [*self.door_ports, self.gate_port]
         return workers <= live and all(_listens(port) for port in ports)

@@ -29,9 +29,12 @@ def usage_of(jobs: Iterable[Job]) -> dict[str, int]:
 
 
 def usage_flaws(jobs: Mapping[str, list[Job]], environ: dict[str, str], day: str) -> list[str]:
-    """Return the differences between `penstock usage` and the jobs of each tenant, which all ended since `day`."""
+    """Return the differences between `penstock usage` and the jobs of each tenant, which all ended since `day`.
+
+    Of several cells, each must know what a budget's owner has used in all of them.
+    """
     told = {row["tenant"]: row for row in _usage(environ, "--from", day)["rows"]}
-    budgets = {row["name"]: row for row in _usage(environ, "--budgets")["budgets"]}
+    budgets = _usage(environ, "--budgets")["budgets"]
     flaws = []
     for tenant, ended in jobs.items():
         sums = usage_of(ended)
@@ -39,9 +42,9 @@ def usage_flaws(jobs: Mapping[str, list[Job]], environ: dict[str, str], day: str
         if row != sums:
             flaws.append(f"penstock usage tells {row} of {tenant}, whose jobs add up to {sums}")
         counted = sums["prompt_tokens"] + 3 * sums["completion_tokens"]
-        budget = budgets[tenant]
-        if (budget["counted_tokens"], budget["reserved_tokens"]) != (counted, 0):
-            flaws.append(f"the budget of {tenant} is {budget}, and its jobs count as {counted} tokens")
+        own = [budget for budget in budgets if budget["name"] == tenant]
+        if not own or any((budget["counted_tokens"], budget["reserved_tokens"]) != (counted, 0) for budget in own):
+            flaws.append(f"the budgets of {tenant} are {own}, and its jobs count as {counted} tokens")
     return flaws
 
 

@@ -62,3 +62,17 @@ def test_in_a_cluster_whose_slot_moves_every_promise_is_kept_and_usage_is_what_c
     assert phase["compared_usage"]
     assert phase["acknowledged_jobs"] > 10
     assert phase["faults"]["move_slot"] > 3
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("arguments", "cells"), [(("--cells", "4"), 4), (("--cells", "6", "--cluster"), 6)])
+def test_while_cells_fail_and_tenants_move_between_them_every_promise_is_kept_and_usage_adds_up(
+    tmp_path: Path, arguments: tuple[str, ...], cells: int
+) -> None:
+    report = chaos(tmp_path, "--minutes", "0.5", "--admission", "bounds", *arguments)
+    (phase,) = report["phases"]
+    assert phase["compared_usage"]
+    assert phase["acknowledged_jobs"] > 10
+    assert len(phase["acknowledged_by_cell"]) > cells // 2
+    assert phase["faults"]["move_tenant"] > 3

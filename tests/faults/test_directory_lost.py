@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
 from shared.accounts.admin_actions import Actor
 from shared.cells.checks import directory_problems
@@ -12,13 +11,10 @@ from shared.cells.directory import CellRecord, Directory
 from shared.cells.opening import Cells, cells_in_force
 from shared.cells.stored import StoredDirectory, bring_up_to_date, change
 from shared.settings.settings import load
-from shared.store.connection import open_client
-from shared.store.embedded import server_binary
 from shared.store.store import Store
 from tests.support.in_process import InProcess
-from tests.support.ports import free_port
-from tests.support.processes import Process, wait_for
-from tests.support.store_servers import StoreServer
+from tests.support.processes import wait_for
+from tests.support.store_servers import StoreServer, sentinel_of
 
 ACTOR = Actor("somebody", "a test")
 
@@ -75,29 +71,8 @@ def test_a_change_survives_the_loss_of_either_cell_while_it_is_made(
 @pytest.fixture
 def sentinel(servers: dict[str, StoreServer], tmp_path: Path) -> Iterator[str]:
     """A Sentinel that looks after c1 with c2 as its replica; yields the URL."""
-    primary, replica = servers["c1"], servers["c2"]
-    port = free_port()
-    config = tmp_path / "sentinel.conf"
-    config.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nsentinel monitor main 127.0.0.1 {primary.port} 1\n"
-        "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n"
-    )
-    process = Process([str(server_binary()), str(config), "--sentinel"], {}, tmp_path / "sentinel.log")
-    try:
-        with open_client(f"redis://127.0.0.1:{port}", name="penstock-test", prefix="") as client:
-            replica.follow(primary.port)
-            wait_for(lambda: knows_replica(client), "the Sentinel to find the replica")
-            yield f"redis+sentinel://127.0.0.1:{port}/main"
-    finally:
-        process.end()
-
-
-def knows_replica(client: redis.Redis) -> bool:
-    """Return whether the Sentinel answers and knows one replica."""
-    try:
-        return bool(client.sentinel_master("main")["num-slaves"] == 1)
-    except redis.RedisError:
-        return False
+    with sentinel_of(servers["c1"], servers["c2"], tmp_path) as url:
+        yield url
 
 
 def test_a_cell_behind_a_sentinel_keeps_its_copy_when_its_primary_is_lost(

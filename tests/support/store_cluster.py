@@ -118,6 +118,12 @@ class StoreCluster:
             replica.ask("REPLICATE", first.id)
             wait_for(lambda one=replica: one.client.info("replication")["master_link_status"] == "up", "a replica")  # type: ignore[misc]
 
+    def heal(self) -> None:
+        """Let all nodes that are stopped continue, and wait until they answer."""
+        for node in self.nodes:
+            node.process.resume()
+            wait_for(node.answers, "a node to answer", timeout_s=60)
+
     @property
     def url(self) -> str:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)

@@ -1,7 +1,9 @@
 """Store servers on loopback ports, which a test can make replicas of each other, kill, stop and promote."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import redis
 
@@ -102,6 +104,34 @@ class StoreServer:
             info = self.client.info("replication")
         replicas = [info.get(f"slave{i}", {}) for i in range(int(info["connected_slaves"]))]
         return sum(isinstance(one, dict) and one.get("state") == "online" for one in replicas)
+
+
+@contextmanager
+def sentinel_of(primary: StoreServer, replica: StoreServer, folder: Path) -> Iterator[str]:
+    """Run a Sentinel that promotes the replica a second after it has lost the primary. Yield its URL."""
+    port = free_port()
+    config = folder / "sentinel.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor main 127.0.0.1 {primary.port} 1\n"
+        "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n"
+    )
+    process = Process([str(server_binary()), str(config), "--sentinel"], {}, folder / "sentinel.log")
+    try:
+        with open_client(f"redis://127.0.0.1:{port}", name="penstock-test", prefix="") as client:
+            replica.follow(primary.port)
+            wait_for(lambda: _knows_replica(client), "the Sentinel to find the replica")
+            yield f"redis+sentinel://127.0.0.1:{port}/main"
+    finally:
+        process.end()
+
+
+def _knows_replica(client: redis.Redis) -> bool:
+    """Return whether the Sentinel answers and knows one replica."""
+    try:
+        master: Any = client.sentinel_master("main")
+    except redis.RedisError:
+        return False
+    return bool(master["num-slaves"] == 1)
 
 
 def commands_run(client: redis.Redis, name: str) -> int:

@@ -48,9 +48,15 @@ def entry(event: str, **fields: Any) -> Entry:
 ACK = entry("ack", t=ACKNOWLEDGED_S, since=ACKNOWLEDGED_S - 1, via="jobs", owned=False)
 
 
-def judged(entries: list[Entry], *jobs: dict[str, Any], losses: tuple[Loss, ...] = (), bob: Any = ()) -> Judge:
+def judged(
+    entries: list[Entry],
+    *jobs: dict[str, Any],
+    losses: tuple[Loss, ...] = (),
+    bob: Any = (),
+    may_run_twice: Any = lambda *_: False,
+) -> Judge:
     doors = {"ann": WrittenDoors(*jobs), "bob": WrittenDoors(*bob)}
-    judge = Judge(Ledger([ACK, *entries]), list(losses), doors, knows_words=True)
+    judge = Judge(Ledger([ACK, *entries]), list(losses), doors, knows_words=True, may_run_twice=may_run_twice)
     judge.judge()
     judge.check_unchanged()
     return judge
@@ -140,10 +146,30 @@ def test_a_listed_job_must_be_one_that_a_client_may_have_asked_for(job, entries,
     assert kinds(judge) == expected
 
 
+def test_a_job_that_was_taken_back_after_its_request_was_spilled_is_nobodys_anomaly():
+    taken_back = a_job(id="j2", status="canceled", error={"code": "unheard"})
+    judge = judged([], a_job(), taken_back)
+    judge.jobs_by_tenant()
+    assert kinds(judge) == []
+
+
 def test_a_request_with_two_jobs_is_an_anomaly_unless_one_was_taken_back():
     taken_back = a_job(id="j2", status="canceled", error={"code": "unheard"})
     assert kinds(judged([], a_job(), taken_back)) == []
     assert kinds(judged([], a_job(), a_job(id="j2"))) == ["one request, several jobs"]
+
+
+def test_a_request_that_was_sent_again_while_its_first_cell_was_away_may_have_two_jobs():
+    asked: list[tuple[float, float, bool]] = []
+
+    def may_run_twice(begin: float, end: float, has_key: bool) -> bool:
+        asked.append((begin, end, has_key))
+        return True
+
+    judge = judged([ACK | {"id": "j2", "t": READ_S}], a_job(), a_job(id="j2"), may_run_twice=may_run_twice)
+    assert kinds(judge) == []
+    assert judge.admitted_again == ["r1"]
+    assert asked == [(ACKNOWLEDGED_S - 1, READ_S, True)]
 
 
 def test_a_refused_request_that_has_a_job_is_an_anomaly():
