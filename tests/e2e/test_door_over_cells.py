@@ -378,3 +378,18 @@ def test_the_system_is_ready_as_long_as_one_cell_is(door_with_dead_cell):
         served.readiness.forget()
     answer = door.client.get("/health/ready")
     assert (answer.status_code, answer.get_json()["cells"]["c"]) == (503, "no_worker")
+
+
+def test_a_cell_that_has_missed_a_change_of_accounts_is_asked_for_keys_only_if_no_other_answers(door):
+    door.stores["b"].client.sadd("penstock:missed_changes", "c")
+    Tenants(door.stores["b"].client).set("red", TenantPolicy(disabled=True))
+    Tenants(door.stores["default"].client).set("red", TenantPolicy(disabled=True))
+    cells = door.context.cells
+    cells._answers = cells.named("c")
+    assert cells.ask(lambda accounts: accounts.tenants.get("red")) is None
+    door.watch.look_for_lacking()
+    assert cells.ask(lambda accounts: accounts.tenants.get("red")) == TenantPolicy(disabled=True)
+    for away in ("b", "default"):
+        cells.note_away(cells.named(away))
+    assert cells.ask(lambda accounts: accounts.tenants.get("red")) is None
+    door.stores["b"].client.delete("penstock:missed_changes")

@@ -88,6 +88,11 @@ class CellWatch:
         clients = self._clients()
         bring_up_to_date(directory, clients)
         AccountCells(clients).repair(Actor("door", socket.gethostname()))
+        self.look_for_lacking()
+
+    def look_for_lacking(self) -> None:
+        """Note which cells may lack a change of accounts, so that they are asked for keys only if no other answers."""
+        self._cells.lacking = AccountCells(self._clients()).missed()
 
     def _adopt(self, directory: Directory) -> None:
         self._cells.adopt(directory, self._make, _own_name(directory, self._first.settings))
@@ -119,6 +124,8 @@ class CellWatch:
                 if time.monotonic() >= next_look_s or not self._cells.is_read:
                     next_look_s = time.monotonic() + LOOK_S
                     self.look()
+                    if self._cells.directory is not None:
+                        self.look_for_lacking()
                 directory = self._cells.directory
                 if directory is not None and time.monotonic() >= next_repair_s:
                     next_repair_s = time.monotonic() + _REPAIR_S

@@ -58,6 +58,8 @@ class DoorCells(Generic[C]):
         self.has_suspects = threading.Event()
         #: The cell that answered last when any cell could be asked.
         self._answers = first
+        #: The names of cells that may lack a change of keys or policies: a removed key may still be valid there.
+        self.lacking: frozenset[str] = frozenset()
         #: False while the directory may exist and could not be read: the names of cells are part of the ids of jobs.
         self.is_read = True
 
@@ -133,9 +135,9 @@ class DoorCells(Generic[C]):
         if self.directory is None:
             return read(self.first.accounts)
         fault: StoreUnavailable | None = None
-        # Those that were away come last; sorting keeps the order of the others.
         others = [context for context in self.all() if context is not self._answers]
-        for context in sorted([self._answers, *others], key=self.is_away):
+        # Sorting keeps the order of cells that are alike.
+        for context in sorted([self._answers, *others], key=lambda one: (self.is_away(one), one.cell in self.lacking)):
             try:
                 found = read(context.accounts)
             except StoreUnavailable as error:
