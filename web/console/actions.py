@@ -13,6 +13,7 @@ from shared.errors import ConfigError, StoreUnavailable
 from shared.store.keys import is_tenant_name
 from shared.store.replies import CancelAnswer
 from web.api.refusals import Yield
+from web.console.changing import changing_accounts, told
 from web.console.feed import current_feed
 from web.console.guard import bp
 from web.console.jobs import read_quietly
@@ -109,28 +110,31 @@ def _resume_all() -> str:
 def _cancel() -> str:
     context = current_context()
     view = read_quietly(context, named("job"))
-    announce(context.store.client, acting_admin(), "job.cancel", f"job {view.id}, {view.state.value}")
-    answer = context.store.cancel(view.id)
+    store = context.of_job(view.id).store
+    announce(store.client, acting_admin(), "job.cancel", f"job {view.id}, {view.state.value}")
+    answer = store.cancel(view.id)
     if answer is CancelAnswer.GONE:
         raise ApiError("job_not_found", f"no job {view.id!r}")
     return _CANCELED[answer].format(id=view.id)
 
 
 def _disable() -> str:
-    tenant = _set_disabled(disabled=True)
-    return f"Tenant {tenant} is disabled: the door refuses its requests. Its running jobs continue."
+    return _set_disabled(
+        "Tenant {tenant} is disabled: the door refuses its requests. Its running jobs continue.", disabled=True
+    )
 
 
 def _enable() -> str:
-    return f"Tenant {_set_disabled(disabled=False)} is enabled."
+    return _set_disabled("Tenant {tenant} is enabled.", disabled=False)
 
 
-def _set_disabled(*, disabled: bool) -> str:
+def _set_disabled(notice: str, *, disabled: bool) -> str:
     tenant = named("tenant")
-    Tenants(current_context().store.client, acting_admin()).change(tenant, {"disabled": disabled})
+    with changing_accounts() as change:
+        Tenants(change.client, acting_admin()).change(tenant, {"disabled": disabled})
     log_action(acting_admin(), "tenant.set", f"tenant {tenant}: disabled={disabled}")
     current_feed().forget_tenant_facts()
-    return tenant
+    return told(notice.format(tenant=tenant), change)
 
 
 def named(field: str) -> str:
@@ -161,7 +165,8 @@ def run_again() -> str:
     with ExitStack() as held:
         # No client polls the job.
         generation = again_request(context, caller, view, held).replaced(poll_grace_ms=0)
-        announce(context.store.client, acting_admin(), "job.again", f"job {view.id} as {generation.job_id}")
+        client = context.of_job(view.id).store.client
+        announce(client, acting_admin(), "job.again", f"job {view.id} as {generation.job_id}")
         verdict = offer(context, caller, generation)
     if isinstance(verdict, Yield):
         return render_template("console/refused.html", refused=verdict.body)

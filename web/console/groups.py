@@ -8,9 +8,11 @@ from shared.accounts.admin_actions import log_action
 from shared.accounts.budgets import Budgets
 from shared.accounts.groups import Groups, check_group_name
 from shared.accounts.stored_policy import describe_changes
+from shared.cells.account_changes import CellChange
 from shared.errors import ConfigError
 from shared.jobs.group_policy import GroupPolicy
 from web.console.actions import changed, named, naming_fields
+from web.console.changing import changing_accounts, told
 from web.console.feed import current_feed
 from web.console.guard import bp, not_found, page
 from web.console.policy_form import changes_in, group_form
@@ -58,22 +60,22 @@ def _values_of(group: str) -> dict[str, Any]:
 def add_group() -> str:
     """Create a group that has the defaults."""
     group = named("group")
-    with naming_fields():
-        if not _groups().add(group, GroupPolicy()):
+    with naming_fields(), changing_accounts() as change:
+        if not _groups(change).add(group, GroupPolicy()):
             raise invalid_field("group", f"group={group!r} exists")
     log_action(acting_admin(), "group.set", f"group {group}: the defaults")
-    return changed(f"Group {group} is created.", "group_list", _values_of_list)
+    return changed(told(f"Group {group} is created.", change), "group_list", _values_of_list)
 
 
 @bp.post("/groups/remove")
 def remove_group() -> str:
     """Remove a group that has no tenants."""
     group = named("group")
-    with naming_fields():
-        if not _groups().remove(group):
+    with naming_fields(), changing_accounts() as change:
+        if not _groups(change).remove(group):
             raise invalid_field("group", f"group={group!r} does not exist")
     log_action(acting_admin(), "group.rm", f"group {group}")
-    return changed(f"Group {group} is removed.", "group_list", _values_of_list)
+    return changed(told(f"Group {group} is removed.", change), "group_list", _values_of_list)
 
 
 @bp.post("/groups/<group>/policy")
@@ -81,12 +83,13 @@ def change_group(group: str) -> str:
     """Change the fields of a group's policy that differ from those that the page showed."""
     with naming_fields():
         changes = changes_in(request.form)
-        _groups().change(group, changes)
+        with changing_accounts() as change:
+            _groups(change).change(group, changes)
     described = describe_changes(changes)
     log_action(acting_admin(), "group.set", f"group {group}: {described}")
     current_feed().forget_tenant_facts()
-    return changed(f"Group {group}: {described}.", "group_policy", lambda: _values_of(group))
+    return changed(told(f"Group {group}: {described}.", change), "group_policy", lambda: _values_of(group))
 
 
-def _groups() -> Groups:
-    return Groups(current_context().store.client, acting_admin())
+def _groups(change: CellChange) -> Groups:
+    return Groups(change.client, acting_admin())

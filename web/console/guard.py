@@ -12,7 +12,8 @@ from flask import Response, current_app, render_template, request
 
 from web.http.api_errors import ApiError
 from web.request.caller import acting_admin, is_same_origin, require_admin
-from web.runtime.current import current_context
+from web.runtime.asked_cells import asked_cells
+from web.runtime.current import current_context, use_context
 from web.runtime.ticket_signer import read_secret, sign
 
 #: The header in which the scripts of a page send its token. A form of another site cannot send a header of its own.
@@ -66,11 +67,12 @@ def check() -> None:
     # A page of another origin may not read the console either. A link to a page of the console is no such read.
     if not _is_link_to_page() and not is_same_origin(request):
         raise ApiError("origin_not_allowed", "a page of another site may not read the console")
-    if request.method not in {"GET", "HEAD"}:
-        tokens = PageTokens(current_context().store.client)
-        if not tokens.is_valid(request.headers.get(TOKEN_HEADER, ""), acting_admin().who):
-            message = "this page of the console is too old, or did not send the request: load the console again"
-            raise ApiError("page_expired", message, param=TOKEN_HEADER)
+    cells = asked_cells(current_context(), request.values.get("cell", ""))
+    if cells.named:
+        use_context(cells.ask_first(lambda one: read_secret(one.store.client))[0])
+    if request.method not in {"GET", "HEAD"} and not _is_valid_token(request.headers.get(TOKEN_HEADER, "")):
+        message = "this page of the console is too old, or did not send the request: load the console again"
+        raise ApiError("page_expired", message, param=TOKEN_HEADER)
 
 
 @bp.after_request
@@ -86,6 +88,12 @@ def add_security_headers(response: Response) -> Response:
 def page_token() -> str:
     """Return the token for a page of the operator who sent the current request. Raises StoreUnavailable."""
     return PageTokens(current_context().store.client).make(acting_admin().who)
+
+
+def _is_valid_token(token: str) -> bool:
+    """Return whether a cell that answers has the secret of the token. Raises StoreUnavailable if none does."""
+    read = asked_cells(current_context()).ask
+    return any(read(lambda one: PageTokens(one.store.client).is_valid(token, acting_admin().who)).values())
 
 
 def _is_link_to_page() -> bool:

@@ -6,15 +6,16 @@ from flask import redirect, render_template, request
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response as AnyResponse
 
+from shared.cells.job_lists import CellJobs
 from shared.jobs.job_filter import FILTER_FIELDS, JobFilter
 from shared.jobs.outcomes import EndCode, FinishReason
 from shared.jobs.states import JobState
-from shared.store.job_list import JobLines
 from web.console.guard import bp, page
 from web.console.jobs import read_quietly
 from web.http.api_errors import ApiError
 from web.jobs.all_jobs import cancel_all, count_cancelable, list_all, read_filter
 from web.request.caller import acting_admin
+from web.runtime.asked_cells import AskedCells
 from web.runtime.current import current_context
 
 #: The most jobs that a page shows.
@@ -42,13 +43,19 @@ def job_list_page() -> str | AnyResponse | tuple[str, int]:
             pass
     try:
         wanted = read_filter(context, given)
-        found = list_all(context, wanted, limit=_SHOWN, cursor=request.args.get("cursor"))
+        found = list_all(wanted, limit=_SHOWN, cursor=request.args.get("cursor"))
     except ApiError as error:
-        return _render(given, JobFilter(), JobLines([], None, 0), error), error.status
-    return _render(given, wanted, found)
+        return _render(given, JobFilter(), CellJobs([], None, 0), error=error), error.status
+    return _render(given, wanted.filter, found, wanted.cells)
 
 
-def _render(given: dict[str, str], wanted: JobFilter, found: JobLines, error: ApiError | None = None) -> str:
+def _render(
+    given: dict[str, str],
+    wanted: JobFilter,
+    found: CellJobs,
+    cells: AskedCells | None = None,
+    error: ApiError | None = None,
+) -> str:
     query = urlencode(given)
     return render_template(
         "console/job_list.html",
@@ -56,6 +63,8 @@ def _render(given: dict[str, str], wanted: JobFilter, found: JobLines, error: Ap
         problem=None if error is None else error.message,
         invalid=None if error is None else error.param,
         found=found,
+        names_cells=cells is not None and cells.named,
+        away=sorted(cells.away) if cells is not None else [],
         query=query,
         continue_query=urlencode(given | {"cursor": found.cursor}) if found.cursor is not None else None,
         is_first="cursor" not in request.args,
@@ -69,22 +78,22 @@ def _render(given: dict[str, str], wanted: JobFilter, found: JobLines, error: Ap
 @bp.get("/cancelable")
 def cancelable() -> str:
     """Return how many jobs the query selects that can be canceled, with a button that cancels them."""
-    context = current_context()
-    wanted, found = count_cancelable(context, read_filter(context, _given(request.args)))
-    return render_template("console/cancelable.html", wanted=wanted, found=found)
+    wanted, found = count_cancelable(read_filter(current_context(), _given(request.args)))
+    query = wanted.as_query() | {name: value for name, value in request.args.items() if name == "cell"}
+    return render_template("console/cancelable.html", wanted=wanted, found=found, wanted_query=query)
 
 
 @bp.post("/cancel-many")
 def cancel_many() -> str:
     """Cancel the jobs that the form selects, and say how many were."""
-    context = current_context()
-    done = cancel_all(context, read_filter(context, _given(request.form)), acting_admin(), cursor=None)
-    return render_template("console/canceled.html", done=done)
+    wanted = read_filter(current_context(), _given(request.form))
+    done = cancel_all(wanted, acting_admin(), cursor=None)
+    return render_template("console/canceled.html", done=done, away=sorted(wanted.cells.away))
 
 
 def _given(values: MultiDict[str, str]) -> dict[str, str]:
-    """Return the fields of a filter that are not empty."""
-    return {name: value for name in FILTER_FIELDS if (value := values.get(name, "").strip())}
+    """Return the fields of a filter that are not empty, and the cell that is asked."""
+    return {name: value for name in (*FILTER_FIELDS, "cell") if (value := values.get(name, "").strip())}
 
 
 def _has_inflight(wanted: JobFilter) -> bool:

@@ -63,7 +63,7 @@ def read_quietly(context: DoorContext, job_id: str) -> JobView:
 
     Raises ApiError (404) and StoreUnavailable.
     """
-    view = context.store.touch(job_id, quiet=True)
+    view = context.of_job(job_id).store.touch(job_id, quiet=True)
     if view is None:
         raise ApiError("job_not_found", f"no job {job_id[:64]!r}")
     return view

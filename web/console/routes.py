@@ -9,6 +9,7 @@ from shared.accounts.routes import Routes
 from shared.jobs.route import Route
 from shared.jobs.route_texts import format_step, parse_step
 from web.console.actions import changed, named, naming_fields
+from web.console.changing import changing_accounts, told
 from web.console.guard import bp, page
 from web.http.api_errors import invalid_field
 from web.request.caller import acting_admin
@@ -44,22 +45,19 @@ def add_route() -> str:
         raise invalid_field("pools", f"pools={text[:60]!r} names no pool")
     with naming_fields():
         route = Route(name, tuple(parse_step(line) for line in lines))
-        _routes().add(route)
+        with changing_accounts() as change:
+            Routes(change.client, acting_admin()).add(route)
     pools = ", ".join(step.pool for step in route.steps)
     log_action(acting_admin(), "route.add", f"route {name}: {pools}")
-    return changed(f"Route {name} is added: {pools}.", "route_list", _values)
+    return changed(told(f"Route {name} is added: {pools}.", change), "route_list", _values)
 
 
 @bp.post("/routes/remove")
 def remove_route() -> str:
     """Remove a route. Jobs that it has routed continue."""
     name = named("route")
-    with naming_fields():
-        if not _routes().remove(name):
+    with naming_fields(), changing_accounts() as change:
+        if not Routes(change.client, acting_admin()).remove(name):
             raise invalid_field("route", f"route={name!r} does not exist")
     log_action(acting_admin(), "route.rm", f"route {name}")
-    return changed(f"Route {name} is removed.", "route_list", _values)
-
-
-def _routes() -> Routes:
-    return Routes(current_context().store.client, acting_admin())
+    return changed(told(f"Route {name} is removed.", change), "route_list", _values)

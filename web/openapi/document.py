@@ -71,7 +71,9 @@ _JOB_FILTER = [
     _query("until", "string", "only jobs admitted then or before"),
     _query("id", "string", "only jobs whose ids begin with this text"),
 ]
-_CURSOR = _query("cursor", "string", "the `cursor` of the previous answer", minLength=1, maxLength=96)
+_CELL = _query("cell", "string", "only this cell of the deployment, if it has several; by default all", maxLength=16)
+#: With several cells, a cursor names each cell with its place.
+_CURSOR = _query("cursor", "string", "the `cursor` of the previous answer", minLength=1, maxLength=8_192)
 
 _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ("get", "/v1/batches"): [_LIMIT, _AFTER],
@@ -114,11 +116,13 @@ _PARAMETERS: dict[tuple[str, str], list[Parameter]] = {
     ],
     ("get", "/v1/admin/jobs"): [
         *_JOB_FILTER,
+        _CELL,
         _query("limit", "integer", "how many jobs to return at most; the default is 50", minimum=1, maximum=MAX_LISTED),
         _CURSOR,
     ],
-    ("delete", "/v1/admin/jobs"): [*_JOB_FILTER, _CURSOR],
+    ("delete", "/v1/admin/jobs"): [*_JOB_FILTER, _CELL, _CURSOR],
     ("get", "/v1/admin/history"): [
+        _query("cell", "string", "the cell to ask, if there are several; the default is the first", maxLength=16),
         _query(
             "at", "string", "the time in question: 15m (ago), 14:05 (UTC) or 2026-11-28T14:05:30Z; the default is now"
         ),

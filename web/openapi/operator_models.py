@@ -6,6 +6,9 @@ from pydantic import Field
 
 from web.openapi.response_models import ResponseModel
 
+_CELL = "the name of the cell; only with several cells"
+_CELLS_AWAY = "the cells that do not answer, and that the answer is not about; only with several cells"
+
 
 class ListedJob(ResponseModel):
     """One job of any tenant, without its prompt and its answer. Times are in seconds since the epoch."""
@@ -27,6 +30,7 @@ class ListedJob(ResponseModel):
     prompt_tokens: int = Field(description="the door's estimate")
     max_tokens: int
     completion_tokens: int
+    cell: str | None = Field(default=None, description=_CELL)
 
 
 class AllJobs(ResponseModel):
@@ -37,6 +41,7 @@ class AllJobs(ResponseModel):
     cursor: str | None = Field(description="send this to continue; null if no job is left")
     has_more: bool
     records_read: int = Field(description="how many jobs were examined for this page")
+    cells_away: list[str] | None = Field(default=None, description=_CELLS_AWAY)
 
 
 class CanceledJobs(ResponseModel):
@@ -47,6 +52,7 @@ class CanceledJobs(ResponseModel):
     requested: int = Field(description="running jobs, whose workers are asked to stop them")
     ended: int = Field(description="jobs that had ended before they could be canceled")
     cursor: str | None = Field(description="send this to continue with the jobs that are left; null if none is")
+    cells_away: list[str] | None = Field(default=None, description=_CELLS_AWAY)
 
 
 class HistoryFigures(ResponseModel):
@@ -101,6 +107,7 @@ class History(ResponseModel):
     step_s: int = Field(description="how long a point is: 10, 300 or 3600")
     data: list[HistoryPoint] = Field(description="oldest first; times about which nothing is known are left out")
     moment: HistoryMoment | None = Field(description="the minute with `at`, or a longer point; without it, the span")
+    cell: str | None = Field(default=None, description=_CELL)
     unnamed_points: int = Field(description="points in which the tenant may be one of the other tenants")
 
 

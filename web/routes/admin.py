@@ -9,6 +9,7 @@ from web.jobs.all_jobs import cancel_all, list_all, read_filter
 from web.jobs.history import read_history
 from web.request.caller import ADMIN_BLUEPRINT, acting_admin, require_admin
 from web.request.responses import json_response
+from web.runtime.asked_cells import AskedCells, asked_cells
 from web.runtime.current import current_context
 
 bp = APIBlueprint(ADMIN_BLUEPRINT, __name__, tag="Operators")
@@ -28,21 +29,24 @@ def all_jobs() -> Response:
     """List the jobs of all tenants.
 
     The newest are first, and those that have ended are listed until their results expire. One page examines a bounded
-    number of jobs, so a page with few jobs may have a cursor from which the list continues.
+    number of jobs, so a page with few jobs may have a cursor from which the list continues. With several cells, jobs of
+    all are listed, each with its cell; `cells_away` names those that do not answer.
     """
-    context = current_context()
     limit = request.args.get("limit", str(_DEFAULT_LIMIT))
     if not (limit.isascii() and limit.isdecimal() and len(limit) < 6 and 1 <= int(limit) <= MAX_LISTED):
         raise invalid_field("limit", f"limit={limit[:60]!r} is not a whole number from 1 to {MAX_LISTED}")
-    page = list_all(context, read_filter(context, request.args), limit=int(limit), cursor=request.args.get("cursor"))
+    wanted = read_filter(current_context(), request.args)
+    page = list_all(wanted, limit=int(limit), cursor=request.args.get("cursor"))
+    named = wanted.cells.named
     return json_response(
         {
             "object": "list",
-            "data": [line.as_dict() for line in page.jobs],
+            "data": [line.as_dict() | ({"cell": cell} if named else {}) for cell, line in page.jobs],
             "cursor": page.cursor,
             "has_more": page.cursor is not None,
             "records_read": page.n_read,
         }
+        | _away(wanted.cells)
     )
 
 
@@ -52,11 +56,12 @@ def cancel_many() -> Response:
     """Cancel queued and running jobs.
 
     At least one of tenant, key, state, model and id must select the jobs. One call cancels about 500 jobs and answers a
-    cursor if some are left. Jobs that are admitted after the call are not canceled.
+    cursor if some are left. Jobs that are admitted after the call are not canceled. With several cells, jobs of all
+    are canceled; `cells_away` names the cells that did not answer, where none was.
     """
-    context = current_context()
-    done = cancel_all(context, read_filter(context, request.args), acting_admin(), cursor=request.args.get("cursor"))
-    return json_response({"object": "canceled_jobs", **done.counts, "cursor": done.cursor})
+    wanted = read_filter(current_context(), request.args)
+    done = cancel_all(wanted, acting_admin(), cursor=request.args.get("cursor"))
+    return json_response({"object": "canceled_jobs", **done.counts, "cursor": done.cursor} | _away(wanted.cells))
 
 
 @bp.get("/v1/admin/history")
@@ -65,6 +70,13 @@ def history() -> Response:
     """Read what happened in the last hour, day or 30 days.
 
     The points of a span of time, and the sums of one minute of it, or of a longer point: of all tenants, of one tenant
-    or of one model.
+    or of one model. With several cells, the history is that of the cell that `cell` names, else of the first one.
     """
-    return json_response(read_history(current_context(), request.args).as_dict())
+    cells = asked_cells(current_context(), request.args.get("cell", ""))
+    asked, report = cells.ask_first(lambda one: read_history(one, request.args))
+    return json_response(report.as_dict() | ({"cell": asked.cell} if cells.named else {}))
+
+
+def _away(cells: AskedCells) -> dict[str, list[str]]:
+    """Return the field that names the cells that the answer is not about; without a directory, none."""
+    return {"cells_away": sorted(cells.away)} if cells.named else {}

@@ -1,0 +1,133 @@
+"""The console and operators' routes of a door over several cells: where changes are made, and what is listed."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from shared.accounts.api_keys import ApiKeys
+from shared.accounts.groups import Groups
+from shared.accounts.routes import Routes
+from shared.accounts.tenants import Tenants
+from shared.cells.ids import cell_of_id
+from shared.store import keys
+from tests.support.cells_door import CellsDoor, cells_door
+from tests.support.console import press
+from tests.support.door import admitted_job, fault, run_next, serve, settle, submit
+from tests.support.ports import free_port
+
+pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
+
+
+@pytest.fixture
+def door(store, settings, store_url) -> Iterator[CellsDoor]:
+    """Three cells, each with a worker; tenants red, blue and green live in `b`, `c` and the default cell."""
+    with cells_door(store, settings, store_url) as found:
+        for each in found.stores.values():
+            serve(each)
+        for tenant, cell in {"red": "b", "blue": "c", "green": "default"}.items():
+            found.place(tenant, cell)
+        yield found
+
+
+@pytest.fixture
+def door_with_dead_cell(store, settings, store_url) -> Iterator[CellsDoor]:
+    """As `door`, but nothing listens where cell `b` should be."""
+    with cells_door(store, settings, store_url, urls={"b": f"redis://127.0.0.1:{free_port()}"}) as found:
+        for each in found.stores.values():
+            serve(each)
+        yield found
+
+
+def submit_each(door: CellsDoor) -> dict[str, str]:
+    """Submit a job in each cell; return the ids by tenant."""
+    return {
+        tenant: admitted_job(submit(door.client, headers={"X-Tenant": tenant}))["id"]
+        for tenant in ("red", "blue", "green")
+    }
+
+
+def listed(page: str) -> set[str]:
+    return set(re.findall(r'<a href="/console/jobs/([^"?]+)">', page))
+
+
+def test_changes_of_the_console_are_made_in_all_cells(door):
+    assert press(door.client, "groups", group="lab").status_code == 200
+    assert press(door.client, "tenants/red/policy", rpm="60", **{"was-rpm": ""}).status_code == 200
+    assert press(door.client, "tenants/red/keys", label="ci").status_code == 200
+    assert press(door.client, "routes", route="fast", pools="m").status_code == 200
+    assert "is disabled" in press(door.client, "disable", tenant="blue").text
+    for each in door.stores.values():
+        assert Groups(each.client).names() == ["lab"]
+        assert [record.label for record in ApiKeys(each.client).ls("red")[1]] == ["ci"]
+        assert "fast" in Routes(each.client).read()[0]
+        policies = Tenants(each.client).read_many(["red", "blue"])
+        assert policies["red"].rpm == 60
+        assert policies["blue"].disabled
+
+
+def test_a_change_names_the_cell_that_it_did_not_reach(door_with_dead_cell):
+    door = door_with_dead_cell
+    said = press(door.client, "disable", tenant="red").text
+    assert "Tenant red is disabled" in said
+    assert "Cell b has not got this change" in said
+    assert Tenants(door.stores["c"].client).get("red").disabled
+    said = press(door.client, "tenants/red/policy", rpm="60", **{"was-rpm": ""}).text
+    assert "Cell b has not got this change" in said
+    assert door.stores["default"].client.smembers(keys.missed_changes()) == {b"b"}
+
+
+def test_operators_list_the_jobs_of_all_cells_or_of_one(door):
+    ids = submit_each(door)
+    found = door.client.get("/v1/admin/jobs").get_json()
+    assert {job["id"]: job["cell"] for job in found["data"]} == {id_: cell_of_id(id_) for id_ in ids.values()}
+    assert found["cells_away"] == []
+    (only,) = door.client.get("/v1/admin/jobs?cell=b").get_json()["data"]
+    assert only["id"] == ids["red"]
+    fault(door.client.get("/v1/admin/jobs?cell=zz"), 422, "invalid_value", "cell")
+    page = door.client.get("/console/jobs").text
+    assert listed(page) == set(ids.values())
+    assert 'data-label="Cell" class="name">c<' in page
+    assert listed(door.client.get("/console/jobs?cell=c").text) == {ids["blue"]}
+
+
+def test_a_list_of_jobs_names_the_cell_that_does_not_answer(door_with_dead_cell):
+    door = door_with_dead_cell
+    assert door.client.get("/v1/admin/jobs").get_json()["cells_away"] == ["b"]
+    assert "Jobs of cell b are not listed" in door.client.get("/console/jobs").text
+    assert door.client.get("/console/jobs?cell=b").status_code == 503
+
+
+def test_jobs_of_all_cells_are_canceled_at_once_or_those_of_one(door):
+    submit_each(door)
+    assert "<b>3 jobs" in door.client.get("/console/cancelable?state=inflight").text
+    assert door.client.delete("/v1/admin/jobs?state=inflight&cell=c").get_json()["canceled"] == 1
+    assert "canceled: 2;" in press(door.client, "cancel-many", state="inflight").text
+    assert all(each.snapshot().waiting == 0 for each in door.stores.values())
+
+
+def test_many_jobs_are_canceled_cell_after_cell(door, monkeypatch):
+    monkeypatch.setattr("web.jobs.all_jobs.MAX_CANCELED", 1)
+    submit_each(door)
+    submit_each(door)
+    done, cursor, calls = 0, "", 0
+    while cursor is not None:
+        answer = door.client.delete(f"/v1/admin/jobs?state=inflight{cursor and f'&cursor={cursor}'}").get_json()
+        done, cursor, calls = done + answer["canceled"], answer["cursor"], calls + 1
+        assert calls <= 3
+    assert (done, calls) == (6, 3)
+    fault(door.client.delete("/v1/admin/jobs?state=inflight&cursor=x"), 422, "invalid_value", "cursor")
+
+
+def test_the_page_and_the_buttons_of_a_job_use_the_cell_that_its_id_names(door):
+    ids = submit_each(door)
+    page = door.client.get(f"/console/jobs/{ids['red']}").text
+    assert "red" in page
+    assert "is canceled" in press(door.client, "cancel", job=ids["red"]).text
+    settle(door.stores["c"], run_next(door.stores["c"]), text="done")
+    assert "succeeded" in door.client.get(f"/console/jobs/{ids['blue']}").text
+
+
+def test_the_history_is_that_of_one_cell_which_is_named(door):
+    assert door.client.get("/v1/admin/history").get_json()["cell"] == "b"
+    assert door.client.get("/v1/admin/history?cell=c").get_json()["cell"] == "c"
