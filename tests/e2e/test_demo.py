@@ -1,6 +1,7 @@
 """`penstock demo` with the demo model: its figures, what else may run, and that nothing is left after any end."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.preloaded import fork
 from tests.support.processes import wait_for
 from tests.support.program import program
 from tests.support.up import Up
@@ -33,15 +35,12 @@ class Demo:
         # The folder of sockets would have another name if the path were too long for a socket.
         self._program = program(folder, TMPDIR=str(folder), PENSTOCK_LOG_FORMAT="json", **environ)
         self._out, self._err = folder / "stdout", folder / "stderr"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                self._program.command("demo", *arguments),
-                env=self._program.environ,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
+        command, environ = self._program.command("demo", *arguments), self._program.environ
+        with self._out.open("wb") as out, self._err.open("wb") as err, Path(os.devnull).open("rb") as nothing:
+            self.process = fork(command, environ, nothing, out, err, folder=folder, new_session=True) or (
+                subprocess.Popen(
+                    command, env=environ, cwd=folder, stdin=nothing, stdout=out, stderr=err, start_new_session=True
+                )
             )
 
     @property
