@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from shared.accounts.routes import StoredRoute
 from shared.store.replies import PoolReason, PoolView, Snapshot
+
+if TYPE_CHECKING:
+    # It imports the client of Redis, which `penstock --help` does not need.
+    from shared.accounts.routes import StoredRoute
 
 #: A pool without live workers and without jobs has a line for this long after the last heartbeat, in ms.
 RECENT_MS = 3_600_000
@@ -92,7 +95,7 @@ _WHY = {
 }
 
 
-def routes_by_pool(routes: Mapping[str, StoredRoute]) -> dict[str, list[str]]:
+def routes_by_pool(routes: "Mapping[str, StoredRoute]") -> dict[str, list[str]]:
     """Return the names of the routes that use each pool, sorted."""
     found: dict[str, list[str]] = {}
     for name in sorted(routes):
