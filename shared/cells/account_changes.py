@@ -226,6 +226,9 @@ def _is_ripe(note: str) -> bool:
 
 def _read_notes(client: redis.Redis) -> set[str]:
     with store_faults(client):
+        # A value of another program is removed: it would stop every change.
+        if text(client.type(keys.missed_changes())) not in {"set", "none"}:
+            client.unlink(keys.missed_changes())
         found: Any = client.smembers(keys.missed_changes())
     return {text(raw) for raw in found}
 

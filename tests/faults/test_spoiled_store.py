@@ -82,6 +82,9 @@ NOT_SPOILED = {
     ),
     **dict.fromkeys(("history", "history_busy"), "only the history reads it; tests/scripts/test_history.py spoils it"),
     "alerts": "only the duty of alerts reads it; tests/scripts/test_alerts.py spoils it",
+    "cells": "only doors and commands read it; tests/scripts/test_stored_directory.py spoils it",
+    "missed_changes": "only changes of accounts read it; tests/scripts/test_cell_accounts.py spoils it",
+    "spending_exchange": "only the exchange of budgets reads it; tests/scripts/test_budgets_over_cells.py spoils it",
     "prefixes": "a pool with one worker has none; tests/scripts/test_prefixes.py spoils it",
     "secret": "only doors read it, and replace a value that is no secret",
 }

@@ -275,6 +275,14 @@ def test_changes_before_an_error_are_repeated_and_no_change_leaves_no_trace(cell
     assert not any(client.exists(keys.missed_changes()) for client in cells.values())
 
 
+def test_notes_that_another_program_has_replaced_stop_no_change(cells, away):
+    cells["b"].set(keys.missed_changes(), "no set")
+    with AccountCells(cells | {"c": away}).changing() as change:
+        Tenants(change.client, ANN).set("red", TenantPolicy(weight=4))
+    assert change.missed.keys() == {"c"}
+    assert AccountCells(cells).missed() == {"c"}
+
+
 def test_one_cell_gets_no_command_beside_the_change(cells):
     client = cells["default"]
     with AccountCells({"default": client}).changing() as change:
