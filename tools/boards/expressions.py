@@ -1,4 +1,7 @@
-"""Builds PromQL that counts each fleet figure once, however many doors Prometheus scrapes."""
+"""Builds PromQL that counts each fleet figure once, however many doors Prometheus scrapes.
+
+With a directory of cells, each series has the label `cell`; without one, the label is missing and there is one cell.
+"""
 
 #: The series that doors read from the store. Every door has the same, so `max by` takes one of them.
 FLEET = 'job="penstock-fleet"'
@@ -15,19 +18,23 @@ FIRST_TOKEN = ("tenant", "model_name", "size")
 
 
 def gauge(metric: str, *labels: str, where: str = "") -> str:
-    """Return a gauge of the fleet by these labels, whose values must be different for each of its series.
-
-    `model_name` of the gauges of queued and running jobs is not needed: a tenant has one series, and two doors may
-    disagree about the name for a moment, so that the tenant's jobs would count twice.
-    """
+    """Return a gauge of the fleet by these labels, which must be all that it has; of several cells, the greatest."""
     by = f" by ({', '.join(labels)})" if labels else ""
     return f"max{by}({metric}{{{_selector(where)}}})"
 
 
+def amount(metric: str, *labels: str, where: str = "") -> str:
+    """Return a gauge of the fleet by these labels, added up over cells.
+
+    `model_name` of the gauges of queued and running jobs is not needed: a tenant has one series, and two doors may
+    disagree about the name for a moment, so that the tenant's jobs would count twice.
+    """
+    return total(f"max by ({', '.join(('cell', *labels))}) ({metric}{{{_selector(where)}}})", *labels)
+
+
 def rate(metric: str, *labels: str, where: str = "") -> str:
-    """Return how much a counter of the fleet grows in a second, by these labels, which must be all that it has."""
-    by = f" by ({', '.join(labels)})" if labels else ""
-    return f"max{by}(rate({metric}{{{_selector(where)}}}[{INTERVAL}]))"
+    """Return how much a counter of each cell grows in a second, by these labels, which must be all that it has."""
+    return f"max by ({', '.join(('cell', *labels))}) (rate({metric}{{{_selector(where)}}}[{INTERVAL}]))"
 
 
 def total(expression: str, *labels: str) -> str:

@@ -1,6 +1,6 @@
 """The board of one tenant."""
 
-from tools.boards.expressions import FIRST_TOKEN, JOBS, PROMISES, gauge, offers, quantile, rate, tokens, total
+from tools.boards.expressions import FIRST_TOKEN, JOBS, PROMISES, amount, gauge, offers, quantile, rate, tokens, total
 from tools.boards.grafana import Board, Panel, Variable
 
 _OF_TENANT = 'tenant="$tenant"'
@@ -24,8 +24,8 @@ TENANT = Board(
             "Queued and running jobs",
             "short",
             (
-                (gauge("penstock_jobs_waiting", where=_OF_TENANT), "queued"),
-                (gauge("penstock_jobs_running", where=_OF_TENANT), "running"),
+                (amount("penstock_jobs_waiting", where=_OF_TENANT), "queued"),
+                (amount("penstock_jobs_running", where=_OF_TENANT), "running"),
             ),
             "Inflight jobs by state.",
         ),
@@ -79,14 +79,14 @@ TENANT = Board(
         Panel(
             "Wasted tokens",
             "short",
-            ((rate("penstock_wasted_tokens_total", "reason", where=_OF_TENANT), "{{reason}}"),),
+            ((total(rate("penstock_wasted_tokens_total", "reason", where=_OF_TENANT), "reason"), "{{reason}}"),),
             "Tokens a second that were computed for nothing, by reason.",
             stacked=True,
         ),
         Panel(
             "Clients that come back",
             "reqps",
-            ((rate("penstock_hint_returns_total", "result", where=_OF_TENANT), "{{result}}"),),
+            ((total(rate("penstock_hint_returns_total", "result", where=_OF_TENANT), "result"), "{{result}}"),),
             "First returns of refused clients in a second, by result.",
             stacked=True,
         ),

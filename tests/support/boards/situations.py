@@ -18,6 +18,7 @@ from tests.support.processes import wait_for
 
 #: Alerts that no situation causes, each with the reason.
 WITHOUT_SITUATION = {
+    "PenstockCellAway": "needs several cells; tests/unit/deploy/alerts.yml has such a situation",
     "PenstockHintsWrong": "more than 50 clients must be told when to come back, wait until then, and be refused again",
     "PenstockRetrievalFallsBack": "needs a database of collections; tests/unit/deploy/alerts.yml has such a situation",
     "PenstockTenantBelowShare": "a tenant must be queued for minutes while others get its share, which turns prevent",
