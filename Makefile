@@ -41,7 +41,7 @@ endif
 # The lock file with a worker's packages other than llama-cpp-python.
 WORKER := $(if $(filter none,$(GPU)),upstream,worker)
 
-.PHONY: help announce up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-prefix test-choosing check helm bench bench-overload bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release wheels clean
+.PHONY: help announce up install otel retrieval toolchain quick test test-long coverage test-upstream test-alerts test-bench test-prefix test-choosing check helm bench bench-overload bench-cells bench-scenarios bench-engine bench-gpu bench-load chaos chaos-mutations clients money templates spoil docs lock sbom release wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1: /p' Makefile
@@ -131,6 +131,9 @@ bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their 
 
 bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## run experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds
 	$(BIN)/python -m bench.overload $(if $(FULL),--full)
+
+bench-cells: $(STAMPS)/penstock $(STAMPS)/bench ## simulate 16 cells in virtual time, and some of them alone, about ten minutes; CELLS='--only zipf-2', or --replay for the latter only
+	$(BIN)/python -m bench.cells $(CELLS)
 
 bench-scenarios: $(STAMPS)/penstock $(STAMPS)/bench ## compare Penstock with other designs in virtual time, an hour or more; JOBS=2 at a time; SCENARIOS='--only heavy-tail' selects some
 	$(BIN)/python -m bench.scenarios --jobs $(or $(JOBS),2) $(SCENARIOS)

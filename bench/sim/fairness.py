@@ -71,17 +71,21 @@ class Scenario:
         return 2 * max(longest_prompt, GENERATED_WEIGHT * max_running) / lightest
 
     def paused_bound_wt(self, quantum_ms: int) -> float:
-        """2·((R + A)·Q + L) for the lightest weight, with preemption, where A = max(3/4, (R - 1)/4).
-
-        R: slots of the pool; Q: most that a slot computes in a quantum; L: longest prompt. Each of two tenants leads
-        the other by half of this at most: a job gets a slot while its tenant does not lead by more than A·Q, and keeps
-        it for a quantum (docs/fairness.md).
-        """
-        longest_prompt = max(job.prompt for job in self.jobs)
-        quantum_wt = GENERATED_WEIGHT * quantum_ms / self.machine.takes_ms(1, 0, 0)
+        """Return the bound with preemption."""
         lightest = min([1.0, *self.weights.values()])
-        slots = self.slots * self.workers
-        return 2 * ((slots + max(0.75, (slots - 1) / 4)) * quantum_wt + longest_prompt) / lightest
+        return paused_bound_wt(self.jobs, self.machine, self.slots * self.workers, quantum_ms) / lightest
+
+
+def paused_bound_wt(jobs: Sequence[SimJob], machine: Machine, slots: int, quantum_ms: int) -> float:
+    """Return 2·((R + A)·Q + L), the bound with preemption for tenants of weight 1, where A = max(3/4, (R - 1)/4).
+
+    R: slots of the pool; Q: most that a slot computes in a quantum; L: longest prompt. Each of two tenants leads the
+    other by half of this at most: a job gets a slot while its tenant does not lead by more than A·Q, and keeps it for a
+    quantum (docs/fairness.md).
+    """
+    longest_prompt = max(job.prompt for job in jobs)
+    quantum_wt = GENERATED_WEIGHT * quantum_ms / machine.takes_ms(1, 0, 0)
+    return 2 * ((slots + max(0.75, (slots - 1) / 4)) * quantum_wt + longest_prompt)
 
 
 @dataclass
@@ -122,7 +126,7 @@ class Services:
 
     def worst(self) -> float:
         """Return the largest difference over all pairs of tenants."""
-        names = sorted(self.served[0]) if self.served else []
+        names = sorted(self.served[-1]) if self.served else []
         return max((self.worst_difference(a, b) for i, a in enumerate(names) for b in names[i + 1 :]), default=0.0)
 
     def jain_while_all_wait(self) -> float:
@@ -133,6 +137,71 @@ class Services:
             return 1.0
         first, last = self.served[together[0]], self.served[together[-1]]
         return jain([last[name] - first[name] for name in names])
+
+
+class Watch:
+    """Samples the services of some jobs' owners, and which of the owners have queued jobs."""
+
+    def __init__(self, services: Services, workers: Sequence[SimWorker], weights: Mapping[str, float]) -> None:
+        self.services, self._workers, self._weights = services, workers, weights
+        #: The jobs that have not ended, each with the owner that it is served for.
+        self._open: list[tuple[SimJob, str]] = []
+        #: The services of ended jobs, of every owner.
+        self._ended: dict[str, float] = {}
+        self._breaks: set[str] = set()
+
+    def add(self, job: SimJob, owner: str) -> None:
+        """Watch one more job."""
+        self._open.append((job, owner))
+        self._ended.setdefault(owner, 0.0)
+
+    def note_breaks(self, started: Sequence[SimJob], now_ms: float) -> None:
+        """Note who has no queued job after a claim that started these jobs.
+
+        Only a claim starts the last queued job of a tenant, or resumes its last paused one.
+        """
+        self._breaks |= self._ended.keys() - self._waiting(started, now_ms)
+
+    def sample(self, now_ms: float, lift_wt: float) -> None:
+        """Take a sample. `lift_wt` is the largest credit that a newcomer could receive now."""
+        for job, owner in self._open:
+            if job.outcome and job.claimed_ms is not None:
+                self._ended[owner] += self._service(job, owner, job.computed_answer)
+        self._open = [(job, owner) for job, owner in self._open if not job.outcome and job.gave_up_ms is None]
+        services = self.services
+        services.moments.append(now_ms)
+        services.served.append(self._served())
+        services.waits.append(self._waiting((), now_ms))
+        services.breaks.append(frozenset(self._breaks))
+        services.lift_wt = max(services.lift_wt, lift_wt)
+        self._breaks.clear()
+
+    def _waiting(self, started: Sequence[SimJob], now_ms: float) -> frozenset[str]:
+        paused = {job for worker in self._workers for job in worker.paused}
+        return frozenset(
+            owner
+            for job, owner in self._open
+            if (
+                job.admitted_ms is not None
+                and job.claimed_ms is None
+                and job not in started
+                and now_ms < job.deadline_at_ms
+            )
+            or job in paused
+        )
+
+    def _served(self) -> dict[str, float]:
+        running = {job: (worker, seq) for worker in self._workers for job, seq in worker.held.items()}
+        served = dict(sorted(self._ended.items()))
+        for job, owner in self._open:
+            if job.claimed_ms is not None:
+                worker, seq = running.get(job, (None, None))
+                generated = worker.generated(seq) if worker is not None and seq is not None else 0
+                served[owner] += self._service(job, owner, job.computed_answer + generated)
+        return served
+
+    def _service(self, job: SimJob, owner: str, generated: int) -> float:
+        return (job.prompt + GENERATED_WEIGHT * generated) / self._weights.get(owner, 1.0)
 
 
 def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Services], list[SimJob]]:
@@ -147,55 +216,45 @@ def run_scenario(store: PenstockSystem, scenario: Scenario) -> tuple[list[Servic
     _set_policies(store, scenario)
     workers = [worker for model in scenario.models for worker in fleet(scenario.workers, scenario.machine, model=model)]
     simulation = Simulation(store, jobs, client=OneTry(), seconds=scenario.seconds, seed=0, workers=workers)
-    # For each pool, and then for each group in it: the jobs, each with the owner that it is served for.
-    levels: list[tuple[str, list[tuple[SimJob, str]], Services]] = []
+    # Of each pool, and then of each group in it.
+    watches: list[tuple[str, Watch]] = []
     for model in scenario.models:
         part = scenario.of_model(model)
         bound_wt = part.paused_bound_wt(store.settings.quantum_ms) if store.preempts else part.batch_bound_wt
-        of_pool = [(job, scenario.owner(job.tenant)) for job in jobs if job.model == model]
-        levels.append((model, of_pool, Services(bound_wt)))
-        for group in sorted(set(scenario.groups.values())):
-            of_group = [(job, job.tenant) for job, owner in of_pool if owner == keys.group_owner(group)]
-            levels.append((model, of_group, Services(bound_wt)))
-
-    breaks: list[set[str]] = [set() for _ in levels]
-
-    def waiting(mine: list[tuple[SimJob, str]], started: Sequence[SimJob]) -> frozenset[str]:
-        paused = {job for worker in workers for job in worker.paused}
-        return frozenset(
-            owner
-            for job, owner in mine
-            if (job.admitted_ms is not None and job.claimed_ms is None and job not in started) or job in paused
-        )
+        of_pool = Watch(Services(bound_wt), workers, scenario.weights)
+        of_groups = {
+            keys.group_owner(group): Watch(Services(bound_wt), workers, scenario.weights)
+            for group in sorted(set(scenario.groups.values()))
+        }
+        for job in jobs:
+            if job.model == model:
+                owner = scenario.owner(job.tenant)
+                of_pool.add(job, owner)
+                if owner in of_groups:
+                    of_groups[owner].add(job, job.tenant)
+        watches += [(model, watch) for watch in (of_pool, *of_groups.values())]
 
     def note_breaks(started: Sequence[SimJob]) -> None:
-        # Only a claim starts the last queued job of a tenant, or resumes its last paused one.
-        for level, (_, mine, _) in enumerate(levels):
-            breaks[level] |= {owner for _, owner in mine} - waiting(mine, started)
+        for _, watch in watches:
+            watch.note_breaks(started, store.client.now_ms)
 
     store.on_claimed = note_breaks
 
     def sample(now_ms: float, _: object) -> None:
         store.flush_offers()
-        running = {job: (worker, seq) for worker in workers for job, seq in worker.held.items()}
-        lifts_wt = {model: _credit_wt(store, model) for model in scenario.models}
-        for level, (model, mine, services) in enumerate(levels):
-            services.moments.append(now_ms)
-            services.served.append(_served(mine, running, scenario.weights))
-            services.waits.append(waiting(mine, ()))
-            services.breaks.append(frozenset(breaks[level]))
-            breaks[level].clear()
-            services.lift_wt = max(services.lift_wt, lifts_wt[model])
+        lifts_wt = {model: credit_wt(store, model) for model in scenario.models}
+        for model, watch in watches:
+            watch.sample(now_ms, lifts_wt[model])
         if all(job.outcome for job in jobs):
             simulation.stop()
         simulation.at(now_ms + SAMPLE_MS, sample)
 
     simulation.at(SAMPLE_MS, sample)
     simulation.run()
-    return [services for _, _, services in levels], jobs
+    return [watch.services for _, watch in watches], jobs
 
 
-def _credit_wt(store: PenstockSystem, model: str) -> float:
+def credit_wt(store: PenstockSystem, model: str) -> float:
     """Return the credit of a newcomer; with preemption it is at most what the pool computes in a quantum."""
     record = keys.books(model_slug(model))
     mean_mwt, mu_wtps = (float(value or 0) for value in store.client.hmget(record, "mean_mwt", "mu_wtps"))
@@ -210,21 +269,6 @@ def _set_policies(store: PenstockSystem, scenario: Scenario) -> None:
     for tenant in tenants:
         policy = TenantPolicy(weight=scenario.weights.get(tenant), group=scenario.groups.get(tenant))
         Tenants(store.client).set(tenant, policy)
-
-
-def _served(
-    jobs: Sequence[tuple[SimJob, str]], running: Mapping[SimJob, tuple[SimWorker, object]], weights: Mapping[str, float]
-) -> dict[str, float]:
-    served = dict.fromkeys(sorted({owner for _, owner in jobs}), 0.0)
-    for job, owner in jobs:
-        if job.claimed_ms is None:
-            continue
-        generated = job.computed_answer
-        if job in running:
-            worker, seq = running[job]
-            generated += worker.generated(seq)  # type: ignore[arg-type]  # a Sequence, from the worker's own dict
-        served[owner] += (job.prompt + GENERATED_WEIGHT * generated) / weights.get(owner, 1.0)
-    return served
 
 
 def max_min(demands: Mapping[str, float], weights: Mapping[str, float], total: float) -> dict[str, float]:

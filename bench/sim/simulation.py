@@ -75,7 +75,8 @@ class Simulation:
         #: fewer jobs than it had free slots claims again only after this number has changed.
         self._queue_version = dict.fromkeys((worker.model for worker in workers), 0)
         self._seen_version = {worker.name: -1 for worker in workers}
-        #: The same number at each worker's last claim, for workers without a free slot.
+        #: The number of jobs that were sent.
+        self._sent = 0
 
     def at(self, when_ms: float, action: Callable[[float, object], None], subject: object = None) -> None:
         """Schedule `action(when_ms, subject)`."""
@@ -84,26 +85,38 @@ class Simulation:
 
     def run(self) -> Run:
         """Run until the end. Each job then holds how it ended."""
+        self.start()
+        self.advance(self.end_ms)
+        return self.finish()
+
+    def start(self) -> None:
+        """Schedule the first heartbeats, and what happens at regular intervals."""
         for i, worker in enumerate(self.result.workers):
             self.at(i * 1e-3, self._heartbeat, worker)
         self.at(REAP_MS, self._reap)
         self.at(1_000, self._record_second)
         self.at(FLUSH_MS, self._flush_offers)
-        jobs, next_up, events = self.result.jobs, 0, self._events
+
+    def advance(self, until_ms: float) -> None:
+        """Run all events up to this time, and including it. Until then, jobs may be added that are sent later."""
+        jobs, events = self.result.jobs, self._events
         while True:
-            sends_ms = jobs[next_up].at_ms if next_up < len(jobs) else float("inf")
-            if events and events[0][0] <= sends_ms:
-                now_ms, _, action, subject = heapq.heappop(events)
-                if now_ms > self.end_ms:
-                    break
+            sends_ms = jobs[self._sent].at_ms if self._sent < len(jobs) else float("inf")
+            is_event = bool(events) and events[0][0] <= sends_ms
+            now_ms = events[0][0] if is_event else sends_ms
+            if now_ms > until_ms or now_ms > self.end_ms:
+                return
+            if is_event:
+                _, _, action, subject = heapq.heappop(events)
                 action(now_ms, subject)
-            elif sends_ms <= self.end_ms:
-                self._send(sends_ms, jobs[next_up])
-                next_up += 1
             else:
-                break
+                self._sent += 1
+                self._send(now_ms, jobs[self._sent - 1])
+
+    def finish(self) -> Run:
+        """Send what was deferred, and read the outcomes that only the system knows."""
         self.system.flush_offers()
-        self.system.close(jobs)
+        self.system.close(self.result.jobs)
         return self.result
 
     def lose(self, now_ms: float, worker: object) -> None:  # noqa: ARG002 - an event's signature
