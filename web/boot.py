@@ -35,6 +35,7 @@ def boot() -> APIFlask:
     BudgetExchange(context.cells).start()
     start_loading(context)
     atexit.register(context.traces.close)
+    atexit.register(_count_refusals, context)
     return app
 
 
@@ -44,9 +45,13 @@ def _start_cell(context: DoorContext) -> None:
     stop = _stop_gunicorn if context is first else partial(context.cells.leave_out, context)
     start_duties(context.settings, context.store, on_fatal_error=stop, serves_files=True, closed=context.closed)
     start_feeding(context)
-    atexit.register(context.repeated_refusals.count_now)
     WebhookSender(context).start()
     Alerter(context).start()
+
+
+def _count_refusals(context: DoorContext) -> None:
+    for one in context.cells.present():
+        one.repeated_refusals.count_now()
 
 
 def _stop_gunicorn() -> None:

@@ -14,7 +14,7 @@ import redis
 from redis.client import Pipeline
 
 from shared.accounts.admin_actions import Actor, add_record
-from shared.cells.directory import Directory, parse
+from shared.cells.directory import MAX_CELLS, Directory, parse
 from shared.cells.ids import DEFAULT_CELL
 from shared.errors import ConfigError, StoreUnavailable
 from shared.store import keys
@@ -30,7 +30,7 @@ NO_STAMP: Stamp = (0, 0, "")
 #: How often a change is tried if others change the directory at the same time.
 _ATTEMPTS = 20
 #: How many stores are asked at the same time.
-_AT_ONCE = 16
+_AT_ONCE = MAX_CELLS
 
 
 class StoredDirectory:

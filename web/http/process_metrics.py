@@ -95,6 +95,9 @@ class ProcessMetrics:
         An error of the metrics package does not affect the followers.
         """
         self._followed[hub] = jobs
+        if not jobs:
+            # A cell that leaves the directory must not be kept here.
+            del self._followed[hub]
         with suppress(Exception):
             self.followed_jobs.set(sum(self._followed.values()))
 

@@ -47,7 +47,8 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     if generation.private or (caller.policy is not None and caller.policy.private):
         homes = tuple(home for home in homes if _region(home) == _region(homes[0]))
     first, *others = sorted(homes, key=cells.is_away)
-    if not others:
+    if not others or cells.is_away(others[0]):
+        # A refusal is answered at once: no request waits for a store that is known to hang.
         return offer_in_cell(first, caller, generation)
     return _offer_to_two(first, others[0], caller, generation)
 

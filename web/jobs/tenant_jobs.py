@@ -67,11 +67,14 @@ def list_jobs(context: DoorContext, tenant: str, *, status: str | None, limit: i
         begin = context.of_job(cursor)
         cells = cells[cells.index(begin) :] if begin in cells else []
     for cell in cells:
+        if cell not in homes and context.cells.is_away(cell):
+            continue
         try:
             page = cell.store.jobs(tenant, status=status, limit=limit - len(jobs), cursor=cursor)
         except StoreUnavailable:
             if cell in homes:
                 raise
+            context.cells.note_away(cell)
             continue
         jobs += page.jobs
         if page.cursor is not None:

@@ -66,7 +66,10 @@ class CellWatch:
         """
         known, contexts = self._cells.directory, self._cells.all()
         begin, self._looks = self._looks % len(contexts), self._looks + 1
+        any_failed = False
         for context in sorted(contexts[begin:] + contexts[:begin], key=self._cells.is_away):
+            if any_failed and self._cells.is_away(context):
+                continue
             stored = StoredDirectory(context.store.client)
             try:
                 found = stored.read() if stored.stamp() > (known.stamp if known else NO_STAMP) else None
@@ -78,6 +81,11 @@ class CellWatch:
                     self._start_new()
             except StoreUnavailable:
                 self._cells.note_away(context)
+                if not any_failed:
+                    # Others may hang too, and each would be waited for.
+                    any_failed = True
+                    self._cells.suspect(*contexts)
+                    self._cells.check_suspects()
             except ConfigError as error:
                 _SPOILED.log("error", cell=context.cell, error=str(error))
             else:
@@ -86,7 +94,8 @@ class CellWatch:
     def repair(self, directory: Directory) -> None:
         """Bring the copies of the directory up to date, and the accounts of cells that have missed a change."""
         clients = self._clients()
-        bring_up_to_date(directory, clients)
+        missed = bring_up_to_date(directory, clients)
+        self._cells.suspect(*(one for one in self._cells.all() if one.cell in missed))
         AccountCells(clients).repair(Actor("door", socket.gethostname()))
         self.look_for_lacking()
 

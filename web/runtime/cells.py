@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from shared.cells.directory import CellRecord, Directory
 from shared.cells.placement import tenant_cells
+from shared.cells.stored import ask_all
 from shared.errors import ConfigError, StoreUnavailable
 from shared.log import LimitedEvent, get_logger
 from shared.settings.settings import Settings
@@ -33,7 +34,9 @@ class ServedCell(Protocol):
     store: Store
     settings: Settings
     accounts: Accounts
-    closed: threading.Event
+
+    def close(self) -> None:
+        """End the threads that serve this cell, because it has left the directory."""
 
 
 C = TypeVar("C", bound=ServedCell)
@@ -50,6 +53,8 @@ class DoorCells(Generic[C]):
         self.directory: Directory | None = None
         #: The cells of the directory that this process serves; empty without a directory. It is replaced, not changed.
         self._contexts: Mapping[str, C] = {}
+        #: The same, sorted by name; without a directory the only context.
+        self._all: tuple[C, ...] = (first,)
         self._placed: dict[str, tuple[C, ...]] = {}
         #: The cells that are away, and those that may be. They are replaced, not changed.
         self._away: frozenset[C] = frozenset()
@@ -65,8 +70,7 @@ class DoorCells(Generic[C]):
 
     def all(self) -> tuple[C, ...]:
         """Return the contexts of all cells, sorted by name; without a directory the only one."""
-        contexts = self._contexts
-        return tuple(contexts[name] for name in sorted(contexts)) or (self.first,)
+        return self._all
 
     def present(self) -> tuple[C, ...]:
         """Return the contexts of the cells that are not away; if all are, of all."""
@@ -117,18 +121,21 @@ class DoorCells(Generic[C]):
             self._away |= {context}
             self.suspect(context)
 
-    def suspect(self, context: C) -> None:
-        """Have it checked at once whether a cell is away, because a request has failed that used it."""
-        if self.directory is not None:
-            self._suspected |= {context}
+    def suspect(self, *contexts: C) -> None:
+        """Have it checked at once whether these cells are away, because something has failed that used them."""
+        if self.directory is not None and contexts:
+            self._suspected |= set(contexts)
             self.has_suspects.set()
 
     def check_suspects(self) -> None:
         """Find out which of the cells that are away, or are suspected to be, answer now."""
         self.has_suspects.clear()
         checked, self._suspected = self._suspected | self._away, frozenset()
-        answering = {context for context in checked if _answers(context)}
-        self._away = (self._away | checked) - answering
+        if checked:
+            # All at the same time: each store that hangs takes as long as an answer may take.
+            asked = ask_all({str(number): context for number, context in enumerate(checked)}, _find_out)
+            answering = frozenset(asked.answers.values())
+            self._away = ((self._away | checked) - answering) & frozenset(self._all)
 
     def ask(self, read: Callable[[Accounts], T]) -> T:
         """Return what `read` returns for the accounts in a cell that answers. Raises StoreUnavailable if none does."""
@@ -166,29 +173,31 @@ class DoorCells(Generic[C]):
                     contexts[name] = make(record)
                 except ConfigError as error:
                     _UNUSABLE.log("error", cell=name, error=str(error))
-        self._contexts, self.directory, self._placed = contexts, directory, {}
-        self._away &= frozenset(contexts.values())
-        if self._answers not in contexts.values():
-            self._answers = self.all()[0]
+        self._serve(contexts)
+        self.directory = directory
         for context in old.values():
             if context not in contexts.values() and context is not self.first:
-                context.closed.set()
+                context.close()
         log.info("cells.adopted", version=directory.version, cells=sorted(contexts))
 
     def leave_out(self, context: C) -> None:
         """Serve a cell no longer whose store is unfit, until the directory changes."""
-        self._contexts = {name: one for name, one in self._contexts.items() if one is not context}
-        self._placed = {}
-        context.closed.set()
+        self._serve({name: one for name, one in self._contexts.items() if one is not context})
+        context.close()
+
+    def _serve(self, contexts: Mapping[str, C]) -> None:
+        self._contexts, self._placed = contexts, {}
+        self._all = tuple(contexts[name] for name in sorted(contexts)) or (self.first,)
+        self._away &= frozenset(contexts.values())
+        if self._answers not in self._all:
+            self._answers = self._all[0]
 
 
-def _answers(context: ServedCell) -> bool:
-    try:
-        with store_faults(context.store.client):
-            context.store.client.ping()
-    except StoreUnavailable:
-        return False
-    return True
+def _find_out(context: C) -> C:
+    """Return the context of a cell whose store answers. Raises StoreUnavailable for any other."""
+    with store_faults(context.store.client):
+        context.store.client.ping()
+    return context
 
 
 def _is_same_store(directory: Directory, record: CellRecord) -> bool:

@@ -93,6 +93,14 @@ class DoorContext:
         """The database of collections; None without PENSTOCK_DATABASE_URL."""
         return self.process.database
 
+    def close(self) -> None:
+        """End the threads that serve this cell, because it has left the directory."""
+        self.closed.set()
+        self.event_hub.close()
+        self.in_doubt.close()
+        self.repeated_refusals.close()
+        self.store.client.connection_pool.disconnect(inuse_connections=False)
+
     def job_id(self, raw_id: str) -> str:
         """Return the id of a job in this cell. An id that names this cell already stays."""
         return raw_id if cell_of_id(raw_id) == self.cell else id_in_cell(self.cell, raw_id)

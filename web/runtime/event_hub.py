@@ -127,7 +127,7 @@ class Follower:
 
 
 class EventHub:
-    """Reads the event streams for all followers in one thread, which starts with the first follower and never ends."""
+    """Reads the event streams for all followers in one thread, which starts with the first follower."""
 
     def __init__(self, store: Store, on_followed: Callable[[int], None] = lambda _: None) -> None:
         """`on_followed` is called with the number of followed jobs when that may have grown, and before each read."""
@@ -152,6 +152,8 @@ class EventHub:
         #: Guarded by the lock: whether a read is blocking, and whether it is already being ended for a new follower.
         self._blocked = False
         self._woken = False
+        #: Whether the thread ends when the last follower has left.
+        self._closed = False
 
     def follow(self, job_id: str, after: str = "0") -> Follower:
         """Return a follower of a job's events after the given stream id.
@@ -184,6 +186,11 @@ class EventHub:
         if must_wake:
             self._wake_reader()
         return follower
+
+    def close(self) -> None:
+        """End the thread as soon as nobody follows a job."""
+        self._closed = True
+        self._has_followers.set()
 
     def leave(self, follower: Follower) -> None:
         """Remove a follower. Removing it a second time has no effect.
@@ -241,6 +248,8 @@ class EventHub:
     def _run(self) -> None:
         while True:
             self._has_followers.wait()
+            if self._closed and self._has_ended():
+                return
             try:
                 self._read_once()
             except StoreUnavailable as error:
@@ -250,6 +259,13 @@ class EventHub:
                 # The loop must survive any error, because all followers depend on the next read.
                 log.exception("hub.failed")
                 threading.Event().wait(_AWAY_S)
+
+    def _has_ended(self) -> bool:
+        with self._locked():
+            if not self._followers:
+                self._thread = None
+                self._on_followed(0)
+            return self._thread is None
 
     def _end_waits(self) -> None:
         """End the waits that are over, as long as there are followers."""
@@ -281,7 +297,8 @@ class EventHub:
             after = dict(self._read_to)
             self._on_followed(len(self._followers))
             if not after:
-                self._has_followers.clear()
+                if not self._closed:
+                    self._has_followers.clear()
                 return
             self._blocked, self._woken = True, False
         try:

@@ -50,6 +50,12 @@ class InDoubtJobs:
         self._passing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._added = threading.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        """Give up the jobs whose store does not answer, because their cell has left the directory."""
+        self._closed = True
+        self._added.set()
 
     def __len__(self) -> int:
         return len(self._first) + len(self._second)
@@ -108,6 +114,9 @@ class InDoubtJobs:
             try:
                 rest_s = self.one_pass()
             except StoreUnavailable:
+                if self._closed:
+                    self._first.clear()
+                    self._second.clear()
                 never_set.wait(REST_S)
                 continue
             with self._lock:

@@ -155,7 +155,14 @@ class RepeatedRefusals:
                 if not self._uncounted:
                     self._thread = None
                     return
-            pause_s = _COUNT_EVERY_S if self.count_now() else _AWAY_S
+            is_counted = self.count_now()
+            if self._closed and not is_counted:
+                self._uncounted = {}
+            pause_s = _COUNT_EVERY_S if is_counted else _AWAY_S
+
+    def close(self) -> None:
+        """Give up what cannot be counted, because the cell has left the directory."""
+        self._closed = True
 
     def count_now(self) -> bool:
         """Count the repeated refusals in the store. Return False if it does not answer; they are counted later then."""

@@ -1,0 +1,103 @@
+"""A door while one of its cells hangs, and after one has left the directory."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shared.cells.ids import cell_of_id
+from shared.clock import RealClock
+from shared.store.connection import DOOR, open_client
+from shared.store.store import Store
+from tests.support.alerts import dead_model, receiver, told
+from tests.support.cells_door import CellsDoor, cells_door
+from tests.support.door import admitted_job, fault, refused, serve, submit
+from tests.support.ports import free_port
+from tests.support.processes import wait_for
+from tests.support.receiver import SECRET, Receiver
+from web.jobs import spilling
+from web.runtime.in_doubt import InDoubtJobs
+from web.webhooks.alerter import Alerter
+
+__all__ = ["receiver"]
+
+AS_RED = {"X-Tenant": "red"}
+
+
+@pytest.fixture
+def door(store, settings, store_url) -> Iterator[CellsDoor]:
+    with cells_door(store, settings, store_url) as found:
+        for each in found.stores.values():
+            serve(each)
+        found.place("red", "b", "c")
+        yield found
+
+
+def remove(door: CellsDoor, cell: str) -> None:
+    directory = door.context.cells.directory
+    assert directory is not None
+    door.change(cells={name: one for name, one in directory.cells.items() if name != cell}, tenants={})
+
+
+def test_a_job_that_the_home_refuses_is_not_offered_to_a_cell_that_is_away(door, monkeypatch):
+    cells, offered = door.context.cells, []
+
+    def offer(context: Any, *arguments: Any) -> Any:
+        offered.append(context.cell)
+        return offer_in_cell(context, *arguments)
+
+    offer_in_cell = spilling.offer_in_cell
+    monkeypatch.setattr(spilling, "offer_in_cell", offer)
+    door.stores["b"].client.hset("penstock:config", "max_inflight", 1)
+    admitted_job(submit(door.client, headers=AS_RED))
+    cells.note_away(cells.named("c"))
+    refused(submit(door.client, headers=AS_RED), "inflight_full")
+    assert offered == ["b", "b"]
+
+
+def test_a_list_of_jobs_waits_for_no_cell_that_is_away_and_in_which_the_tenant_does_not_live(door, monkeypatch):
+    cells, asked = door.context.cells, []
+    monkeypatch.setattr(cells.named("default").store, "jobs", lambda *_, **__: asked.append("default"))
+    cells.note_away(cells.named("default"))
+    job = admitted_job(submit(door.client, headers=AS_RED))
+    listed = door.client.get("/v1/jobs", headers=AS_RED).get_json()
+    assert [one["id"] for one in listed["data"]] == [job["id"]]
+    assert asked == []
+
+
+def test_nothing_is_left_of_a_cell_that_has_left_and_its_jobs_are_not_found(door):
+    door.place("red", "c")
+    job = admitted_job(submit(door.client, headers=AS_RED))
+    assert cell_of_id(job["id"]) == "c"
+    gone = door.context.cells.named("c")
+    with gone.event_hub.follow(job["id"]):
+        wait_for(lambda: gone.event_hub._blocked, "the hub to read")
+    gone.in_doubt.add("c-" + "x" * 22)
+    gone = weakref.ref(gone)
+    remove(door, "c")
+    wait_for(lambda: (gc.collect(), gone())[1] is None, "the context to be freed", timeout_s=20)
+    fault(door.client.get(f"/v1/jobs/{job['id']}", headers=AS_RED), 404, "job_not_found")
+    assert cell_of_id(admitted_job(submit(door.client, headers=AS_RED))["id"]) != "c"
+
+
+def test_jobs_in_doubt_of_a_lost_cell_are_given_up_when_it_has_left():
+    with open_client(f"redis://127.0.0.1:{free_port()}", name="penstock-test", timeouts=DOOR) as client:
+        in_doubt = InDoubtJobs(Store(client), RealClock())
+        in_doubt.add("job", "offer")
+        in_doubt.close()
+        wait_for(lambda: in_doubt._thread is None, "the thread to end")
+        assert len(in_doubt) == 0
+
+
+def test_one_machine_tells_of_all_cells_and_names_the_cell(store, settings, store_url, receiver: Receiver, tmp_path):
+    given = {"alert_url": receiver.url, "alert_format": "standard", "alert_secret": SECRET, "alert_for_s": 0}
+    with cells_door(store, settings, store_url, state_dir=str(tmp_path), **given) as door:
+        alerters = [Alerter(context) for context in door.context.cells.all()]
+        dead_model(door.stores["b"])
+        for alerter in alerters:
+            alerter.one_pass()
+        assert ("firing", "model_not_served") in told(receiver)
+        assert all(got.event["data"]["sender"].endswith(", cell b") for got in receiver.received)
