@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,17 +11,12 @@ from shared.cells.ids import cell_of_id
 from shared.clock import RealClock
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
-from tests.support.alerts import dead_model, receiver, told
 from tests.support.cells_door import CellsDoor, cells_door
 from tests.support.door import admitted_job, fault, refused, serve, submit
 from tests.support.ports import free_port
 from tests.support.processes import wait_for
-from tests.support.receiver import SECRET, Receiver
 from web.jobs import spilling
 from web.runtime.in_doubt import InDoubtJobs
-from web.webhooks.alerter import Alerter
-
-__all__ = ["receiver"]
 
 AS_RED = {"X-Tenant": "red"}
 
@@ -90,14 +84,3 @@ def test_jobs_in_doubt_of_a_lost_cell_are_given_up_when_it_has_left():
         in_doubt.close()
         wait_for(lambda: in_doubt._thread is None, "the thread to end")
         assert len(in_doubt) == 0
-
-
-def test_one_machine_tells_of_all_cells_and_names_the_cell(store, settings, store_url, receiver: Receiver, tmp_path):
-    given = {"alert_url": receiver.url, "alert_format": "standard", "alert_secret": SECRET, "alert_for_s": 0}
-    with cells_door(store, settings, store_url, state_dir=str(tmp_path), **given) as door:
-        alerters = [Alerter(context) for context in door.context.cells.all()]
-        dead_model(door.stores["b"])
-        for alerter in alerters:
-            alerter.one_pass()
-        assert ("firing", "model_not_served") in told(receiver)
-        assert all(got.event["data"]["sender"].endswith(", cell b") for got in receiver.received)

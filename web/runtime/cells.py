@@ -5,7 +5,7 @@ directory of cells, there is one context, that of the store that the settings na
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from shared.cells.directory import CellRecord, Directory
@@ -142,9 +142,7 @@ class DoorCells(Generic[C]):
         if self.directory is None:
             return read(self.first.accounts)
         fault: StoreUnavailable | None = None
-        others = [context for context in self.all() if context is not self._answers]
-        # Sorting keeps the order of cells that are alike.
-        for context in sorted([self._answers, *others], key=lambda one: (self.is_away(one), one.cell in self.lacking)):
+        for context in self._by_trust():
             try:
                 found = read(context.accounts)
             except StoreUnavailable as error:
@@ -154,6 +152,20 @@ class DoorCells(Generic[C]):
                 self._answers = context
                 return found
         raise fault or StoreUnavailable("no cell is known")
+
+    def _by_trust(self) -> Iterator[C]:
+        """Yield the cell that answered last unless it is away or lacks a change, then the others, the best first."""
+
+        def doubts(one: C) -> tuple[bool, bool]:
+            return self.is_away(one), one.cell in self.lacking
+
+        last = self._answers
+        is_first = not any(doubts(last))
+        if is_first:
+            yield last
+        # Sorting keeps the order of cells that are alike. It is done only if no cell has answered yet.
+        others = [context for context in self._all if context is not last]
+        yield from sorted(others if is_first else [last, *others], key=doubts)
 
     def adopt(self, directory: Directory, make: Callable[[CellRecord], C], own_name: str) -> None:
         """Serve the cells of a directory from now on. `own_name` is that of the cell that the settings name.
