@@ -63,5 +63,5 @@ def create_app(settings: Settings, store: Store, clock: Clock) -> APIFlask:
     app.register_blueprint(vector_stores.bp)
     app.register_blueprint(batches.file_bp)
     register_dashboard(app, store, mode_of(settings))
-    register_console(app, store, clock)
+    register_console(app, clock)
     return app

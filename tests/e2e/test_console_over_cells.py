@@ -11,10 +11,12 @@ from shared.accounts.routes import Routes
 from shared.accounts.tenants import Tenants
 from shared.cells.ids import cell_of_id
 from shared.store import keys
+from tests.support.builders import heartbeat
 from tests.support.cells_door import CellsDoor, cells_door
-from tests.support.console import press
-from tests.support.door import admitted_job, fault, run_next, serve, settle, submit
+from tests.support.console import press, streams, token_of
+from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
 from tests.support.ports import free_port
+from web.console.guard import CELL_HEADER, TOKEN_HEADER
 
 pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
 
@@ -84,6 +86,8 @@ def test_operators_list_the_jobs_of_all_cells_or_of_one(door):
     assert found["cells_away"] == []
     (only,) = door.client.get("/v1/admin/jobs?cell=b").get_json()["data"]
     assert only["id"] == ids["red"]
+    assert "<option selected>b</option>" in door.client.get("/console/jobs?cell=b").text
+    assert door.client.get(f"/console/jobs?id={ids['red']}&cell=c").location == f"/console/jobs/{ids['red']}?cell=c"
     fault(door.client.get("/v1/admin/jobs?cell=zz"), 422, "invalid_value", "cell")
     page = door.client.get("/console/jobs").text
     assert listed(page) == set(ids.values())
@@ -131,3 +135,43 @@ def test_the_page_and_the_buttons_of_a_job_use_the_cell_that_its_id_names(door):
 def test_the_history_is_that_of_one_cell_which_is_named(door):
     assert door.client.get("/v1/admin/history").get_json()["cell"] == "b"
     assert door.client.get("/v1/admin/history?cell=c").get_json()["cell"] == "c"
+
+
+def test_the_overview_has_a_line_for_each_cell_and_names_the_one_that_is_away(door_with_dead_cell):
+    door = door_with_dead_cell
+    page = door.client.get("/console/cells").text
+    assert re.findall(r'<a href="/console\?cell=(\w+)" id="cell-', page) == ["c", "default"]
+    assert '<span class="mark bad">away</span> its store does not answer' in page
+    assert "serving" in door.client.get("/console/cells/table").text
+
+
+def test_the_board_is_that_of_the_cell_in_the_address_and_leads_to_the_others(door):
+    heartbeat(door.stores["c"], "only-in-c")
+    page = door.client.get("/console?cell=c").text
+    assert 'sse-connect="/console/live?cell=c"' in page
+    assert '<a href="?cell=c" class="name" aria-current="true">c</a>' in page
+    assert '<a href="?cell=b" class="name">b</a>' in page
+    with streams(door.client) as look:
+        look("/console/live?cell=c").read_until("only-in-c")
+        assert "only-in-c" not in look("/console/live?cell=b").read_until("event: workers")
+    fault(door.client.get("/console?cell=zz"), 422, "invalid_value", "cell")
+
+
+def test_workers_are_drained_in_the_cell_of_the_page(door):
+    token = {TOKEN_HEADER: token_of(door.client.get("/console?cell=c").text)}
+    said = door.client.post("/console/drain-all", headers=token | {CELL_HEADER: "c"}).text
+    assert "No worker of cell c claims jobs, and the door admits none there." in said
+    assert {name: each.overview().draining for name, each in door.stores.items()} == {
+        "default": False,
+        "b": False,
+        "c": True,
+    }
+    said = door.client.post("/console/resume-all", headers=token | {CELL_HEADER: "c"}).text
+    assert "All workers of cell c claim jobs again." in said
+
+
+def test_without_a_directory_pages_name_no_cell(store, settings):
+    visitor = a_door(store, settings)
+    page = visitor.get("/console").text
+    assert "cells" not in page
+    assert visitor.get("/console/cells").status_code == 404

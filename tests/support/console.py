@@ -9,8 +9,9 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from shared.store import keys
-from web.console.feed import ConsoleFeed
+from web.console.feed import ConsoleFeed, ConsoleFeeds
 from web.console.guard import TOKEN_HEADER
+from web.runtime.context import DoorContext
 
 #: If a stream has not shown the expected text within this many frames, about one a second, it never will.
 _MOST_FRAMES = 40
@@ -31,8 +32,9 @@ def press(visitor: FlaskClient, button: str, headers: dict[str, str] | None = No
 
 
 def feed_of(visitor: FlaskClient) -> ConsoleFeed:
-    feed: ConsoleFeed = visitor.application.extensions["penstock_console"]
-    return feed
+    feeds: ConsoleFeeds = visitor.application.extensions["penstock_console"]
+    context: DoorContext = visitor.application.extensions["penstock"]
+    return feeds.of(context)
 
 
 class Viewer:

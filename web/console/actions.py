@@ -14,14 +14,16 @@ from shared.store.keys import is_tenant_name
 from shared.store.replies import CancelAnswer
 from web.api.refusals import Yield
 from web.console.changing import changing_accounts, told
-from web.console.feed import current_feed
-from web.console.guard import bp
+from web.console.feed import current_feeds
+from web.console.guard import CELL_HEADER, bp
 from web.console.jobs import read_quietly
 from web.http.api_errors import ApiError, invalid_field
 from web.jobs.callers import Caller, enabled_policy
 from web.jobs.run_again import again_request
 from web.jobs.spilling import offer
 from web.request.caller import acting_admin
+from web.runtime.asked_cells import asked_cells
+from web.runtime.context import DoorContext
 from web.runtime.current import current_context
 
 #: The longest name that a form may name, in characters: ids of jobs, tenants and workers are shorter.
@@ -75,36 +77,49 @@ def changed(notice: str, part: str, read: Callable[[], Mapping[str, object]]) ->
     return render_template("console/changed.html", notice=notice, part=f"console/{part}.html", swapped=True, **values)
 
 
+def _shown_cell() -> DoorContext:
+    """Return the context of the cell whose page has the button. Raises ApiError (422) and StoreUnavailable."""
+    named = request.headers.get(CELL_HEADER, "")
+    return asked_cells(current_context(), named).ask_first(lambda one: one)[0] if named else current_context()
+
+
 def _workers() -> Workers:
-    return Workers(current_context().store.client, acting_admin())
+    return Workers(_shown_cell().store.client, acting_admin())
+
+
+def _of_cell() -> str:
+    cell = _shown_cell()
+    return "" if cell.cells.directory is None else f" of cell {cell.cell}"
 
 
 def _drain() -> str:
     worker = named("worker")
     _workers().drain(worker)
-    log_action(acting_admin(), "worker.drain", f"worker {worker}")
-    return f"Worker {worker} claims no more jobs. Its running jobs continue."
+    log_action(acting_admin(), "worker.drain", f"worker {worker}{_of_cell()}")
+    return f"Worker {worker}{_of_cell()} claims no more jobs. Its running jobs continue."
 
 
 def _drain_all() -> str:
     _workers().drain_all()
-    log_action(acting_admin(), "system.drain", "all workers")
-    return "No worker claims jobs, and the door admits none. Running jobs continue."
+    of_cell = _of_cell()
+    log_action(acting_admin(), "system.drain", f"all workers{of_cell}")
+    there = " there" if of_cell else ""
+    return f"No worker{of_cell} claims jobs, and the door admits none{there}. Running jobs continue."
 
 
 def _resume() -> str:
     worker = named("worker")
     may_claim = _workers().resume(worker)
-    log_action(acting_admin(), "worker.resume", f"worker {worker}")
+    log_action(acting_admin(), "worker.resume", f"worker {worker}{_of_cell()}")
     if may_claim:
-        return f"Worker {worker} claims jobs again."
-    return f"Worker {worker} still drains, because all workers do."
+        return f"Worker {worker}{_of_cell()} claims jobs again."
+    return f"Worker {worker}{_of_cell()} still drains, because all workers do."
 
 
 def _resume_all() -> str:
     _workers().resume_all()
-    log_action(acting_admin(), "system.resume", "all workers")
-    return "All workers claim jobs again."
+    log_action(acting_admin(), "system.resume", f"all workers{_of_cell()}")
+    return f"All workers{_of_cell()} claim jobs again."
 
 
 def _cancel() -> str:
@@ -133,7 +148,7 @@ def _set_disabled(notice: str, *, disabled: bool) -> str:
     with changing_accounts() as change:
         Tenants(change.client, acting_admin()).change(tenant, {"disabled": disabled})
     log_action(acting_admin(), "tenant.set", f"tenant {tenant}: disabled={disabled}")
-    current_feed().forget_tenant_facts()
+    current_feeds().forget_tenant_facts()
     return told(notice.format(tenant=tenant), change)
 
 

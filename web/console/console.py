@@ -7,11 +7,11 @@ from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
 from shared.clock import Clock
-from shared.store.store import Store
 from shared.version import package_version
 from web.console import (  # noqa: F401 - the modules add their routes
     actions,
     audit,
+    cells,
     collections,
     groups,
     history,
@@ -24,7 +24,7 @@ from web.console import (  # noqa: F401 - the modules add their routes
     tenant_changes,
     usage,
 )
-from web.console.feed import EXTENSION_NAME, ConsoleFeed, current_feed
+from web.console.feed import EXTENSION_NAME, ConsoleFeeds, current_feed
 from web.console.guard import bp, not_found, page
 from web.console.reads import read_counts
 from web.http.api_errors import quoted
@@ -34,10 +34,11 @@ from web.runtime.current import current_context
 _MAX_FOUND = 20
 
 
-def register_console(app: APIFlask, store: Store, clock: Clock) -> None:
+def register_console(app: APIFlask, clock: Clock) -> None:
     """Add the console to the door's app. It reads nothing from the store until somebody opens it."""
     panels.install(app.jinja_env)
-    app.extensions[EXTENSION_NAME] = ConsoleFeed(store, clock, partial(panels.render_panels, app.jinja_env))
+    app.extensions[EXTENSION_NAME] = ConsoleFeeds(clock, partial(panels.render_panels, app.jinja_env))
+    app.extensions[cells.EXTENSION_NAME] = cells.CellRates(clock)
     app.register_blueprint(bp)
 
 

@@ -29,6 +29,8 @@ from web.console.reads import (
     read_tenant_facts,
 )
 from web.http.connection_bounds import DoorBound, turned_away
+from web.runtime.context import DoorContext
+from web.runtime.current import current_context
 from web.runtime.shared_answer import SharedAnswer
 
 _FAILED = LimitedEvent("console.failed")
@@ -67,8 +69,10 @@ class Pass:
 class ConsoleFeed:
     """Feeds the open consoles of one process. Its thread runs while there are viewers."""
 
-    def __init__(self, store: Store, clock: Clock, render: Render) -> None:
+    def __init__(self, store: Store, clock: Clock, render: Render, all_viewers: Callable[[], int]) -> None:
+        """`all_viewers` returns how many viewers the process has."""
         self._store, self._clock, self._render = store, clock, render
+        self._all_viewers = all_viewers
         self._facts: SharedAnswer[TenantFacts] = SharedAnswer(self._read_facts, clock, keeps_errors=False)
         self._facts_age_s = _FACTS_AGE_S
         self._routes: SharedAnswer[RoutesByPool] = SharedAnswer(self._read_routes, clock, keeps_errors=False)
@@ -87,7 +91,7 @@ class ConsoleFeed:
         Only the first call of that function has an effect. Raises ApiError (503) if there are too many viewers.
         """
         with self._changed:
-            if self._viewers >= MAX_VIEWERS:
+            if self._all_viewers() >= MAX_VIEWERS:
                 message = f"{MAX_VIEWERS} pages of the console are open at this process already"
                 raise turned_away(DoorBound.CONSOLE, message)
             self._viewers += 1
@@ -221,11 +225,46 @@ def _point(board: Board) -> Point:
     }
 
 
-#: The key of the feed in the dict `Flask.extensions`.
+#: The key of the feeds in the dict `Flask.extensions`.
 EXTENSION_NAME = "penstock_console"
 
 
+class ConsoleFeeds:
+    """The feeds of one process: one for each cell whose console was opened."""
+
+    def __init__(self, clock: Clock, render: Render) -> None:
+        self._clock, self._render = clock, render
+        #: It is replaced, not changed.
+        self._feeds: Mapping[DoorContext, ConsoleFeed] = {}
+        self._lock = threading.Lock()
+
+    def of(self, context: DoorContext) -> ConsoleFeed:
+        """Return the feed of a cell. A feed without viewers is forgotten when its cell is no longer served."""
+        feed = self._feeds.get(context)
+        if feed is not None:
+            return feed
+        with self._lock:
+            served = context.cells.all()
+            kept = {one: its for one, its in self._feeds.items() if one in served or its.viewers}
+            feed = kept.get(context) or ConsoleFeed(context.store, self._clock, self._render, self._count_viewers)
+            self._feeds = {**kept, context: feed}
+        return feed
+
+    def forget_tenant_facts(self) -> None:
+        """Do as ConsoleFeed.forget_tenant_facts in all feeds."""
+        for feed in self._feeds.values():
+            feed.forget_tenant_facts()
+
+    def _count_viewers(self) -> int:
+        return sum(feed.viewers for feed in self._feeds.values())
+
+
+def current_feeds() -> ConsoleFeeds:
+    """Return the feeds of the current request's app."""
+    feeds: ConsoleFeeds = current_app.extensions[EXTENSION_NAME]
+    return feeds
+
+
 def current_feed() -> ConsoleFeed:
-    """Return the feed of the current request's app."""
-    feed: ConsoleFeed = current_app.extensions[EXTENSION_NAME]
-    return feed
+    """Return the feed of the cell that the current request uses."""
+    return current_feeds().of(current_context())

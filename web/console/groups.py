@@ -13,7 +13,7 @@ from shared.errors import ConfigError
 from shared.jobs.group_policy import GroupPolicy
 from web.console.actions import changed, named, naming_fields
 from web.console.changing import changing_accounts, told
-from web.console.feed import current_feed
+from web.console.feed import current_feeds
 from web.console.guard import bp, not_found, page
 from web.console.policy_form import changes_in, group_form
 from web.http.api_errors import invalid_field
@@ -87,7 +87,7 @@ def change_group(group: str) -> str:
             _groups(change).change(group, changes)
     described = describe_changes(changes)
     log_action(acting_admin(), "group.set", f"group {group}: {described}")
-    current_feed().forget_tenant_facts()
+    current_feeds().forget_tenant_facts()
     return changed(told(f"Group {group}: {described}.", change), "group_policy", lambda: _values_of(group))
 
 

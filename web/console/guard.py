@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import redis
 from apiflask import APIBlueprint
@@ -18,6 +19,9 @@ from web.runtime.ticket_signer import read_secret, sign
 
 #: The header in which the scripts of a page send its token. A form of another site cannot send a header of its own.
 TOKEN_HEADER = "X-Console-Token"  # noqa: S105 - the name of a header
+
+#: The header in which a page about one cell names it when a button is pressed.
+CELL_HEADER = "X-Console-Cell"
 
 #: All scripts, styles and connections are those of this door. No style and no script is inside a page.
 CONTENT_SECURITY_POLICY = (
@@ -48,9 +52,13 @@ def page(path: str) -> Callable[[_View], _View]:
 @bp.context_processor
 def _shell_values() -> dict[str, Any]:
     """Return what the shell of each page needs. Only a page calls `page_token`, which reads the store."""
+    context = current_context()
     return {
         "page_token": page_token,
-        "has_collections": current_context().database is not None,
+        "cells": _cells(),
+        "first_cell": context.cells.first.cell,
+        "cell_name": "" if context.cells.directory is None else context.cell,
+        "has_collections": context.database is not None,
         "has_dashboard": any(rule.rule == "/rq/" for rule in current_app.url_map.iter_rules()),
     }
 
@@ -67,9 +75,7 @@ def check() -> None:
     # A page of another origin may not read the console either. A link to a page of the console is no such read.
     if not _is_link_to_page() and not is_same_origin(request):
         raise ApiError("origin_not_allowed", "a page of another site may not read the console")
-    cells = asked_cells(current_context(), request.values.get("cell", ""))
-    if cells.named:
-        use_context(cells.ask_first(lambda one: read_secret(one.store.client))[0])
+    _choose_cell(request.values.get("cell", ""))
     if request.method not in {"GET", "HEAD"} and not _is_valid_token(request.headers.get(TOKEN_HEADER, "")):
         message = "this page of the console is too old, or did not send the request: load the console again"
         raise ApiError("page_expired", message, param=TOKEN_HEADER)
@@ -88,6 +94,28 @@ def add_security_headers(response: Response) -> Response:
 def page_token() -> str:
     """Return the token for a page of the operator who sent the current request. Raises StoreUnavailable."""
     return PageTokens(current_context().store.client).make(acting_admin().who)
+
+
+def _choose_cell(cell: str) -> None:
+    """Have the request use the cell that the address names; else the first one that answers.
+
+    Raises ApiError (422) if there is no such cell, and StoreUnavailable.
+    """
+    cells = asked_cells(current_context(), cell)
+    if cells.named:
+        use_context(cells.ask_first(lambda one: None if cell else read_secret(one.store.client))[0])
+
+
+def _cells() -> list[dict[str, Any]]:
+    """Return the cells to choose from; without a directory, none."""
+    context = current_context()
+    if context.cells.directory is None:
+        return []
+    given = {name: value for name, value in request.args.items() if name not in {"cell", "cursor"}}
+    return [
+        {"name": one.cell, "query": urlencode(given | {"cell": one.cell}), "is_away": context.cells.is_away(one)}
+        for one in context.cells.all()
+    ]
 
 
 def _is_valid_token(token: str) -> bool:

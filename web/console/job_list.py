@@ -35,9 +35,11 @@ _STATES = {
 def job_list_page() -> str | AnyResponse | tuple[str, int]:
     """Return the page of the jobs that the query selects, or a link to the page of the only job that it names."""
     context, given = current_context(), _given(request.args)
-    if set(given) == {"id"}:
+    if set(given) - {"cell"} == {"id"}:
         try:
-            return redirect(f"/console/jobs/{read_quietly(context, given['id']).id}")
+            kept = {name: value for name, value in given.items() if name == "cell"}
+            query = f"?{urlencode(kept)}" if kept else ""
+            return redirect(f"/console/jobs/{read_quietly(context, given['id']).id}{query}")
         except ApiError:
             # The text may be the beginning of an id.
             pass

@@ -12,7 +12,7 @@ from shared.durations import parse_duration_ms
 from shared.jobs.key_bounds import KeyBounds, parse_bounds
 from web.console.actions import changed, named, naming_fields
 from web.console.changing import changing_accounts, told
-from web.console.feed import current_feed
+from web.console.feed import current_feeds
 from web.console.guard import bp
 from web.console.policy_form import changes_in
 from web.console.tenants import values_of_keys, values_of_policy
@@ -33,7 +33,7 @@ def change_policy(tenant: str) -> str:
             Tenants(change.client, acting_admin()).change(tenant, changes)
     described = describe_changes(changes)
     log_action(acting_admin(), "tenant.set", f"tenant {tenant}: {described}")
-    current_feed().forget_tenant_facts()
+    current_feeds().forget_tenant_facts()
     return changed(told(f"Tenant {tenant}: {described}.", change), "tenant_policy", lambda: values_of_policy(tenant))
 
 
