@@ -1,4 +1,4 @@
-"""Says whether the job or batch that a request asks for was admitted for an earlier request like it."""
+"""Says whether the job, batch or file that a request asks for was made for an earlier request like it."""
 
 from dataclasses import dataclass
 
@@ -18,11 +18,11 @@ class EarlierRequest:
 
     #: The digest of the Idempotency-Key; "" for none.
     idem_digest: str
-    #: The id that the job would get; "" for a batch.
+    #: The id that the job would get; "" for a batch or a file.
     job_id: str = ""
 
     def was_admitted(self, client: redis.Redis, tenant: str) -> bool:
-        """Return whether the store still has the job or batch. Raises StoreUnavailable."""
+        """Return whether the store still has the job, batch or file. Raises StoreUnavailable."""
         with store_faults(client):
             pipe = client.pipeline(transaction=False)
             # A key that another program has spoiled answers with an error, and names nothing.
@@ -31,9 +31,10 @@ class EarlierRequest:
             named = text(stored).partition(" ")[0] if isinstance(stored, bytes) else ""
             for job_id in (self.job_id, named):
                 pipe.hmget(keys.rq_job(job_id), "penstock_tenant", "penstock_code", "penstock_cancel")
-            pipe.hget(keys.batch_record(named), "tenant")
-            *jobs, batch_tenant = pipe.execute(raise_on_error=False)
+            for record in (keys.batch_record(named), keys.file(named)):
+                pipe.hget(record, "tenant")
+            *jobs, batch_tenant, file_tenant = pipe.execute(raise_on_error=False)
         owned = tenant.encode()
-        return batch_tenant == owned or any(
+        return owned in (batch_tenant, file_tenant) or any(
             isinstance(job, list) and job[0] == owned and _UNHEARD not in job[1:] for job in jobs
         )

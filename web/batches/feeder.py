@@ -22,7 +22,7 @@ from shared.store.batches.batches import (
     ClaimLost,
     StoredBatch,
 )
-from shared.store.batches.files import ID_PREFIX, PART_BYTES, Files, StoredFile
+from shared.store.batches.files import PART_BYTES, StoredFile
 from shared.store.batches.hashes import id_at
 from shared.store.batches.storage_location import remove_old_files
 from web.batches.feeding import ClaimHolder, Feeding
@@ -114,10 +114,10 @@ _NAMES = {OUTPUT: "output", ERROR: "error"}
 class _FileWriter:
     """Writes lines to one file, whose id and parts are the same each time, so that a repetition has no effect."""
 
-    def __init__(self, files: Files, batch: StoredBatch, kind: str) -> None:
-        self._files, self._batch, self._kind = files, batch, kind
+    def __init__(self, context: DoorContext, batch: StoredBatch, kind: str) -> None:
+        self._files, self._batch, self._kind = context.files, batch, kind
         digest = hashlib.sha256(f"{batch.id}|{_NAMES[kind]}".encode()).hexdigest()
-        self._id = id_at(ID_PREFIX, batch.number("finalizing_ms"), digest)
+        self._id = id_at(context.file_prefix, batch.number("finalizing_ms"), digest)
         self._held, self._parts = bytearray(), 0
 
     def add(self, line: str) -> int:
@@ -150,8 +150,8 @@ def write_files(context: DoorContext, batch: StoredBatch, beat: Callable[[], Non
 
     Raises StoreUnavailable, and what `beat` raises.
     """
-    files, batches = context.files, Batches(context.store.client)
-    writers = {kind: _FileWriter(files, batch, kind) for kind in (OUTPUT, ERROR)}
+    batches = Batches(context.store.client)
+    writers = {kind: _FileWriter(context, batch, kind) for kind in (OUTPUT, ERROR)}
     for _, answer in batches.answers(batch.id, batch.number("read_lines")):
         if answer[:1] in writers and writers[answer[0]].add(answer[1:]):
             beat()
@@ -214,7 +214,8 @@ def _run(context: DoorContext) -> None:
             next_clearing_s = time.monotonic() + CLEAR_EVERY_S
             clear_folder(context)
         try:
-            rest_s = feed_once(context)
+            # Until the directory was read, the name of the cell is not known, which the ids of jobs and files have.
+            rest_s = feed_once(context) if context.cells.is_read else _AFTER_ERROR_S
         except StoreUnavailable:
             rest_s = _AFTER_ERROR_S
         except Exception:

@@ -8,16 +8,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from shared.store.batches.batches import Batches, BatchStatus, NotCreated, StoredBatch, TooManyOpen
+from shared.cells.stored_ids import prefix_in_cell
+from shared.store.batches.batches import ID_PREFIX, Batches, BatchStatus, NotCreated, StoredBatch, TooManyOpen
+from shared.store.batches.files import ID_PREFIX as FILE_PREFIX
 from shared.store.batches.files import Deletion, NoRoom, StoredFile, Whose
 from shared.store.batches.repeats import Repeats
 from shared.store.repeat_lookup import EarlierRequest
 from web.api.body import Body, NulFreeText
 from web.api.job_json import webhook_state
+from web.batches.cells import check_takes_batches, page_of_all
 from web.http.api_errors import ApiError, invalid_field
 from web.http.callback_url import CallbackUrl
 from web.jobs.admission import check_callback
 from web.jobs.callers import Caller
+from web.jobs.spilling import other_cell_of_repeat
 from web.runtime.context import DoorContext
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([smhd])\Z")
@@ -65,10 +69,12 @@ _FILES_RETRY_S = 30
 
 
 def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats: Repeats) -> StoredBatch:
-    """Create a batch, or find the one that an earlier request like this has created.
+    """Create a batch in the cell of its input file, or find the one that an earlier request like this has created.
 
     Raises ApiError and StoreUnavailable.
     """
+    earlier = EarlierRequest(repeats.idem_digest)
+    context = _cell_of_batch(context, caller.tenant, body.input_file_id, earlier)
     fields = {
         "endpoint": body.endpoint,
         "window": body.completion_window,
@@ -78,7 +84,6 @@ def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats:
     if body.metadata is not None:
         fields["metadata"] = json.dumps(body.metadata, ensure_ascii=False)
     if body.callback_url is not None:
-        earlier = EarlierRequest(repeats.idem_digest)
         check_callback(context.store.client, context.settings, caller.tenant, body.callback_url, earlier)
         fields["callback_url"] = body.callback_url
     file = context.files.find(body.input_file_id, caller.tenant)
@@ -87,7 +92,7 @@ def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats:
         raise invalid_field("input_file_id", message)
     batches = Batches(context.store.client)
     created = batches.create(
-        batches.new_id(),
+        batches.new_id(prefix_in_cell(ID_PREFIX, context.cell)),
         caller.tenant,
         body.input_file_id,
         fields,
@@ -98,6 +103,22 @@ def create_batch(context: DoorContext, caller: Caller, body: BatchBody, repeats:
     if isinstance(created, StoredBatch):
         return created
     raise _not_created(created, caller.tenant, body)
+
+
+def _cell_of_batch(context: DoorContext, tenant: str, file_id: str, earlier: EarlierRequest) -> DoorContext:
+    """Return the context of the cell with the input file, or of the one with the batch that a request repeats.
+
+    Raises ApiError if that cell drains, and StoreUnavailable.
+    """
+    place = context.of_stored(file_id)
+    if earlier.idem_digest:
+        kept_ms = _MAX_WINDOW_MS + context.settings.file_ttl_s * 1_000
+        found = other_cell_of_repeat(place, tenant, context, lambda _: earlier, kept_ms=kept_ms)
+        if found is not None:
+            return found
+    if not (earlier.idem_digest and place.drains and earlier.was_admitted(place.store.client, tenant)):
+        check_takes_batches(place, file_id)
+    return place
 
 
 def _not_created(why: NotCreated | TooManyOpen | NoRoom, tenant: str, body: BatchBody) -> ApiError:
@@ -132,8 +153,26 @@ def cancel_batch(context: DoorContext, tenant: str, batch_id: str) -> StoredBatc
 
 
 def list_batches(context: DoorContext, tenant: str, *, limit: int, after: str | None) -> tuple[list[StoredBatch], bool]:
-    """Return a page of the tenant's batches, and whether there are more. Raises StoreUnavailable."""
-    return Batches(context.store.client).page(tenant, limit=limit, after=after)
+    """Return a page of the tenant's batches, and whether there are more. Raises ApiError and StoreUnavailable."""
+
+    def read(cell: DoorContext, begin: str | None) -> tuple[list[StoredBatch], bool]:
+        return Batches(cell.store.client).page(tenant, limit=limit, after=begin)
+
+    return page_of_all(context, tenant, read, prefix=ID_PREFIX, limit=limit, after=after)
+
+
+def list_files(
+    context: DoorContext, tenant: str, *, limit: int, after: str | None, oldest_first: bool, purpose: str
+) -> tuple[list[StoredFile], bool]:
+    """Return a page of the tenant's files, and whether there are more. Raises ApiError and StoreUnavailable.
+
+    If `purpose` is not empty, only files with this purpose are listed.
+    """
+
+    def read(cell: DoorContext, begin: str | None) -> tuple[list[StoredFile], bool]:
+        return cell.files.page(tenant, limit=limit, after=begin, oldest_first=oldest_first, purpose=purpose)
+
+    return page_of_all(context, tenant, read, prefix=FILE_PREFIX, limit=limit, after=after, oldest_first=oldest_first)
 
 
 def read_file(context: DoorContext, tenant: str, file_id: str) -> StoredFile:

@@ -12,19 +12,29 @@ from web.batches.records import (
     file_content,
     file_json,
     list_batches,
+    list_files,
     read_batch,
     read_file,
 )
-from web.batches.uploads import BATCH, DOCUMENTS, FORM_BYTES, HELD_BYTES, receive_file
+from web.batches.uploads import BATCH, DOCUMENTS, FORM_BYTES, HELD_BYTES, cell_of_upload, receive_file
 from web.http.api_errors import invalid_field, quoted
 from web.request.body import batch_repeats, file_idem_digest, oldest_first, page_after, page_limit, read_part
 from web.request.caller import current_caller
 from web.request.responses import json_response, list_response
-from web.runtime.current import current_context
+from web.runtime.context import DoorContext
+from web.runtime.current import current_context, use_context
 
 bp = APIBlueprint("batches", __name__, tag="OpenAI")
 
 _PAGE, _MAX_PAGE = 20, 100
+
+
+def _context_of(stored_id: str) -> DoorContext:
+    """Return the context of the cell that an id names. If its store is away, the rest of the request says so of it."""
+    current_caller()
+    context = current_context().of_stored(stored_id)
+    use_context(context)
+    return context
 
 
 @bp.post("/v1/batches")
@@ -36,7 +46,8 @@ def create(body: BatchBody) -> Response:
     Each line of the input file is a request, which becomes a job of priority -1. The lines are validated after the
     answer: a batch with an invalid line fails, and `errors` names the lines.
     """
-    return json_response(batch_json(create_batch(current_context(), current_caller(), body, batch_repeats(body))))
+    context, caller = _context_of(body.input_file_id), current_caller()
+    return json_response(batch_json(create_batch(context, caller, body, batch_repeats(body))))
 
 
 @bp.get("/v1/batches")
@@ -52,7 +63,7 @@ def page() -> Response:
 @bp.doc(responses={200: "The batch", 404: "This tenant has no such batch"})
 def read(batch_id: str) -> Response:
     """Read a batch."""
-    return json_response(batch_json(read_batch(current_context(), current_caller().tenant, batch_id)))
+    return json_response(batch_json(read_batch(_context_of(batch_id), current_caller().tenant, batch_id)))
 
 
 @bp.post("/v1/batches/<batch_id>/cancel")
@@ -63,7 +74,7 @@ def cancel(batch_id: str) -> Response:
     Jobs of the batch are canceled, and its remaining lines are not run. The answers until then are in the output file.
     A batch whose files are being written, or that has ended, does not change.
     """
-    return json_response(batch_json(cancel_batch(current_context(), current_caller().tenant, batch_id)))
+    return json_response(batch_json(cancel_batch(_context_of(batch_id), current_caller().tenant, batch_id)))
 
 
 file_bp = APIBlueprint("files", __name__, tag="OpenAI")
@@ -83,7 +94,9 @@ def upload() -> Response:
     The body is a form with the fields `file` and `purpose`, and optionally `expires_after[seconds]`. The purpose is
     `batch`, or `assistants` or `user_data` for files of vector stores. The file is stored while it arrives.
     """
-    context, tenant, idem_digest = current_context(), current_caller().tenant, file_idem_digest()
+    tenant, idem_digest = current_caller().tenant, file_idem_digest()
+    context = cell_of_upload(current_context(), tenant, idem_digest)
+    use_context(context)
     request.max_content_length = context.settings.max_file_bytes + FORM_BYTES
     end = g.open_body(min(HELD_BYTES, context.settings.max_body_bytes))
     try:
@@ -100,7 +113,8 @@ def file_page() -> Response:
     purpose = request.args.get("purpose")
     if purpose is not None and purpose not in _PURPOSES:
         raise invalid_field("purpose", f"purpose={quoted(purpose)} is not one of {', '.join(_PURPOSES)}")
-    files, has_more = current_context().files.page(
+    files, has_more = list_files(
+        current_context(),
         current_caller().tenant,
         limit=page_limit(_MAX_FILES, _MAX_FILES),
         after=page_after(),
@@ -114,14 +128,14 @@ def file_page() -> Response:
 @file_bp.doc(responses={200: "The file", 404: "This tenant has no such file"})
 def read_one_file(file_id: str) -> Response:
     """Read what is known of a file."""
-    return json_response(file_json(read_file(current_context(), current_caller().tenant, file_id)))
+    return json_response(file_json(read_file(_context_of(file_id), current_caller().tenant, file_id)))
 
 
 @file_bp.get("/v1/files/<file_id>/content")
 @file_bp.doc(responses={200: "The bytes of the file", 404: "This tenant has no such file"})
 def content(file_id: str) -> Response:
     """Read a file."""
-    context = current_context()
+    context = _context_of(file_id)
     file = read_file(context, current_caller().tenant, file_id)
     response = Response(file_content(context, file), mimetype="application/octet-stream")
     response.headers["Cache-Control"] = "no-store"
@@ -136,5 +150,5 @@ def content(file_id: str) -> Response:
 )
 def delete(file_id: str) -> Response:
     """Delete a file."""
-    delete_file(current_context(), current_caller().tenant, file_id)
+    delete_file(_context_of(file_id), current_caller().tenant, file_id)
     return json_response({"id": file_id, "object": "file", "deleted": True})

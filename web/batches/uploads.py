@@ -11,9 +11,12 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 from shared.errors import FilesUnavailable
 from shared.store.batches.files import PART_BYTES, Files, StoredFile
 from shared.store.batches.repeats import Repeats
+from shared.store.repeat_lookup import EarlierRequest
 from web.api.body import digest
+from web.batches.cells import home_of_new
 from web.batches.records import no_room_error
 from web.http.api_errors import ApiError, invalid, invalid_field, quoted
+from web.jobs.spilling import other_cell_of_repeat
 from web.retrieval.formats.documents import UnreadableDocument, format_of
 from web.runtime.context import DoorContext
 
@@ -34,9 +37,9 @@ Source = Callable[[int], bytes]
 
 
 class _Upload:
-    def __init__(self, files: Files, tenant: str, max_bytes: int) -> None:
+    def __init__(self, files: Files, file_id: str, tenant: str, max_bytes: int) -> None:
         self._files, self._tenant, self._max_bytes = files, tenant, max_bytes
-        self.id = files.new_id()
+        self.id = file_id
         self.filename = ""
         self.fields: dict[str, str] = {}
         self._held, self._parts, self._bytes = bytearray(), 0, 0
@@ -98,6 +101,19 @@ class _Upload:
         self._parts += 1
 
 
+def cell_of_upload(context: DoorContext, tenant: str, idem_digest: str) -> DoorContext:
+    """Return the context of the tenant's home, or of the cell with the file of an earlier upload like this one.
+
+    `idem_digest` is that of the Idempotency-Key, "" for none. Raises ApiError and StoreUnavailable as `home_of_new`.
+    """
+    if not idem_digest:
+        return home_of_new(context, tenant)
+    first = context.cells.home(tenant)
+    kept_ms, earlier = context.settings.file_ttl_s * 1_000, EarlierRequest(idem_digest)
+    found = other_cell_of_repeat(first, tenant, context, lambda _: earlier, kept_ms=kept_ms)
+    return found or home_of_new(context, tenant)
+
+
 def receive_file(
     context: DoorContext, tenant: str, source: Source, content_type: str, idem_digest: str = ""
 ) -> StoredFile:
@@ -112,7 +128,7 @@ def receive_file(
         message = f"Content-Type is {(content_type or 'nothing')[:80]!r}; send multipart/form-data"
         raise ApiError("unsupported_media_type", message, param="Content-Type")
     files = context.files
-    upload = _Upload(files, tenant, context.settings.max_file_bytes)
+    upload = _Upload(files, context.new_file_id(), tenant, context.settings.max_file_bytes)
     try:
         upload.receive(source, boundary.encode("latin-1", "replace"))
         ttl_s = _check_fields(upload, context.settings.file_ttl_s)

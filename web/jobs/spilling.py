@@ -6,6 +6,7 @@ holds as exactly as with one store.
 """
 
 import time
+from collections.abc import Callable
 
 from shared.errors import StoreUnavailable
 from shared.jobs.outcomes import Refusal, Refused
@@ -39,7 +40,7 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
         return offer_in_cell(context, caller, generation)
     homes = cells.of_tenant(caller.tenant)
     is_keyed = generation.idem_digest is not None or generation.supersede_key is not None
-    found = _cell_of_repeat(context, caller, generation)
+    found = _cell_of_repeat(homes, context, caller, generation)
     if found is not None or (is_keyed and homes):
         return offer_in_cell(found or homes[0], caller, generation)
     if not homes:
@@ -94,27 +95,47 @@ def _no_cell(caller: Caller, generation: GenerationRequest) -> Yield:
     return to_yield(refused, tenant=caller.tenant, model=generation.model or "", deadline=generation.deadline)
 
 
-def _cell_of_repeat(context: DoorContext, caller: Caller, generation: GenerationRequest) -> DoorContext | None:
+def _cell_of_repeat(
+    homes: tuple[DoorContext, ...], context: DoorContext, caller: Caller, generation: GenerationRequest
+) -> DoorContext | None:
     """Return the cell, other than the home, in which an earlier request like this one was admitted, if there is one.
 
     Only requests that can be recognized are looked for: those with an Idempotency-Key, or with an id from the client's
-    x-request-id. An earlier one can be in the tenant's other cells, by spilling, and in any cell for as long as jobs
-    and results are kept after the directory has changed. A cell that is away is left out.
+    x-request-id.
+    """
+    if generation.idem_digest is None and not generation.has_known_id:
+        return None
+    kept_ms = max_deadline_ms(context.settings, caller.policy) + context.settings.result_ttl_s * 1_000
+
+    def identity(other: DoorContext) -> EarlierRequest:
+        return EarlierRequest(generation.idem_digest or "", other.job_id(generation.job_id))
+
+    return other_cell_of_repeat(homes[0] if homes else None, caller.tenant, context, identity, kept_ms=kept_ms)
+
+
+def other_cell_of_repeat(
+    first: DoorContext | None,
+    tenant: str,
+    context: DoorContext,
+    identity: Callable[[DoorContext], EarlierRequest],
+    *,
+    kept_ms: int,
+) -> DoorContext | None:
+    """Return the cell, other than the `first`, that has what an earlier request has made, or None.
+
+    The earlier request can have been served by one of the tenant's other cells. For `kept_ms` after the directory has
+    changed, which is as long as what it has made is kept, that can be any cell. Cells that are away are left out.
+    `identity` is that of the request in a cell.
     """
     cells, directory = context.cells, context.cells.directory
-    if directory is None or (generation.idem_digest is None and not generation.has_known_id):
+    if directory is None:
         return None
-    homes = cells.of_tenant(caller.tenant)
-    searched = homes[1:]
-    kept_ms = max_deadline_ms(context.settings, caller.policy) + context.settings.result_ttl_s * 1_000
-    if time.time() * 1_000 < directory.changed_ms + kept_ms:
-        searched = tuple(other for other in cells.all() if other not in homes[:1])
-    for other in searched:
-        if cells.is_away(other):
+    is_recent = time.time() * 1_000 < directory.changed_ms + kept_ms
+    for other in cells.all() if is_recent else cells.of_tenant(tenant):
+        if other is first or cells.is_away(other):
             continue
-        earlier = EarlierRequest(generation.idem_digest or "", other.job_id(generation.job_id))
         try:
-            if earlier.was_admitted(other.store.client, caller.tenant):
+            if identity(other).was_admitted(other.store.client, tenant):
                 return other
         except StoreUnavailable:
             cells.note_away(other)

@@ -4,11 +4,13 @@ import threading
 from functools import partial
 
 from shared.cells.ids import DEFAULT_CELL, cell_of_id, id_in_cell
+from shared.cells.stored_ids import cell_of_stored_id, prefix_in_cell
 from shared.clock import Clock
 from shared.jobs.job import JobView
 from shared.retrieval.database import Database
 from shared.settings.settings import Settings
 from shared.store.answer_cache import AnswerCache
+from shared.store.batches.files import ID_PREFIX as FILE_PREFIX
 from shared.store.batches.files import Files
 from shared.store.batches.storage_location import files_folder
 from shared.store.passage_cache import PassageCache
@@ -107,9 +109,30 @@ class DoorContext:
 
     def of_job(self, job_id: str) -> "DoorContext":
         """Return the context of the cell that the id of a job names, or this one if no such cell is known."""
-        if self.cells.directory is None:
-            return self
-        return self.cells.named(cell_of_id(job_id)) or self
+        return self._of_cell(cell_of_id(job_id))
+
+    def of_stored(self, stored_id: str) -> "DoorContext":
+        """Return the context of the cell that the id of a file or a batch names, or this one if none is known."""
+        return self._of_cell(cell_of_stored_id(stored_id))
+
+    def _of_cell(self, cell: str) -> "DoorContext":
+        return self if self.cells.directory is None else self.cells.named(cell) or self
+
+    @property
+    def drains(self) -> bool:
+        """Whether the directory says that the cell takes no new jobs."""
+        directory = self.cells.directory
+        record = None if directory is None else directory.cells.get(self.cell)
+        return record is not None and record.state == "draining"
+
+    def new_file_id(self) -> str:
+        """Return an id for a file of this cell. Raises StoreUnavailable."""
+        return self.files.new_id(self.file_prefix)
+
+    @property
+    def file_prefix(self) -> str:
+        """The beginning of the ids of this cell's files."""
+        return prefix_in_cell(FILE_PREFIX, self.cell)
 
     def overview(self) -> Overview:
         """Return how many jobs are inflight, the bounds and the number of live workers. Raises StoreUnavailable."""

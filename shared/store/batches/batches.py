@@ -125,8 +125,8 @@ class Batches:
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
-    def new_id(self) -> str:
-        return new_id(self._client, ID_PREFIX)
+    def new_id(self, prefix: str = ID_PREFIX) -> str:
+        return new_id(self._client, prefix)
 
     def create(
         self,

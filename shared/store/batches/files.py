@@ -83,8 +83,8 @@ class Files:
         #: The folder with the parts, or None if they are in the store.
         self.folder = folder
 
-    def new_id(self) -> str:
-        return new_id(self._client, ID_PREFIX)
+    def new_id(self, prefix: str = ID_PREFIX) -> str:
+        return new_id(self._client, prefix)
 
     def add_part(self, file_id: str, tenant: str, part: int, content: bytes, *, forced: bool = False) -> NoRoom | None:
         """Store one part of a file; a repetition has no effect. The parts must be added in order.

@@ -14,8 +14,8 @@ from shared.errors import FilesUnavailable
 
 #: The form of an id; no such id leads out of the folder.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}\Z")
-#: The ids that doors give to files. Nothing else in the folder is ever cleared.
-_ID_OF_DOOR = re.compile(r"file-[0-9a-f]{24}\Z")
+#: The ids that doors give to files, with the name of a cell or without. Nothing else in the folder is ever cleared.
+_ID_OF_DOOR = re.compile(r"file-(?:[a-z0-9]{1,16}-)?[0-9a-f]{24}\Z")
 #: The file with the id of the folder. Doors that read the same id share the folder.
 _MARKER = ".penstock"
 _MARK = re.compile(r"[0-9a-f]{32}\Z")
