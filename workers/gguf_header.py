@@ -68,6 +68,10 @@ class Header:
     size_bytes: int
 
 
+class HeaderUnread(ModelError):
+    """A file cannot be read now, and may have a valid header."""
+
+
 class HeaderFault(ModelError):
     """A file has no valid GGUF header; the message names the file and says what is wrong."""
 
@@ -101,12 +105,12 @@ def layers_in(path: Path) -> int | None:
 
 
 def read_local_header(path: Path) -> Header:
-    """Return the header of a file on this machine. Raises ModelError if it cannot be read, HeaderFault if damaged."""
+    """Return the header of a file on this machine. Raises HeaderUnread if it cannot be read, HeaderFault if damaged."""
     try:
         with path.open("rb") as file:
             return read_header(file, path.name, path.stat().st_size)
     except OSError as fault:
-        raise ModelError(f"the model {path} cannot be read: {fault.strerror or fault}") from None
+        raise HeaderUnread(f"the model {path} cannot be read: {fault.strerror or fault}") from None
 
 
 def read_header(file: Bytes, name: str, size_bytes: int) -> Header:

@@ -11,6 +11,7 @@ from shared.jobs.model_name import MOST_MODELS, models_folder, split_parts
 from shared.log import LimitedEvent, get_logger
 from shared.settings.settings import Settings
 from workers.duties.endings import encodable
+from workers.gguf_header import HeaderUnread
 from workers.swapping.first_facts import first_figures, unknown_figures
 from workers.swapping.loadable import Loadable
 
@@ -102,10 +103,12 @@ class Catalog:
                 continue
             try:
                 loadable = first_figures(self._settings, name, self._listed[name])
-            except ModelError as error:
+            except (ModelError, OSError) as error:
                 self._tell(self._listed[name], str(error))
                 if self._folder is not None:
-                    self._unfit[name] = stamp
+                    # A disk that fails for a moment changes no file.
+                    if not isinstance(error, HeaderUnread | OSError):
+                        self._unfit[name] = stamp
                     continue
                 # A file of a list may be on a disk that is mounted later.
                 loadable = unknown_figures(name)

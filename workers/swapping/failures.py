@@ -35,7 +35,7 @@ class Failures:
 
     def __init__(self) -> None:
         self._own: dict[str, Failure] = {}
-        #: The models whose files were replaced since: what the store has of them is out of date.
+        #: The models whose files were replaced, until a heartbeat has cleared what the store has of them.
         self._outdated: set[str] = set()
         self._pools: dict[str, PoolView] = {}
 
@@ -81,6 +81,10 @@ class Failures:
             return {"load_failures": 0} if model in self._outdated else {}
         retry_in_ms = max(0, round(1000 * (own.until_s - now_s)))
         return {"load_failures": own.count, "load_retry_in_ms": retry_in_ms, "load_error": own.why}
+
+    def reported(self, model: str) -> None:
+        """Note that the store has the model's facts: from there on it has only failures of the present file."""
+        self._outdated.discard(model)
 
     def given_up(self, model: str) -> Failure | None:
         """Return the failure of this worker after which the jobs that wait for the model end, or None."""

@@ -17,7 +17,10 @@ _POOLING = {1: "mean", 2: "cls", 3: "last", 4: "rank"}
 
 
 def first_figures(settings: Settings, name: str, model: str) -> Loadable:
-    """Return the loadable of a model. Of one that is on a hub, the figures are guesses. Raises ModelError."""
+    """Return the loadable of a model. Of one that is on a hub, the figures are guesses.
+
+    Raises ModelError, and OSError if a file is gone by then.
+    """
     if not settings.engine_kind.loads_model:
         return Loadable(name, _START_S, 1, 0, {"counts_words": "true"})
     if hub_name(model) is not None:

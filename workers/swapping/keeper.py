@@ -242,6 +242,7 @@ class ModelKeeper:
                 draining=self._drains,
             )
             renewed = self._store.renew(report, [])
+            self._failures.reported(name)
             if is_paused and (failure := self._failures.given_up(name)) is not None:
                 end_waiting(self._store, loadable, failure)
             self._wishes.note(name, renewed.load_refusals, now_s)
@@ -263,7 +264,8 @@ class ModelKeeper:
                 break
         if self._child is None:
             return ExitCode.DRAINED
-        self._child.stop()
+        if not self._child.stopping:
+            self._child.stop()
         end_s = time.monotonic() + self._settings.drain_grace_ms / 1000
         while (code := self._child.exit_code()) is None and time.monotonic() < end_s:
             try:

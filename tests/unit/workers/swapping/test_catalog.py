@@ -4,6 +4,7 @@ import pytest
 
 from shared.settings.settings import load
 from workers.demo.random_gguf import write_random_model
+from workers.gguf_header import HeaderUnread
 from workers.swapping import catalog
 from workers.swapping.catalog import Catalog
 
@@ -89,3 +90,18 @@ def test_the_folder_is_looked_at_every_two_seconds(folder, model):
     folder.now_s += 1
     folder.look()
     assert folder.look() == (["new"], [])
+
+
+@pytest.mark.parametrize("fault", [OSError(5, "Input/output error"), HeaderUnread("the model cannot be read")])
+def test_a_file_whose_disk_fails_for_a_moment_is_taken_later_and_the_others_stay(folder, model, monkeypatch, fault):
+    (folder.path / "new.gguf").write_bytes(model)
+    figures, faults = catalog.first_figures, [fault, fault]
+
+    def first_figures(settings, name, path):
+        if faults:
+            raise faults.pop()
+        return figures(settings, name, path)
+
+    monkeypatch.setattr(catalog, "first_figures", first_figures)
+    assert [folder.look() for _ in range(4)] == [([], [])] * 3 + [(["new"], [])]
+    assert list(folder.catalog.models) == ["first", "new"]

@@ -56,3 +56,14 @@ def test_the_jobs_that_wait_are_given_up_at_the_second_failure():
     assert failures.given_up("a") is None
     failures.note("a", 4, 9.0)
     assert failures.given_up("a").count == 2
+
+
+def test_a_replaced_file_clears_the_store_once_and_later_failures_of_others_count():
+    failures = Failures()
+    failures.see(a_pool(load_failures=5, load_retry_in_ms=90_000))
+    failures.forget("a", is_replaced=True)
+    assert failures.facts("a", 0.0) == {"load_failures": 0}
+    failures.reported("a")
+    failures.see(a_pool(load_failures=1, load_retry_in_ms=5_000))
+    assert failures.is_paused("a", 0.0)
+    assert failures.facts("a", 0.0) == {}, "another worker's failure must not be cleared"
