@@ -1,4 +1,4 @@
-"""A cell's store is killed under load: the next cell serves its tenants, others notice nothing, and no job is lost."""
+"""A cell's store is killed, or its slot moves, under load: no job is lost, and the next cell serves its tenants."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +15,8 @@ from shared.cells.opening import Cells, open_all
 from shared.cells.stored import StoredDirectory
 from shared.store.connection import OPERATOR
 from shared.store.store import Store
-from tests.support.processes import Stage, wait_for
+from tests.support.builders import stat
+from tests.support.processes import Stage, in_time, wait_for
 from tests.support.served import SIM, Served
 from tests.support.steady_load import Load, cells_since, has_ended
 from tests.support.store_cluster import StoreCluster
@@ -25,6 +26,8 @@ from tests.support.store_servers import StoreServer, sentinel_of
 GAP_S = 2.0
 #: How much of the newest jobs a replica may lack, in seconds.
 LAG_S = 1.0
+#: The longest time without an answer for a client of a cell whose slot moves, in seconds.
+SLOT_GAP_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Stores:
     keeps_all: bool
     #: The cell of a tenant that has nothing to do with `b`.
     unaffected: str = "default"
+    cluster: StoreCluster | None = None
 
 
 @contextmanager
@@ -67,7 +71,8 @@ def node_of_a_cluster(folder: Path) -> Iterator[Stores]:
         prefixes = [prefix for node in cluster.nodes[:3] for prefix in cluster.prefixes_on(node, 2)]
         names = ("b", "c", "default", "d", "e", "f")
         records = {name: CellRecord(name, cluster.url, prefix) for name, prefix in zip(names, prefixes, strict=True)}
-        yield Stores(records, cluster.nodes[0].process.kill, lambda: None, keeps_all=False, unaffected="e")
+        kill = cluster.nodes[0].process.kill
+        yield Stores(records, kill, lambda: None, keeps_all=False, unaffected="e", cluster=cluster)
 
 
 @dataclass(frozen=True)
@@ -130,3 +135,33 @@ def test_the_next_cell_serves_the_tenants_of_a_cell_whose_store_is_killed(scene:
                 )
     for client in scene.cells.values():
         assert find_breaches(client) == []
+
+
+@pytest.mark.parametrize("scene", [node_of_a_cluster], indirect=True)
+def test_no_client_of_a_cell_is_refused_and_no_job_is_lost_or_doubled_while_its_slot_moves(scene: Scene) -> None:
+    cluster, prefix, cell = scene.stores.cluster, scene.stores.records["e"].prefix, scene.cells["e"]
+    assert cluster is not None
+    loads = [Load(scene.served, "blue", pause_s=0.01) for _ in range(2)]
+
+    def move_twice() -> list[tuple[float, float]]:
+        """Move the slot to another node and back. Return the longest time without an answer, and its limit."""
+        since_s = time.monotonic()
+        for node in (cluster.nodes[1], cluster.nodes[2]):
+            counts = [len(load.admitted) for load in loads]
+            cluster.move(prefix, node)
+            wait_for(
+                lambda before=counts: all(len(one.admitted) > n for one, n in zip(loads, before, strict=True)), "jobs"
+            )
+        return [(load.longest_gap_s(since_s), SLOT_GAP_S) for load in loads]
+
+    with loads[0].running(), loads[1].running():
+        wait_for(lambda: min(len(load.admitted) for load in loads) >= 5, "jobs of both clients")
+        in_time(move_twice)
+    assert [load.refused for load in loads] == [[], []]
+    ids = [job_id for load in loads for *_, job_id in load.admitted]
+    assert {cell_of_id(job_id) for job_id in ids} == {"e"}
+    assert len(set(ids)) == len(ids) == stat(Store(cell), "admitted")
+    for job_id in ids:
+        wait_for(lambda one=job_id: has_ended(scene.served, one, "blue"), f"job {job_id} to end", timeout_s=30)
+    assert stat(Store(cell), "ended|succeeded") == len(ids)
+    assert find_breaches(cell) == []
