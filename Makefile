@@ -126,7 +126,7 @@ check: $(STAMPS)/penstock $(STAMPS)/retrieval $(STAMPS)/dev $(HADOLINT) ## check
 
 helm: build/helm/bin/helm ## install Helm and the schemas of Kubernetes into build/helm for the tests of the chart; Linux on x86-64 only
 
-bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their results to bench/results; BENCH=queue, compare, engine, door, overload, fairness, candidates, choosing, speculation, memory, bad_bodies, attacks, durability, readiness, structured, upstream, relay, prefixes, gaps, recall, retrieval_step, semantic_cache, swapping or adapters
+bench: $(STAMPS)/penstock $(STAMPS)/bench ## run the benchmarks and write their results to bench/results; BENCH=queue, compare, engine, door, overload, fairness, candidates, choosing, speculation, memory, bad_bodies, attacks, durability, readiness, structured, upstream, relay, prefixes, gaps, recall, retrieval_step, semantic_cache, swapping, adapters or cell_capacity
 	$(BIN)/python -m bench $(BENCH)
 
 bench-overload: $(STAMPS)/penstock $(STAMPS)/bench ## run experiments E1 to E8 in virtual time, about 15 minutes; FULL=1 for three seeds

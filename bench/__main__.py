@@ -33,6 +33,7 @@ NAMES = (
     "semantic_cache",
     "swapping",
     "adapters",
+    "cell_capacity",
     "gpu",
 )
 
