@@ -175,3 +175,55 @@ def test_without_a_directory_pages_name_no_cell(store, settings):
     page = visitor.get("/console").text
     assert "cells" not in page
     assert visitor.get("/console/cells").status_code == 404
+
+
+def test_the_page_of_a_tenant_has_sums_over_its_cells_and_names_them(door):
+    admitted_job(submit(door.client, headers={"X-Tenant": "red"}))
+    settle(door.stores["b"], run_next(door.stores["b"]), text="done")
+    door.place("red", "c", "default")
+    admitted_job(submit(door.client, headers={"X-Tenant": "red"}))
+    settle(door.stores["c"], run_next(door.stores["c"]), text="done")
+    for cell in ("b", "c", "default"):
+        door.place("red", cell)
+        admitted_job(submit(door.client, headers={"X-Tenant": "red"}))
+    door.place("red", "c", "default")
+    page = door.client.get("/console/tenants/red").text
+    assert "<dt>Waiting</dt><dd>3 " in page
+    assert 'Lives in cells <b class="name">c, default</b>' in page
+    assert "those of cell c." in page
+    assert '<th role="rowheader" scope="row">all 30 days</th><td role="cell" data-label="Jobs" class="n">2<' in page
+    assert 'data-label="Waiting" class="n">3<' in door.client.get("/console/tenants?q=red").text
+    assert 'data-label="Waiting" class="n">3<' in door.client.get("/console/find-tenants?q=red").text
+    assert 'data-label="Jobs" class="n">2<' in door.client.get("/console/usage?by=tenant").text
+
+
+def test_usage_without_a_cell_that_is_away_says_so_also_in_the_name_of_the_file(door_with_dead_cell):
+    door = door_with_dead_cell
+    door.context.cells.note_away(door.context.cells.named("b"))
+    assert "The sums are without those of cell b" in door.client.get("/console/usage").text
+    assert "-without-b.csv" in door.client.get("/console/usage.csv").headers["Content-Disposition"]
+
+
+def test_the_audit_log_has_a_change_of_all_cells_once_and_names_the_cell_of_others(door, monkeypatch):
+    ids = submit_each(door)
+    press(door.client, "groups", group="lab")
+    press(door.client, "cancel", job=ids["blue"])
+    lines = re.findall(
+        r'data-label="What" class="name">([^<]+)<.*?data-label="Cells" class="name">([^<]+)<', audit(door)
+    )
+    assert lines == [("job.cancel", "c"), ("group.set", "all")]
+    monkeypatch.setattr("web.console.audit._SHOWN", 2)
+    page, seen = audit(door), list[str]()
+    for _ in range(6):
+        seen += re.findall(r'data-label="What" class="name">([^<]+)<', page)
+        link = re.search(r'href="[?]q=&amp;before=([0-9-]+)" id="earlier"', page)
+        if link is None:
+            break
+        page = audit(door, before=link[1])
+    else:
+        pytest.fail("the pages have no end")
+    assert set(seen) == {"job.cancel", "group.set"}
+
+
+def audit(door: CellsDoor, **query: str) -> str:
+    return door.client.get("/console/audit", query_string=query).text

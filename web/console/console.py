@@ -73,7 +73,7 @@ def find_tenants() -> str:
     facts = current_feed().tenant_facts()
     names = [name for name in facts.names if wanted.lower() in name.lower()] if wanted else []
     shown = names[:_MAX_FOUND]
-    counts = read_counts(current_context().store, shown)
+    counts = read_counts(current_context(), shown)
     return render_template(
         "console/found.html", wanted=wanted, names=shown, more=len(names) - len(shown), facts=facts, counts=counts
     )

@@ -17,6 +17,8 @@ from shared.store.redis_errors import store_faults
 from shared.store.replies import Snapshot
 from shared.store.store import Store
 from web.api.job_json import error_json
+from web.runtime.asked_cells import asked_cells
+from web.runtime.context import DoorContext
 from web.runtime.fleet_metrics import with_pauses
 
 #: The outcomes of jobs that the console lists.
@@ -238,9 +240,22 @@ def _newest_failed(store: Store, tenant: str, model: str) -> list[FailedJob]:
     return found
 
 
-def read_counts(store: Store, tenants: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return the numbers of queued and of running jobs of these tenants. Raises StoreUnavailable."""
+def read_counts(context: DoorContext, tenants: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Return the numbers of queued and of running jobs of these tenants, in all cells that answer.
+
+    Raises StoreUnavailable if none does.
+    """
     names = list(tenants)
+    found = asked_cells(context).ask(lambda one: _read_counts(one.store, names))
+    return {name: _sums(counts[name] for counts in found.values()) for name in names}
+
+
+def _sums(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    waiting, running = zip(*counts, strict=True)
+    return sum(waiting), sum(running)
+
+
+def _read_counts(store: Store, names: Sequence[str]) -> dict[str, tuple[int, int]]:
     with store_faults(store.client), store.client.pipeline(transaction=False) as pipe:
         for name in names:
             pipe.hmget(keys.tenant(name), "waiting", "running")

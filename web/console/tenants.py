@@ -24,8 +24,9 @@ from web.console.reads import read_counts
 from web.console.streams import panel_frames, stream, when_to_stop
 from web.http.api_errors import invalid_field
 from web.jobs.snapshots import bounds_of
+from web.runtime.asked_cells import asked_cells
 from web.runtime.context import DoorContext
-from web.runtime.current import current_context
+from web.runtime.current import current_context, use_context
 
 #: How many tenants a page of the list has.
 PAGE_SIZE = 50
@@ -75,7 +76,7 @@ def tenants_page() -> str:
 def _read_lines(context: DoorContext, names: list[str]) -> list[Listed]:
     client = context.store.client
     policies, budgets = Tenants(client).read_many(names), Budgets(client).of_tenants(names)
-    counts = read_counts(context.store, names)
+    counts = read_counts(context, names)
     return [Listed(name, policies[name] or TenantPolicy(), budgets[name], *counts[name]) for name in names]
 
 
@@ -93,6 +94,10 @@ class Standing:
     budgets: list[Budget]
     waiting: int
     running: int
+    #: The cells in which the tenant lives now, and that from which the policy and the budgets are; without a directory
+    #: none and "".
+    homes: tuple[str, ...] = ()
+    cell: str = ""
 
 
 def read_standing(context: DoorContext, tenant: str) -> Standing:
@@ -100,16 +105,29 @@ def read_standing(context: DoorContext, tenant: str) -> Standing:
     client = context.store.client
     policy, problems = Tenants(client).read(tenant)
     bounds = bounds_of(context.settings, policy, context.readiness.get())
-    waiting, running = read_counts(context.store, [tenant])[tenant]
-    return Standing(policy, problems, bounds, Budgets(client).of_tenant(tenant), waiting, running)
+    waiting, running = read_counts(context, [tenant])[tenant]
+    budgets = Budgets(client).of_tenant(tenant)
+    if context.cells.directory is None:
+        return Standing(policy, problems, bounds, budgets, waiting, running)
+    homes = tuple(one.cell for one in context.cells.of_tenant(tenant))
+    return Standing(policy, problems, bounds, budgets, waiting, running, homes, context.cell)
+
+
+def _use_home(tenant: str) -> None:
+    """Have the request use the first of the tenant's cells that is not away, unless the address names a cell."""
+    context = current_context()
+    home = context.cells.serving(tenant)
+    if "cell" not in request.args and context.cells.directory is not None and not context.cells.is_away(home):
+        use_context(home)
 
 
 @page("/tenants/<tenant>")
 def tenant_page(tenant: str) -> str | tuple[str, int]:
     """Return the page of a tenant, also of one that the store has no record of: it can be given a policy."""
-    context = current_context()
     if not _is_name(tenant):
         return not_found(f"no tenant {tenant[:64]!r}")
+    _use_home(tenant)
+    context = current_context()
     standing = read_standing(context, tenant)
     return render_template(
         "console/tenant.html",
@@ -152,6 +170,7 @@ def tenant_live(tenant: str) -> Response:
     """Stream the figures of a tenant. Raises ApiError (422) for an invalid name."""
     if not _is_name(tenant):
         raise invalid_field("tenant", f"tenant={tenant[:64]!r} is no name of a tenant")
+    _use_home(tenant)
     context, feed = current_context(), current_feed()
     panels_of = _panels_of(context, current_app.jinja_env, tenant)
     return stream(feed, panel_frames(feed, when_to_stop(context.clock), panels_of))
@@ -190,9 +209,12 @@ def _render(environment: Environment, tenant: str, standing: Standing, board: Bo
 
 def _read_usage(context: DoorContext, tenant: str) -> list[tuple[str, Amounts]]:
     """Return the tenant's usage in the last days, and on each of them on which it had some, the newest first."""
-    days = context.usage_days
-    today = days.today()
-    rows = (row for ago in range(_DAYS) for row in days.read(tenant, today - timedelta(days=ago), today))
+    today = context.usage_days.today()
+    dates = [today - timedelta(days=ago) for ago in range(_DAYS)]
+    found = asked_cells(context).ask(
+        lambda one: [row for day in dates for row in one.usage_days.read(tenant, day, today)]
+    )
+    rows = (row for of_cell in found.values() for row in of_cell)
     of_days = [(day, amounts) for (day,), amounts in sorted(sum_by(("day",), rows).items(), reverse=True)]
     total = sum((amounts for _, amounts in of_days), Amounts())
     return [(f"all {_DAYS} days", total), *of_days] if of_days else []

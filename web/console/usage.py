@@ -58,7 +58,9 @@ def usage_csv() -> Response:
     by = request.args.get("by") or "day"
     usage, text = _read(by), io.StringIO()
     write_csv(text, parse_dimensions("by", by), usage["data"])
-    name = f"usage-{usage['from']}-{usage['to']}.csv"
+    # A file keeps only its name.
+    missing = "".join(f"-without-{cell}" for cell in usage.get("cells_away", ()))
+    name = f"usage-{usage['from']}-{usage['to']}{missing}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text.getvalue(), mimetype="text/csv", headers=headers)
 
