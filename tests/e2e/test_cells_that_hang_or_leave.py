@@ -9,6 +9,7 @@ import pytest
 
 from shared.cells.ids import cell_of_id
 from shared.clock import RealClock
+from shared.errors import StoreUnavailable
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
 from tests.support.cells_door import CellsDoor, cells_door
@@ -84,3 +85,32 @@ def test_jobs_in_doubt_of_a_lost_cell_are_given_up_when_it_has_left():
         in_doubt.close()
         wait_for(lambda: in_doubt._thread is None, "the thread to end")
         assert len(in_doubt) == 0
+
+
+def test_no_request_waits_for_the_only_cell_of_its_tenant_while_that_is_known_to_be_away(door, monkeypatch):
+    cells, offered = door.context.cells, []
+    door.place("red", "b")
+    cells.note_away(cells.named("b"))
+    monkeypatch.setattr(spilling, "offer_in_cell", lambda context, *_: offered.append(context.cell))
+    for headers in ({}, {"Idempotency-Key": "k"}):
+        refused(submit(door.client, headers=AS_RED | headers), "store_unavailable")
+    assert offered == []
+    cells.check_suspects()
+    monkeypatch.undo()
+    assert cell_of_id(admitted_job(submit(door.client, headers=AS_RED))["id"]) == "b"
+
+
+def test_a_job_whose_home_has_admitted_it_without_an_answer_is_spilled_and_canceled_there(door, monkeypatch):
+    home = door.context.cells.named("b")
+    admit = home.store.admit
+
+    def admit_without_answer(*arguments: Any, **options: Any) -> None:
+        admit(*arguments, **options)
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(home.store, "admit", admit_without_answer)
+    job = admitted_job(submit(door.client, headers=AS_RED))
+    assert cell_of_id(job["id"]) == "c"
+    monkeypatch.undo()
+    wait_for(lambda: [one.code for one in door.stores["b"].jobs("red").jobs] == ["unheard"], "the cancel")
+    assert door.client.get(f"/v1/jobs/{job['id']}", headers=AS_RED).get_json()["status"] == "queued"

@@ -42,16 +42,26 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     is_keyed = generation.idem_digest is not None or generation.supersede_key is not None
     found = _cell_of_repeat(homes, context, caller, generation)
     if found is not None or (is_keyed and homes):
-        return offer_in_cell(found or homes[0], caller, generation)
+        return _offer_to_one(found or homes[0], caller, generation)
     if not homes:
         return _no_cell(caller, generation)
     if generation.private or (caller.policy is not None and caller.policy.private):
         homes = tuple(home for home in homes if _region(home) == _region(homes[0]))
     first, *others = sorted(homes, key=cells.is_away)
     if not others or cells.is_away(others[0]):
-        # A refusal is answered at once: no request waits for a store that is known to hang.
-        return offer_in_cell(first, caller, generation)
+        return _offer_to_one(first, caller, generation)
     return _offer_to_two(first, others[0], caller, generation)
+
+
+def _offer_to_one(cell: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
+    if cell.cells.is_away(cell):
+        # No request waits for a store that is known to hang: too many connections would be open meanwhile.
+        raise StoreUnavailable(f"the store of cell {cell.cell} does not answer")
+    try:
+        return offer_in_cell(cell, caller, generation)
+    except StoreUnavailable:
+        cell.cells.suspect(cell)
+        raise
 
 
 def _offer_to_two(

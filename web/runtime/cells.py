@@ -118,13 +118,15 @@ class DoorCells(Generic[C]):
     def note_away(self, context: C) -> None:
         """Ask a cell that has just failed to answer only if no other one can be asked, until it answers again."""
         if self.directory is not None:
-            self._away |= {context}
             self.suspect(context)
+            self._away |= {context}
 
     def suspect(self, *contexts: C) -> None:
         """Have it checked at once whether these cells are away, because something has failed that used them."""
-        if self.directory is not None and contexts:
-            self._suspected |= set(contexts)
+        unknown = frozenset(contexts) - self._away
+        # Those that are known to be away are checked anyway, however many requests fail.
+        if self.directory is not None and unknown:
+            self._suspected |= unknown
             self.has_suspects.set()
 
     def check_suspects(self) -> None:

@@ -92,3 +92,14 @@ def test_a_cell_that_changes_in_place_is_served_by_the_same_context(state: Any) 
     changed = {**directory.cells, "b": replace(directory.cells["b"], state=state, weight=7.0)}
     cells.adopt(replace(directory, cells=changed), lambda record: FakeCell(record.name), "a")
     assert cells.named("b") is before
+
+
+def test_requests_that_fail_do_not_hurry_the_checks_of_a_cell_that_is_known_to_be_away() -> None:
+    cells = cells_of("a", "b")
+    cells.note_away(cells.named("b"))
+    assert cells.has_suspects.is_set()
+    cells.named("b").ping = lambda: pytest.fail("it is asked at its own time")
+    cells.has_suspects.clear()
+    cells.suspect(cells.named("b"))
+    cells.note_away(cells.named("b"))
+    assert not cells.has_suspects.is_set()
