@@ -393,3 +393,10 @@ def test_a_cell_that_has_missed_a_change_of_accounts_is_asked_for_keys_only_if_n
         cells.note_away(cells.named(away))
     assert cells.ask(lambda accounts: accounts.tenants.get("red")) is None
     door.stores["b"].client.delete("penstock:missed_changes")
+
+
+def test_operators_pages_are_those_of_a_cell_that_answers(door_with_dead_cell):
+    door = door_with_dead_cell
+    assert door.client.get("/console").status_code == 503
+    door.watch._cells.check_suspects()
+    assert door.client.get("/console").status_code == 200

@@ -9,13 +9,16 @@ EXTENSION_NAME = "penstock"
 
 
 def current_context() -> DoorContext:
-    """Return the context of the cell that the current request uses: its caller's home, or the app's first one."""
+    """Return the context of the cell that the current request uses.
+
+    It is the first of its caller's cells that is not away; without a caller, the first such cell by name.
+    """
     app: Flask = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - as below
     context: DoorContext = app.extensions[EXTENSION_NAME]
     if context.cells.directory is None:
         return context
     chosen: DoorContext | None = g.get("context")
-    return chosen or context.cells.all()[0]
+    return chosen or context.cells.present()[0]
 
 
 def use_context(context: DoorContext) -> None:
