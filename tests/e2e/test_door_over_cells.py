@@ -1,49 +1,28 @@
 """A door over several cells: where jobs are offered, how they are found again, and when they are spilled."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from shared.accounts.api_keys import ApiKeys
 from shared.accounts.routes import Pools
 from shared.accounts.tenants import Tenants
-from shared.cells.account_changes import AccountCells
 from shared.cells.directory import Placement
 from shared.cells.ids import cell_of_id
 from shared.cells.stored import StoredDirectory
+from shared.jobs.outcomes import Refusal, Refused
 from shared.jobs.tenant_policy import TenantPolicy
-from shared.store import keys
 from shared.store.store import Store
 from tests.support.builders import MODEL
-from tests.support.cells_door import CellsDoor, cells_door
+from tests.support.cells_door import CellsDoor, cells_door, door, door_with_dead_cell
 from tests.support.door import admitted_job, fault, job_of, refused, run_next, serve, settle, submit, worker
 from tests.support.gate import BOUNDS
 from tests.support.gate import Served as GateServed
-from tests.support.ports import free_port
 from tests.support.processes import wait_for
 from web.runtime.budget_exchange import BudgetExchange
 
+__all__ = ["door", "door_with_dead_cell"]
+
 AS_RED = {"X-Tenant": "red"}
-
-
-@pytest.fixture
-def door(store, settings, store_url) -> Iterator[CellsDoor]:
-    """Three cells, each with a worker; tenant red lives in `b`."""
-    with cells_door(store, settings, store_url) as found:
-        for each in found.stores.values():
-            serve(each)
-        found.place("red", "b")
-        yield found
-
-
-@pytest.fixture
-def door_with_dead_cell(store, settings, store_url) -> Iterator[CellsDoor]:
-    """As `door`, but nothing listens where cell `b` should be."""
-    with cells_door(store, settings, store_url, urls={"b": f"redis://127.0.0.1:{free_port()}"}) as found:
-        for each in found.stores.values():
-            serve(each)
-        yield found
 
 
 def fill(store: Store, jobs: int = 1) -> None:
@@ -108,20 +87,6 @@ def test_no_tenant_reads_another_tenants_job_by_an_id_that_names_a_cell(door):
     job = admitted_job(submit(door.client, headers=AS_RED))
     fault(door.client.get(f"/v1/jobs/{job['id']}", headers={"X-Tenant": "blue"}), 404, "job_not_found")
     fault(door.client.get(f"/v1/jobs/zz-{'x' * 22}", headers=AS_RED), 404, "job_not_found")
-
-
-def test_the_list_of_jobs_goes_through_all_cells_page_by_page(door):
-    ids = [admitted_job(submit(door.client, headers=AS_RED))["id"] for _ in range(3)]
-    door.place("red", "c")
-    ids += [admitted_job(submit(door.client, headers=AS_RED))["id"] for _ in range(3)]
-    seen, cursor, pages = [], "", 0
-    while cursor is not None:
-        page = door.client.get(f"/v1/jobs?limit=2{cursor and f'&cursor={cursor}'}", headers=AS_RED).get_json()
-        assert len(page["data"]) <= 2
-        seen, cursor, pages = seen + [job["id"] for job in page["data"]], page["cursor"], pages + 1
-        assert pages < 9
-    assert sorted(seen) == sorted(ids)
-    assert seen[:3] == ids[:2:-1], "the home comes first, with the newest job first"
 
 
 def test_a_job_that_a_full_home_refuses_is_admitted_by_the_next_cell(door):
@@ -232,20 +197,6 @@ def test_a_tenant_of_a_cell_that_is_away_is_refused_until_it_is_back(door_with_d
     refused(fault_or_refusal, "store_unavailable")
 
 
-def test_keys_and_policies_are_read_from_any_cell_that_answers(store, settings, store_url, tmp_path):
-    overrides = {"auth": "required", "state_dir": str(tmp_path)}
-    urls = {"b": f"redis://127.0.0.1:{free_port()}"}
-    with cells_door(store, settings, store_url, urls=urls, **overrides) as door:
-        key = ApiKeys(store.client).create("red").key
-        record = store.client.hgetall("penstock:keys")
-        door.stores["c"].client.hset("penstock:keys", mapping=record)
-        serve(door.stores["c"])
-        door.place("red", "c")
-        cells = door.context.cells
-        cells._answers = cells.named("b")
-        assert cell_of(admitted_job(submit(door.client, headers={"Authorization": f"Bearer {key}"}))) == "c"
-
-
 def test_no_job_is_admitted_before_the_directory_was_read(door):
     door.context.cells.is_read = False
     refused(submit(door.client, headers=AS_RED), "store_unavailable")
@@ -270,15 +221,6 @@ def test_a_change_that_reached_one_cell_only_is_noticed_and_spread(door):
     for _ in door.stores:
         door.watch.look()
     assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
-
-
-def test_a_door_gives_a_cell_that_answers_again_the_accounts_that_it_has_missed(door):
-    clients = {name: store.client for name, store in door.stores.items() if name != "b"}
-    with AccountCells(clients, {"b": "it is away"}).changing() as change:
-        Tenants(change.client).set("red", TenantPolicy(rpm=5))
-    door.watch.repair(door.context.cells.directory)
-    assert Tenants(door.stores["b"].client).get("red") == TenantPolicy(rpm=5)
-    assert (clients["c"].exists(keys.missed_changes()), clients["default"].exists(keys.missed_changes())) == (0, 0)
 
 
 def test_a_job_of_a_gate_connection_runs_in_its_tenants_home_and_is_canceled_there(door):
@@ -331,72 +273,20 @@ def test_a_tenant_that_must_stay_in_a_region_is_served_there_only(door):
     refused(submit(door.client, headers=AS_RED), "inflight_full")
 
 
-def test_the_gauge_of_followed_jobs_is_a_sum_over_cells(door):
-    metrics = door.context.metrics
-    for context, jobs in zip(door.context.cells.all(), (3, 4, 5), strict=True):
-        context.event_hub._on_followed(jobs)
-    assert metrics.followed_jobs._value.get() == 12
+@pytest.mark.parametrize("reason", ["no_worker", "tenant_share_full"])
+def test_a_job_for_which_the_home_has_no_room_or_no_worker_is_admitted_by_the_next_cell(door, reason, monkeypatch):
+    door.place("red", "b", "c")
+    if reason == "no_worker":
+        door.stores["b"].farewell("w1", MODEL)
+    else:
+        refusal = Refused(Refusal.TENANT_SHARE_FULL, "tenant_share", 1, 1, 1, 1, 1_000)
+        monkeypatch.setattr(door.context.cells.named("b").store, "admit", lambda *_, **__: refusal)
+    assert cell_of(admitted_job(submit(door.client, headers=AS_RED))) == "c"
 
 
-def test_a_tenants_counts_and_usage_are_sums_over_its_cells(door):
-    for cell in ("b", "c"):
-        door.place("red", cell)
-        admitted_job(submit(door.client, headers=AS_RED))
-        settle(door.stores[cell], run_next(door.stores[cell]))
-        admitted_job(submit(door.client, headers=AS_RED))
-    assert door.client.get("/v1/queue", headers=AS_RED).get_json()["waiting"] == 2
-    (sums,) = door.client.get("/v1/usage?by=tenant", headers=AS_RED).get_json()["data"]
-    assert (sums["requests"], sums["succeeded"]) == (2, 2)
-
-
-def test_the_page_of_fleet_metrics_has_all_cells_and_says_which_is_away(door_with_dead_cell):
-    door = door_with_dead_cell
-    door.place("red", "c")
-    admitted_job(submit(door.client, headers=AS_RED))
-    page = door.client.get("/metrics/fleet").text
-    samples = [line for line in page.splitlines() if line.startswith("penstock_inflight{")]
-    assert samples == ['penstock_inflight{cell="c"} 1.0', 'penstock_inflight{cell="default"} 0.0']
-    assert [line[-3:] for line in page.splitlines() if line.startswith("penstock_cell_up{")] == ["0.0", "1.0", "1.0"]
-    assert page.count("# TYPE penstock_inflight gauge") == 1
-    accepted = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    assert door.client.get("/metrics/fleet", headers=accepted).text.endswith("# EOF\n")
-
-
-def test_the_system_is_ready_as_long_as_one_cell_is(door_with_dead_cell):
-    door = door_with_dead_cell
-    answer = door.client.get("/health/ready")
-    assert (answer.status_code, answer.get_json()["cells"]) == (
-        200,
-        {"b": "store_unavailable", "c": "ready", "default": "ready"},
-    )
-    assert answer.get_json()["workers"] == 2
-    assert door.client.get(f"/health/ready?model={MODEL}").status_code == 200
-    assert door.client.get("/health/ready?model=nothing").status_code == 404
-    for name in ("c", "default"):
-        door.stores[name].farewell("w1", MODEL)
-    for served in door.context.cells.all():
-        served.readiness.forget()
-    answer = door.client.get("/health/ready")
-    assert (answer.status_code, answer.get_json()["cells"]["c"]) == (503, "no_worker")
-
-
-def test_a_cell_that_has_missed_a_change_of_accounts_is_asked_for_keys_only_if_no_other_answers(door):
-    door.stores["b"].client.sadd("penstock:missed_changes", "c")
-    Tenants(door.stores["b"].client).set("red", TenantPolicy(disabled=True))
-    Tenants(door.stores["default"].client).set("red", TenantPolicy(disabled=True))
-    cells = door.context.cells
-    cells._answers = cells.named("c")
-    assert cells.ask(lambda accounts: accounts.tenants.get("red")) is None
-    door.watch.look_for_lacking()
-    assert cells.ask(lambda accounts: accounts.tenants.get("red")) == TenantPolicy(disabled=True)
-    for away in ("b", "default"):
-        cells.note_away(cells.named(away))
-    assert cells.ask(lambda accounts: accounts.tenants.get("red")) is None
-    door.stores["b"].client.delete("penstock:missed_changes")
-
-
-def test_operators_pages_are_those_of_a_cell_that_answers(door_with_dead_cell):
-    door = door_with_dead_cell
-    assert door.client.get("/console").status_code == 503
-    door.watch._cells.check_suspects()
-    assert door.client.get("/console").status_code == 200
+def test_a_job_that_no_idle_cell_could_end_in_time_is_not_offered_twice(door, monkeypatch):
+    door.place("red", "b", "c")
+    refusal = Refused(Refusal.DEADLINE_UNMEETABLE, "predicted_ms", 9_000, 1, 0, 9, 1_000, hopeless=True)
+    monkeypatch.setattr(door.context.cells.named("b").store, "admit", lambda *_, **__: refusal)
+    submit(door.client, headers=AS_RED, deadline_ms=1)
+    assert waiting(door)["c"] == 0

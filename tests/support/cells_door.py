@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from flask.testing import FlaskClient
 
 from shared.audit.invariants import find_breaches
@@ -16,6 +17,8 @@ from shared.settings.settings import Settings
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
 from tests.support.cell import KEY_PREFIX, empty
+from tests.support.door import serve
+from tests.support.ports import free_port
 from web.app import create_app
 from web.runtime.cell_watch import CellWatch
 from web.runtime.context import DoorContext
@@ -90,3 +93,22 @@ def cells_door(
             served.closed.set()
             if served.store is not store:
                 served.store.client.close()
+
+
+@pytest.fixture
+def door(store, settings, store_url) -> Iterator[CellsDoor]:
+    """Three cells, each with a worker; tenant red lives in `b`."""
+    with cells_door(store, settings, store_url) as found:
+        for each in found.stores.values():
+            serve(each)
+        found.place("red", "b")
+        yield found
+
+
+@pytest.fixture
+def door_with_dead_cell(store, settings, store_url) -> Iterator[CellsDoor]:
+    """As `door`, but nothing listens where cell `b` should be."""
+    with cells_door(store, settings, store_url, urls={"b": f"redis://127.0.0.1:{free_port()}"}) as found:
+        for each in found.stores.values():
+            serve(each)
+        yield found

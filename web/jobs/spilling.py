@@ -1,8 +1,8 @@
 """Offers the job of a request: all HTTP routes, batches and the gate call `offer`. It is the one place that spills.
 
-A job is offered to its tenant's home. If that cell is full or away, the job is offered once more, to the tenant's next
-cell, unless the request has a key that must be unique: such a request is offered to the home only, so that its key
-holds as exactly as with one store.
+A job is offered to its tenant's home. If that cell is busy, cannot serve or is away, the job is offered once more, to
+the tenant's next cell, unless the request has a key that must be unique: such a request is offered to the home only, so
+that its key holds as exactly as with one store.
 """
 
 import time
@@ -22,9 +22,19 @@ from web.runtime.context import DoorContext
 
 _SPILLED = LimitedEvents("job.spilled")
 
-#: The refusals after which another cell may have room. The others are about the tenant or the request, and would be the
-#: same there, or have their bound in each cell.
-_MAY_SPILL = frozenset({Refusal.INFLIGHT_FULL, Refusal.BACKLOG_FULL})
+#: The refusals that are about the load or the workers of a cell, so that another one may have room. The others are
+#: about the tenant or the request: they would be the same there, or a tenant would get round its bound.
+_MAY_SPILL = frozenset(
+    {
+        Refusal.INFLIGHT_FULL,
+        Refusal.TENANT_SHARE_FULL,
+        Refusal.BACKLOG_FULL,
+        Refusal.DEADLINE_UNMEETABLE,
+        Refusal.NO_WORKER,
+        Refusal.LOAD_FAILED,
+        Refusal.DRAINING,
+    }
+)
 
 
 def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
@@ -72,7 +82,7 @@ def _offer_to_two(
     reason = Refusal.STORE_UNAVAILABLE.value
     try:
         verdict = offer_in_cell(first, caller, generation)
-        if not isinstance(verdict, Yield) or verdict.body["reason"] not in _MAY_SPILL:
+        if not isinstance(verdict, Yield) or not _may_spill(verdict):
             return verdict
         refusal, reason = verdict, verdict.body["reason"]
     except StoreUnavailable as error:
@@ -92,6 +102,11 @@ def _offer_to_two(
         _SPILLED.log("info", (caller.tenant, reason), tenant=caller.tenant, reason=reason, cell=second.cell)
         return spilled
     return refusal or spilled
+
+
+def _may_spill(refusal: Yield) -> bool:
+    # Without a hint, not even an idle cell could meet the deadline.
+    return refusal.body["reason"] in _MAY_SPILL and refusal.body["retry_hint_ms"] is not None
 
 
 def _region(context: DoorContext) -> str:

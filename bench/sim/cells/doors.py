@@ -7,7 +7,8 @@ from shared.cells.directory import CellRecord, Directory
 from shared.cells.placement import tenant_cells
 from shared.jobs.outcomes import Refusal
 
-#: The refusals after which a job is offered to its tenant's next cell.
+#: The refusals for a cell that is full. Real doors also spill after all others that are about a cell's load
+#: (cases.OF_LOAD).
 SPILLS = frozenset({Refusal.INFLIGHT_FULL.value, Refusal.BACKLOG_FULL.value})
 
 #: A change of the directory by an operator, at a time in ms.
