@@ -43,7 +43,14 @@ def _start_cell(context: DoorContext) -> None:
     """Start what this process does for one cell, until the cell leaves the directory."""
     first = context.cells.first
     stop = _stop_gunicorn if context is first else partial(context.cells.leave_out, context)
-    start_duties(context.settings, context.store, on_fatal_error=stop, serves_files=True, closed=context.closed)
+    start_duties(
+        context.settings,
+        context.store,
+        on_fatal_error=stop,
+        serves_files=True,
+        knows_cell=context.cells.is_read,
+        closed=context.closed,
+    )
     start_feeding(context)
     WebhookSender(context).start()
     Alerter(context).start()

@@ -3,6 +3,7 @@
 import select
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import redis
@@ -16,6 +17,8 @@ from shared.settings.settings import Settings
 from shared.settings.store import StoreSettings
 from shared.settings.store_url import normal_store_url
 from shared.state_dir import make_private_dir, read_note, write_note
+from shared.store.batches.folder import OF_CELLS
+from shared.store.batches.storage_location import claim_home
 from shared.store.clients.quick_client import Poll
 from shared.store.connection import OPERATOR, Timeouts, open_client
 from shared.store.preflight import require_answer
@@ -183,9 +186,35 @@ def short_url(url: str, store_url: str) -> str:
 
 def settings_of_cell(settings: Settings, record: CellRecord) -> Settings:
     """Return the settings of a process for one cell: its store and prefix, and its own folder of files."""
-    files_dir = settings.files_dir and f"{settings.files_dir}/cells/{record.name}"
     url = with_credentials(record.url, settings.redis_url)
-    return replace(settings, redis_url=url, key_prefix=record.prefix, files_dir=files_dir)
+    return replace(with_folder_of(settings, record.name), redis_url=url, key_prefix=record.prefix)
+
+
+def with_folder_of(settings: Settings, cell: str) -> Settings:
+    """Return settings with the folder for files of a cell, which depends on nothing but its name and FILES_DIR."""
+    if cell == DEFAULT_CELL or not settings.files_dir:
+        return settings
+    return replace(settings, files_dir=f"{settings.files_dir}/{OF_CELLS}/{cell}")
+
+
+def own_name(directory: Directory, settings: StoreSettings) -> str:
+    """Return the name of the cell that the settings name, or "" if the directory has it under another URL or not."""
+    return next((name for name, record in directory.cells.items() if is_own(settings, record)), "")
+
+
+def claim_own_home(client: redis.Redis, settings: Settings, **options: Any) -> None:
+    """Note where the doors of the store that the settings name keep files, as `claim_home` does with these options.
+
+    The folder is that of the store's cell. If its directory has no such cell, or is spoiled, nothing is noted: doors
+    claim the folder when they know the cell. Raises what `claim_home` raises.
+    """
+    try:
+        directory = StoredDirectory(client).read()
+    except ConfigError:
+        return
+    name = DEFAULT_CELL if directory is None else own_name(directory, settings)
+    if name:
+        claim_home(client, with_folder_of(settings, name), **options)
 
 
 def with_credentials(url: str, store_url: str) -> str:

@@ -12,9 +12,10 @@ from openai import OpenAI
 
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.cells_door import CellsDoor, cells_door
 from tests.support.chromium import Browser, Page, chromium
 from tests.support.console import Look, streams
-from tests.support.door import a_door
+from tests.support.door import a_door, serve
 from tests.support.embedder import Embedder
 from tests.support.kept_alive import keep_alive
 from tests.support.nginx import MAY_BE_SKIPPED
@@ -148,3 +149,13 @@ def collections_door(
     """A door with an empty database of collections, in the process of the test, and the model `vectors`."""
     del embedder, empty_database
     return a_door(store, settings, database_url=database_url, embedding_model="vectors")
+
+
+@pytest.fixture
+def door_over_cells(store: Store, settings: Settings, store_url: str) -> Iterator[CellsDoor]:
+    """A door over three cells, each with a worker; tenant red lives in `b`."""
+    with cells_door(store, settings, store_url) as door:
+        for each in door.stores.values():
+            serve(each)
+        door.place("red", "b")
+        yield door

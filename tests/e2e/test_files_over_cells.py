@@ -2,18 +2,28 @@
 
 import io
 import json
-from collections.abc import Iterator
+import os
+import stat
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from werkzeug.test import TestResponse
 
+from shared.accounts.webhook_secrets import WebhookSecrets
+from shared.cells.opening import claim_own_home
 from shared.cells.stored_ids import cell_of_stored_id
-from tests.support.cells_door import CellsDoor, cells_door
-from tests.support.door import fault, refused, run_next, serve, settle
+from shared.clock import RealClock
+from shared.store import keys
+from shared.store.batches.storage_location import claim_home
+from shared.store.webhooks import Webhooks
+from tests.support.cells_door import PREFIXES, CellsDoor, cells_door
+from tests.support.door import fault, refused, run_next, settle
 from tests.support.ports import free_port
-from web.batches.feeder import feed_once
+from tests.support.receiver import SECRET
+from web.batches.feeder import clear_folder, feed_once
+from web.runtime.cell_watch import CellWatch
+from web.runtime.context import DoorContext
 
 pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
 
@@ -22,13 +32,8 @@ LINE = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"
 
 
 @pytest.fixture
-def door(store, settings, store_url) -> Iterator[CellsDoor]:
-    """Three cells, each with a worker; tenant red lives in `b`."""
-    with cells_door(store, settings, store_url) as found:
-        for each in found.stores.values():
-            serve(each)
-        found.place("red", "b")
-        yield found
+def door(door_over_cells: CellsDoor) -> CellsDoor:
+    return door_over_cells
 
 
 def upload(door: CellsDoor, *, name: str = "lines.jsonl", headers: dict[str, str] = AS_RED) -> TestResponse:
@@ -44,8 +49,9 @@ def uploaded(door: CellsDoor, **given: Any) -> str:
     return answer.get_json()["id"]
 
 
-def begin(door: CellsDoor, file_id: str, *, window: str = "1h", **headers: str) -> TestResponse:
-    body = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": window}
+def begin(door: CellsDoor, file_id: str, *, callback_url: str | None = None, **headers: str) -> TestResponse:
+    body = {"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "1h"}
+    body |= {} if callback_url is None else {"callback_url": callback_url}
     return door.client.post("/v1/batches", json=body, headers=AS_RED | headers)
 
 
@@ -194,3 +200,53 @@ def test_files_of_a_cell_that_is_away_are_refused_and_none_are_made_elsewhere(st
         assert listed(door, "/v1/files?") == [file_id]
         door.context.cells.is_read = False
         refused(upload(door), "store_unavailable")
+
+
+def test_each_cell_has_its_folder_whichever_cell_the_settings_of_a_door_name(store, settings, store_url, tmp_path):
+    base = tmp_path / "files"
+    with cells_door(store, settings, store_url, files_dir=str(base)) as door:
+        of_b = replace(door.context.process.settings, key_prefix=PREFIXES["b"])
+        other = DoorContext(of_b, door.stores["b"], RealClock())
+        CellWatch(other, lambda _: None).look()
+        assert other.cell == "b"
+        served = {each.cell: each for each in other.cells.all()}
+        # The door of `b` is the first to start.
+        claim_own_home(door.stores["b"].client, of_b)
+        claim_own_home(store.client, door.context.process.settings)
+        for each in (*served.values(), *door.context.cells.all()):
+            claim_home(each.store.client, each.settings)
+        expected = {"default": base, "b": base / "cells" / "b", "c": base / "cells" / "c"}
+        for cells in (other.cells, door.context.cells):
+            assert {each.cell: each.files.folder.path for each in cells.all()} == expected
+        assert {stat.S_IMODE(each.stat().st_mode) for each in (base, base / "cells", *expected.values())} == {0o700}
+        door.place("red", "b")
+        file_id = uploaded(door)
+        files = served["b"].files
+        assert (expected["b"] / file_id).read_bytes() == b"".join(files.read(files.find(file_id, "red")))
+        door.stores["b"].client.unlink(keys.file(file_id))
+        os.utime(expected["b"] / file_id, (1, 1))
+        clear_folder(served["default"])
+        assert (expected["b"] / file_id).exists()
+        clear_folder(served["b"])
+        assert not (expected["b"] / file_id).exists()
+        for name, each in served.items():
+            if name != "b":
+                each.store.client.close()
+
+
+def test_the_end_of_a_batch_is_told_once_by_its_cell(store, settings, store_url):
+    with cells_door(store, settings, store_url, webhook_hosts="hooks.internal") as door:
+        door.place("red", "b")
+        file_id = uploaded(door)
+        door.place("red", "c")
+        WebhookSecrets(door.stores["b"].client).change("red", SECRET)
+        batch_id = begun(door, file_id, callback_url="http://hooks.internal/told")
+        door.client.post(f"/v1/batches/{batch_id}/cancel", headers=AS_RED)
+        while get(door, f"/v1/batches/{batch_id}")["status"] != "cancelled":
+            for cell in door.context.cells.all():
+                feed_once(cell)
+        assert {name: Webhooks(each.client).count_of("red") for name, each in door.stores.items()} == {
+            "default": 0,
+            "b": 1,
+            "c": 0,
+        }

@@ -14,6 +14,7 @@ from shared.accounts.tenants import Tenants
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.settings.settings import Settings
 from shared.store.store import Store
+from tests.support.cells_door import cells_door
 from tests.support.door import a_door, fault
 from tests.support.embedder import Embedder
 from tests.support.processes import wait_for
@@ -117,6 +118,31 @@ def test_a_file_that_is_added_again_with_other_attributes_is_found_by_them_and_n
         assert found["attributes"] == {"year": year}
     # The chunk, and the query of each search.
     assert embedder.texts == 1 + 2
+
+
+def test_a_file_is_read_from_its_cell_and_embedded_where_its_tenant_lives_now(
+    store: Store, settings: Settings, store_url: str, database_url: str, empty_database: None
+) -> None:
+    del empty_database
+    options = {"database_url": database_url, "embedding_model": "vectors"}
+    with cells_door(store, settings, store_url, **options) as cells, Embedder(cells.stores["c"]) as embedder:
+        cells.place("blue", "b")
+        file_id = upload(cells.client)
+        cells.place("blue", "c")
+        store_id = a_store(cells.client)
+        assert add(cells.client, store_id, file_id).status_code == 200
+        unknown = f"file-b-{'0' * 24}"
+        fault(add(cells.client, store_id, unknown), 404, "file_not_found", "file_id")
+        Loader(cells.context).one_pass()
+        assert ended(cells.client, store_id, file_id)["status"] == "completed"
+        assert embedder.texts == 1
+        assert [each["file_id"] for each in search(cells.client, store_id, query="paid leave")["data"]] == [file_id]
+        in_b = cells.context.cells.named("b")
+        assert in_b is not None
+        now_ms = in_b.passage_cache.find("blue", "digest").now_ms
+        assert in_b.passage_cache.keep("blue", "digest", "text", since_ms=now_ms)
+        cells.client.delete(f"/v1/vector_stores/{store_id}/files/{file_id}", headers=BLUE)
+        assert in_b.passage_cache.find("blue", "digest").found is None
 
 
 def test_a_file_whose_door_died_is_loaded_by_another_one(door: FlaskClient, embedder: Embedder) -> None:

@@ -25,8 +25,7 @@ def home_of_new(context: DoorContext, tenant: str) -> DoorContext:
     Raises ApiError if no cell of the tenant takes anything new, and StoreUnavailable before the directory was read.
     """
     cells = context.cells
-    if not cells.is_read:
-        raise StoreUnavailable("the directory of cells was not read yet")
+    cells.require_read()
     homes = cells.of_tenant(tenant)
     if not homes:
         raise ApiError("draining", f"the cells of tenant {tenant!r} take no new files")

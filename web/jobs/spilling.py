@@ -44,8 +44,7 @@ def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -
     the first one is away, they are of the second.
     """
     cells = context.cells
-    if not cells.is_read:
-        raise StoreUnavailable("the directory of cells was not read yet")
+    cells.require_read()
     if cells.directory is None or generation.line is not None:
         return offer_in_cell(context, caller, generation)
     homes = cells.of_tenant(caller.tenant)

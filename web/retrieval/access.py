@@ -198,9 +198,11 @@ def delete_document(context: DoorContext, tenant: str, name: str, document_id: s
 
 
 def forget_passages(context: DoorContext, tenant: str) -> None:
-    """Remove the cached passages of a tenant, so that no deleted text is kept. While the store is away, they expire."""
-    with suppress(StoreUnavailable):
-        context.passage_cache.drop(tenant)
+    """Remove the cached passages of a tenant, so that no deleted text is kept. In a cell that is away, they expire."""
+    for cell in context.cells.all():
+        if not context.cells.is_away(cell):
+            with suppress(StoreUnavailable):
+                cell.passage_cache.drop(tenant)
 
 
 def _no_store(store_id: str, param: str | None) -> ApiError:

@@ -11,11 +11,10 @@ import redis
 from shared.accounts.admin_actions import Actor
 from shared.cells.account_changes import AccountCells
 from shared.cells.directory import CellRecord, Directory
-from shared.cells.opening import remember, remembered, settings_of_cell, without_credentials
+from shared.cells.opening import own_name, remember, remembered, settings_of_cell
 from shared.cells.stored import NO_STAMP, StoredDirectory, bring_up_to_date
-from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable
+from shared.errors import ConfigError, StoreUnavailable
 from shared.log import LimitedEvent
-from shared.settings.settings import Settings
 from web.runtime.context import DoorContext
 from web.runtime.start import open_store
 
@@ -104,13 +103,13 @@ class CellWatch:
         self._cells.lacking = AccountCells(self._clients()).missed()
 
     def _adopt(self, directory: Directory) -> None:
-        self._cells.adopt(directory, self._make, _own_name(directory, self._first.settings))
+        self._cells.adopt(directory, self._make, own_name(directory, self._first.process.settings))
         self._cells.is_read = True
         self._start_new()
 
     def _make(self, record: CellRecord) -> DoorContext:
-        settings = settings_of_cell(self._first.settings, record)
         process, clock = self._first.process, self._first.clock
+        settings = settings_of_cell(process.settings, record)
         return DoorContext(settings, open_store(settings), clock, cell=record.name, process=process)
 
     def _start_new(self) -> None:
@@ -145,15 +144,3 @@ class CellWatch:
     def _clients(self) -> dict[str, redis.Redis]:
         """Return the clients of the cells that are not away, by name."""
         return {one.cell: one.store.client for one in self._cells.all() if not self._cells.is_away(one)}
-
-
-def _own_name(directory: Directory, settings: Settings) -> str:
-    """Return the name of the cell that the settings name, or "" if the directory has it under another URL or not."""
-    try:
-        url, prefix = without_credentials(settings.store_url), settings.store_prefix
-    except EmbeddedStoreError:
-        return ""
-    names = (
-        name for name, one in directory.cells.items() if (without_credentials(one.url), one.prefix) == (url, prefix)
-    )
-    return next(names, "")

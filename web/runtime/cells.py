@@ -35,6 +35,9 @@ class ServedCell(Protocol):
     settings: Settings
     accounts: Accounts
 
+    def take_name(self, cell: str) -> None:
+        """Be the context of the cell with this name."""
+
     def close(self) -> None:
         """End the threads that serve this cell, because it has left the directory."""
 
@@ -67,6 +70,11 @@ class DoorCells(Generic[C]):
         self.lacking: frozenset[str] = frozenset()
         #: False while the directory may exist and could not be read: the names of cells are part of the ids of jobs.
         self.is_read = True
+
+    def require_read(self) -> None:
+        """Raise StoreUnavailable while the directory may exist and could not be read."""
+        if not self.is_read:
+            raise StoreUnavailable("the directory of cells was not read yet")
 
     def all(self) -> tuple[C, ...]:
         """Return the contexts of all cells, sorted by name; without a directory the only one."""
@@ -178,7 +186,7 @@ class DoorCells(Generic[C]):
         for name, record in directory.cells.items():
             known = old.get(name)
             if name == own_name:
-                self.first.cell = name
+                self.first.take_name(name)
                 contexts[name] = self.first
             elif known is not None and self.directory is not None and _is_same_store(self.directory, record):
                 contexts[name] = known

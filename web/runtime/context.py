@@ -4,6 +4,7 @@ import threading
 from functools import partial
 
 from shared.cells.ids import DEFAULT_CELL, cell_of_id, id_in_cell
+from shared.cells.opening import with_folder_of
 from shared.cells.stored_ids import cell_of_stored_id, prefix_in_cell
 from shared.clock import Clock
 from shared.jobs.job import JobView
@@ -112,11 +113,20 @@ class DoorContext:
         return self._of_cell(cell_of_id(job_id))
 
     def of_stored(self, stored_id: str) -> "DoorContext":
-        """Return the context of the cell that the id of a file or a batch names, or this one if none is known."""
+        """Return the context of the cell that the id of a file or a batch names, or this one if none is known.
+
+        Raises StoreUnavailable before the directory was read.
+        """
+        self.cells.require_read()
         return self._of_cell(cell_of_stored_id(stored_id))
 
     def _of_cell(self, cell: str) -> "DoorContext":
         return self if self.cells.directory is None else self.cells.named(cell) or self
+
+    def take_name(self, cell: str) -> None:
+        """Be the context of the cell with this name, which decides where files are kept and the ids that are made."""
+        self.cell, self.settings = cell, with_folder_of(self.process.settings, cell)
+        self.files.folder = files_folder(self.settings, in_disk_thread)
 
     @property
     def drains(self) -> bool:

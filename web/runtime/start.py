@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ from gevent import monkey
 
 from shared.accounts.admin_keys import ADMIN_KEY_PREFIX
 from shared.audit.sweeper import PERIOD_S, Sweeper
+from shared.cells.opening import claim_own_home
 from shared.errors import ConfigError, EmbeddedStoreError, StoreUnavailable, StoreUnfit
 from shared.history.historian import Historian
 from shared.log import get_logger
@@ -77,12 +79,18 @@ def open_store(settings: StoreSettings) -> Store:
 
 
 def configure_store(
-    settings: Settings, store: Store, *, serves_files: bool = False, run: Callable[..., Any] = run_here
+    settings: Settings,
+    store: Store,
+    *,
+    serves_files: bool = False,
+    knows_cell: bool = False,
+    run: Callable[..., Any] = run_here,
 ) -> None:
     """Check that the store is fit and has the same system-wide settings as this process.
 
     If the store has no system-wide settings yet, write this process's settings to it. A process that serves files also
-    checks that all such processes keep them in one place; `run` is that of FilesFolder.
+    checks that all such processes keep them in one place; `run` is that of FilesFolder. Unless the process `knows_cell`
+    and so the folder in the settings is that of the store's cell, the cell is read from the directory first.
 
     Exits this process with an error message if the store is unfit or has different settings. Raises StoreUnavailable
     if the store does not answer: the door then refuses all jobs, and web/runtime/start.py calls this function again.
@@ -94,7 +102,7 @@ def configure_store(
                 log.warning("store.doubt", warning=warning)
         store.configure(settings)
         if serves_files:
-            claim_home(store.client, settings, run=run)
+            (claim_home if knows_cell else claim_own_home)(store.client, settings, run=run)
     except StoreUnfit as error:
         _exit_with(error, EXIT_STORE_UNFIT)
     except ConfigError as error:
@@ -132,17 +140,21 @@ def start_duties(
     *,
     on_fatal_error: Callable[[], None],
     serves_files: bool = False,
+    knows_cell: bool = False,
     closed: threading.Event | None = None,
 ) -> None:
     """Start a thread that configures the store as soon as the store answers, and then runs the duties of all processes.
 
     The thread calls `on_fatal_error` if the store is unfit or was configured with different system-wide settings. It
-    ends when `closed` is set.
+    ends when `closed` is set. The other arguments are those of `configure_store`.
     """
     until = closed or threading.Event()
 
     def run() -> None:
-        _configure_with_retries(settings, store, on_fatal_error, serves_files=serves_files, closed=until)
+        configure = partial(
+            configure_store, settings, store, serves_files=serves_files, knows_cell=knows_cell, run=in_disk_thread
+        )
+        _configure_with_retries(configure, on_fatal_error, closed=until)
         _run_duties(settings, store, until)
 
     threading.Thread(target=run, name="duties", daemon=True).start()
@@ -171,17 +183,12 @@ def _run_duties(settings: Settings, store: Store, closed: threading.Event) -> No
 
 
 def _configure_with_retries(
-    settings: Settings,
-    store: Store,
-    on_fatal_error: Callable[[], None],
-    *,
-    serves_files: bool,
-    closed: threading.Event,
+    configure: Callable[[], None], on_fatal_error: Callable[[], None], *, closed: threading.Event
 ) -> None:
     next_log_s = 0.0
     while not closed.is_set():
         try:
-            configure_store(settings, store, serves_files=serves_files, run=in_disk_thread)
+            configure()
         except StoreUnavailable as error:
             if time.monotonic() >= next_log_s:
                 log.warning("store.awaited", error=str(error))

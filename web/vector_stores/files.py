@@ -41,7 +41,7 @@ def new_files(context: DoorContext, caller: Caller, bodies: Sequence[AddFileBody
         path = param.format(number)
         if body.file_id in found:
             raise invalid_field(path, f"{path}={quoted(body.file_id)} is there twice")
-        file = context.files.find(body.file_id, caller.tenant)
+        file = context.of_stored(body.file_id).files.find(body.file_id, caller.tenant)
         if file is None:
             raise ApiError("file_not_found", f"there is no file {body.file_id[:80]!r}", param=path)
         if file.purpose not in PURPOSES:

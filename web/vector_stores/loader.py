@@ -217,16 +217,20 @@ def load_file(context: DoorContext, load: FileLoad, running: _Running) -> None:
     if caller is None:
         message = "the key with which the file was added is no longer valid, or its tenant is disabled"
         raise ApiError("tenant_disabled", message)
-    stored, most = context.files.find(load.file.id, load.tenant), context.settings.max_document_bytes
+    files, most = context.of_stored(load.file.id).files, context.settings.max_document_bytes
+    stored = files.find(load.file.id, load.tenant)
     if stored is None:
         raise LookupError(load.file.id)
     if stored.bytes > most:
         message = f"the file has {stored.bytes} bytes; at most {most} (PENSTOCK_MAX_DOCUMENT_BYTES)"
         raise ApiError("request_too_large", message)
-    content = b"".join(context.files.read(stored))
+    content = b"".join(files.read(stored))
     file = load.file
     new = NewDocument(
         file.id, File(content, "", file.filename), dict(file.metadata), file.chunk_tokens, file.overlap_tokens
     )
     until = time.monotonic() + _LOAD_S
-    load_document(context, caller, load.collection, new, until, stop=running.reason_to_stop, claim=load)
+    # Its jobs are offered where the tenant lives now, which may not be the cell of the file.
+    load_document(
+        context.cells.serving(load.tenant), caller, load.collection, new, until, stop=running.reason_to_stop, claim=load
+    )

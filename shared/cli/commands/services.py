@@ -123,13 +123,13 @@ def exec_module(module: Sequence[str], settings: Settings, *, take_over: bool = 
     """
     if take_over:
         from shared.accounts.admin_actions import local_actor, record
-        from shared.store.batches.storage_location import claim_home
+        from shared.cells.opening import claim_own_home
         from shared.store.store import Store
 
         client = client_for(settings)
         Store(client).configure(settings, take_over=True)
         if module[0] == "web":
-            claim_home(client, settings, take_over=True)
+            claim_own_home(client, settings, take_over=True)
         record(client, local_actor(), "settings.replace", "the system-wide settings")
     sys.stdout.flush()
     environ = os.environ | as_environ(settings)

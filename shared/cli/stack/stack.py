@@ -21,6 +21,7 @@ import redis
 
 from shared.accounts.admin_actions import local_actor, record
 from shared.accounts.workers import Workers
+from shared.cells.opening import claim_own_home
 from shared.cli import output
 from shared.cli.reach import FAULT
 from shared.cli.readiness import why_not_ready
@@ -38,7 +39,7 @@ from shared.jobs.model_name import served_names
 from shared.settings.database import EMBEDDED
 from shared.settings.settings import Settings, as_environ
 from shared.state_dir import lock_state_dir
-from shared.store.batches.storage_location import claim_home, noted_home
+from shared.store.batches.storage_location import noted_home
 from shared.store.connection import WORKER, open_client
 from shared.store.embedded import EmbeddedStore
 from shared.store.preflight import check_fitness, require_answer
@@ -215,7 +216,7 @@ class Stack:
         replaces = self._take_over or store_is_unused
         Store(client).configure(self._settings, take_over=replaces)
         # A store that knows of no files must not take over the files of another one unasked.
-        claim_home(client, self._settings, take_over=replaces if noted_home(client) else self._take_over)
+        claim_own_home(client, self._settings, take_over=replaces if noted_home(client) else self._take_over)
         if self._take_over:
             record(client, local_actor(), "settings.replace", "the system-wide settings")
 

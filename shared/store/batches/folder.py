@@ -21,6 +21,8 @@ _MARKER = ".penstock"
 _MARK = re.compile(r"[0-9a-f]{32}\Z")
 #: How many names are read from the folder at once.
 _AT_ONCE = 256
+#: The folder in that of the cell `default` with those of other cells.
+OF_CELLS = "cells"
 #: The errors of a disk, a quota or a file that can take no more bytes. A retry fails until something is removed.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -52,7 +54,7 @@ class FilesFolder:
         return bool(self._on_disk(_has_mark, self.path, mark))
 
     def is_empty(self) -> bool:
-        """Return whether the folder has nothing but its id, and what a new file system has in its root."""
+        """Return whether the folder has nothing but its id, folders of other cells, and what a new file system has."""
         return bool(self._on_disk(_is_empty, self.path))
 
     def unmark(self) -> None:
@@ -101,6 +103,10 @@ class FilesFolder:
 
 def _mark(folder: Path) -> tuple[str, bool]:
     mark = secrets.token_hex(16)
+    if folder.parent.name == OF_CELLS:
+        # The folders above that of a cell are readable by others unless they are made so that they are not.
+        folder.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A link makes the whole marker appear at once, and only if the folder has no marker yet.
     draft = folder / f"{_MARKER}.{mark}"
@@ -136,7 +142,7 @@ def _probe(folder: Path) -> None:
 
 def _is_empty(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        return all(entry.name.startswith(_MARKER) or entry.name == "lost+found" for entry in entries)
+        return all(entry.name.startswith(_MARKER) or entry.name in {"lost+found", OF_CELLS} for entry in entries)
 
 
 def _old_files(folder: Path, least_age_s: float) -> Iterator[str]:

@@ -29,6 +29,9 @@ class FakeCell:
     def store(self) -> Any:
         return SimpleNamespace(client=SimpleNamespace(ping=self.ping))
 
+    def take_name(self, cell: str) -> None:
+        self.cell = cell
+
     def close(self) -> None:
         self.is_closed = True
 
