@@ -1,6 +1,11 @@
 """The gunicorn settings and their reasons; they are used by `gunicorn -c python:web.gunicorn_conf web.wsgi:app`."""
 
-from web.server import gevent_patches
+import gc
+
+# Nothing is garbage until all modules are loaded. Each collection before would visit all their objects.
+gc.disable()
+
+from web.server import gevent_patches  # noqa: E402 - see above
 
 # The patches must be applied before any module imports names from ssl. Worker processes inherit the patches.
 gevent_patches.apply()
@@ -16,6 +21,11 @@ from shared.errors import StoreUnavailable  # noqa: E402
 from web.http.connection_bounds import RESERVE, connection_limits  # noqa: E402
 from web.http.metric_files import MetricFiles  # noqa: E402
 from web.runtime.start import configure_store, open_store, raise_file_limit, read_settings  # noqa: E402
+
+# Nor is it later. A collection writes to each object that it visits, and would so copy the memory that the master and
+# its worker processes share.
+gc.freeze()
+gc.enable()
 
 _settings = read_settings()
 logging.configure(_settings.log_level, _settings.log_format, room="web", pid=os.getpid())

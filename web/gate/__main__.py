@@ -1,6 +1,11 @@
 """Run the TCP gate as a process: read the settings, connect to the store and serve until a signal arrives."""
 
-from web.server import gevent_patches
+import gc
+
+# Nothing is garbage until all modules are loaded. Each collection before would visit all their objects.
+gc.disable()
+
+from web.server import gevent_patches  # noqa: E402 - see above
 
 gevent_patches.apply()
 
@@ -33,6 +38,9 @@ from web.runtime.start import (  # noqa: E402
     read_settings,
     start_duties,
 )
+
+gc.freeze()
+gc.enable()
 
 
 def main() -> int:
