@@ -3,12 +3,15 @@
 import json
 import socket
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
+from shared.settings.settings import load
+from shared.store.connection import open_client
 from shared.store.embedded import EmbeddedStore
-from tests.support.up import Up
+from shared.store.store import Store
+from tests.support.program import program
+from tests.support.up import FAST, Up
 
 
 def stderr_of_refused_start(up: Up, code: int) -> str:
@@ -19,14 +22,19 @@ def stderr_of_refused_start(up: Up, code: int) -> str:
     return up.err
 
 
-def test_a_second_up_in_the_same_folder_names_the_first_ones_pid_and_url(tmp_path):
-    with Up(tmp_path / "state") as first:
-        first.serving()
-        with Up(tmp_path / "state") as second:
-            assert second.exit_code(timeout_s=60) == 1
-            assert str(first.process.pid) in second.err
-            assert first.url in second.err
-            assert first.ask("GET", "/health/ready")[0] == 200
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A stack that serves."""
+    with Up(tmp_path_factory.mktemp("first") / "state") as up:
+        yield up.serving()
+
+
+def test_a_second_up_in_the_same_folder_names_the_first_ones_pid_and_url(first):
+    second = program(first.state, **FAST)("up", "--port", "0")
+    assert second.returncode == 1
+    assert str(first.process.pid) in second.stderr
+    assert first.url in second.stderr
+    assert first.ask("GET", "/health/ready")[0] == 200
 
 
 def test_a_port_that_is_in_use_is_named_before_anything_is_loaded(tmp_path):
@@ -93,10 +101,8 @@ def test_a_store_that_cannot_read_its_data_ends_the_start_with_one_line(tmp_path
 def test_an_external_store_with_other_settings_is_refused_without_take_over(tmp_path):
     external_store = EmbeddedStore.start(tmp_path / "elsewhere")
     environ = {"REDIS_URL": external_store.url}
-    with Up(tmp_path / "one", PENSTOCK_MAX_INFLIGHT="3", **environ) as up:
-        up.serving()
-        up.interrupt()
-        assert up.exit_code() == 0
+    with open_client(external_store.url, name="test") as client:
+        Store(client).configure(load(FAST | {"PENSTOCK_MAX_INFLIGHT": "3"}, None))
     with Up(tmp_path / "two", PENSTOCK_MAX_INFLIGHT="7", **environ) as up:
         stderr = stderr_of_refused_start(up, 2)
         assert "max_inflight is '3' in the store and '7' here" in stderr
@@ -109,8 +115,6 @@ def test_an_external_store_with_other_settings_is_refused_without_take_over(tmp_
 
 
 def test_a_store_that_evicts_is_refused(tmp_path):
-    from shared.store.connection import open_client
-
     external_store = EmbeddedStore.start(tmp_path / "elsewhere")
     with open_client(external_store.url, name="test") as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -119,9 +123,6 @@ def test_a_store_that_evicts_is_refused(tmp_path):
     external_store.stop()
 
 
-def test_the_state_folder_is_private(tmp_path):
-    state: Path = tmp_path / "state"
-    with Up(state) as up:
-        up.serving()
-        assert state.stat().st_mode & 0o077 == 0
-        assert json.loads((state / "store.json").read_text())["started_by"] == up.process.pid
+def test_the_state_folder_is_private(first):
+    assert first.state.stat().st_mode & 0o077 == 0
+    assert json.loads((first.state / "store.json").read_text())["started_by"] == first.process.pid
