@@ -114,3 +114,24 @@ def test_a_job_whose_home_has_admitted_it_without_an_answer_is_spilled_and_cance
     monkeypatch.undo()
     wait_for(lambda: [one.code for one in door.stores["b"].jobs("red").jobs] == ["unheard"], "the cancel")
     assert door.client.get(f"/v1/jobs/{job['id']}", headers=AS_RED).get_json()["status"] == "queued"
+
+
+def test_repetitions_are_looked_for_only_in_cells_that_have_jobs_of_the_tenant(door, monkeypatch):
+    asked: list[str] = []
+    was_admitted = spilling.EarlierRequest.was_admitted
+
+    def look(earlier: Any, client: Any, tenant: str) -> bool:
+        asked.append(next(one.cell for one in door.context.cells.all() if one.store.client is client))
+        return was_admitted(earlier, client, tenant)
+
+    door.place("red", "b")
+    first = admitted_job(submit(door.client, headers=AS_RED | {"x-request-id": "1"}))
+    door.place("red", "c")
+    monkeypatch.setattr(spilling, "_SETTLED_MS", 0)
+    monkeypatch.setattr(spilling.EarlierRequest, "was_admitted", look)
+    for number in ("1", "2", "1"):
+        job = admitted_job(submit(door.client, headers=AS_RED | {"x-request-id": number}))
+        assert (job["id"] == first["id"]) == (number == "1")
+    assert asked == ["b", "b", "b"]
+    monkeypatch.setattr(door.context.cells, "_earlier", {"red": ()})
+    assert admitted_job(submit(door.client, headers=AS_RED | {"x-request-id": "1"}))["id"] != first["id"]

@@ -7,10 +7,13 @@ that its key holds as exactly as with one store.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from shared.errors import StoreUnavailable
 from shared.jobs.outcomes import Refusal, Refused
 from shared.log import LimitedEvents
+from shared.store import keys
+from shared.store.redis_errors import store_faults
 from shared.store.repeat_lookup import EarlierRequest
 from web.api.deadline import max_deadline_ms
 from web.api.refusals import LONGEST_HINT_MS, Yield, to_yield
@@ -35,6 +38,9 @@ _MAY_SPILL = frozenset(
         Refusal.DRAINING,
     }
 )
+
+#: This long after a change of the directory, in ms, each door has read it, and no job is offered in an earlier cell.
+_SETTLED_MS = 10_000
 
 
 def offer(context: DoorContext, caller: Caller, generation: GenerationRequest) -> AdmittedJob | Yield:
@@ -134,7 +140,13 @@ def _cell_of_repeat(
     def identity(other: DoorContext) -> EarlierRequest:
         return EarlierRequest(generation.idem_digest or "", other.job_id(generation.job_id))
 
-    return other_cell_of_repeat(homes[0] if homes else None, caller.tenant, context, identity, kept_ms=kept_ms)
+    first, has_jobs = homes[0] if homes else None, partial(_has_jobs, tenant=caller.tenant)
+    return other_cell_of_repeat(first, caller.tenant, context, identity, kept_ms=kept_ms, has_any=has_jobs)
+
+
+def _has_jobs(cell: DoorContext, tenant: str) -> bool:
+    with store_faults(cell.store.client):
+        return bool(cell.store.client.exists(keys.jobs(tenant)))
 
 
 def other_cell_of_repeat(
@@ -144,18 +156,23 @@ def other_cell_of_repeat(
     identity: Callable[[DoorContext], EarlierRequest],
     *,
     kept_ms: int,
+    has_any: Callable[[DoorContext], bool] | None = None,
 ) -> DoorContext | None:
     """Return the cell, other than the `first`, that has what an earlier request has made, or None.
 
     The earlier request can have been served by one of the tenant's other cells. For `kept_ms` after the directory has
     changed, which is as long as what it has made is kept, that can be any cell. Cells that are away are left out.
-    `identity` is that of the request in a cell.
+    `identity` is that of the request in a cell. With `has_any`, which returns whether a cell has any such thing of the
+    tenant, the others are asked for that once, soon after a change, and not for each request.
     """
     cells, directory = context.cells, context.cells.directory
     if directory is None:
         return None
-    is_recent = time.time() * 1_000 < directory.changed_ms + kept_ms
-    for other in cells.all() if is_recent else cells.of_tenant(tenant):
+    age_ms, asked = time.time() * 1_000 - directory.changed_ms, cells.of_tenant(tenant)
+    if age_ms < kept_ms:
+        earlier = cells.earlier_cells(tenant, has_any, is_settled=age_ms > _SETTLED_MS) if has_any else cells.all()
+        asked += tuple(other for other in earlier if other not in asked)
+    for other in asked:
         if other is first or cells.is_away(other):
             continue
         try:

@@ -59,6 +59,8 @@ class DoorCells(Generic[C]):
         #: The same, sorted by name; without a directory the only context.
         self._all: tuple[C, ...] = (first,)
         self._placed: dict[str, tuple[C, ...]] = {}
+        #: The cells that have jobs of a tenant, as of soon after the last change of the directory.
+        self._earlier: dict[str, tuple[C, ...]] = {}
         #: The cells that are away, and those that may be. They are replaced, not changed.
         self._away: frozenset[C] = frozenset()
         self._suspected: frozenset[C] = frozenset()
@@ -102,6 +104,24 @@ class DoorCells(Generic[C]):
             if directory is self.directory:
                 self._placed[tenant] = placed
         return placed
+
+    def earlier_cells(self, tenant: str, has_jobs: Callable[[C], bool], *, is_settled: bool) -> tuple[C, ...]:
+        """Return the cells that have jobs of a tenant, the homes included. Those that are away are left out.
+
+        `has_jobs` asks one cell, and raises StoreUnavailable. With `is_settled`, no other cell gets jobs of the tenant
+        before the directory changes again, so the answer is kept until then.
+        """
+        found = self._earlier.get(tenant)
+        if found is None:
+            directory, present = self.directory, {one.cell: one for one in self._all if not self.is_away(one)}
+            asked = ask_all(present, has_jobs)
+            self.suspect(*(present[name] for name in asked.away))
+            found = tuple(present[name] for name, has_some in asked.answers.items() if has_some)
+            if is_settled and len(asked.answers) == len(self._all) and directory is self.directory:
+                if len(self._earlier) >= _MOST_PLACED:
+                    self._earlier = {}
+                self._earlier[tenant] = found
+        return found
 
     def home(self, tenant: str) -> C:
         """Return the context of the first of a tenant's cells, where its files and batches are made.
@@ -208,7 +228,7 @@ class DoorCells(Generic[C]):
         context.close()
 
     def _serve(self, contexts: Mapping[str, C]) -> None:
-        self._contexts, self._placed = contexts, {}
+        self._contexts, self._placed, self._earlier = contexts, {}, {}
         self._all = tuple(contexts[name] for name in sorted(contexts)) or (self.first,)
         self._away &= frozenset(contexts.values())
         if self._answers not in self._all:
