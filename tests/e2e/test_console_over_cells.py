@@ -5,16 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from shared.accounts.admin_actions import list_actions
 from shared.accounts.api_keys import ApiKeys
 from shared.accounts.groups import Groups
 from shared.accounts.routes import Routes
 from shared.accounts.tenants import Tenants
 from shared.cells.ids import cell_of_id
+from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
-from tests.support.builders import heartbeat
+from tests.support.builders import MODEL, heartbeat
 from tests.support.cells_door import CellsDoor, cells_door
 from tests.support.console import press, streams, token_of
-from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit
+from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit, worker
 from tests.support.ports import free_port
 from web.console.guard import CELL_HEADER, TOKEN_HEADER
 
@@ -227,3 +229,20 @@ def test_the_audit_log_has_a_change_of_all_cells_once_and_names_the_cell_of_othe
 
 def audit(door: CellsDoor, **query: str) -> str:
     return door.client.get("/console/audit", query_string=query).text
+
+
+def test_the_playground_and_run_again_submit_in_the_home_of_the_tenant(door):
+    for each in door.stores.values():
+        Tenants(each.client).set("red", TenantPolicy(run_again=True))
+    token = {TOKEN_HEADER: token_of(door.client.get("/console/playground").text)}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    with worker(door.stores["b"], lambda held: settle(door.stores["b"], held, text="from b")):
+        answer = door.client.post("/console/playground/answer?tenant=red", json=body, headers=token).text
+    assert "from b" in answer
+    ended = re.search(r'"id": ?"(b-[^"]+)"', answer)[1]
+    door.place("red", "c")
+    said = press(door.client, "again", job=ended).text
+    assert listed(said) == {door.client.get("/v1/admin/jobs?cell=c").get_json()["data"][0]["id"]}
+    newest = {name: next(list_actions(each.client, limit=1)) for name, each in door.stores.items() if name != "default"}
+    assert newest["b"].on == f"job {ended} of tenant red"
+    assert newest["c"].on.startswith(f"job {ended} as c-")

@@ -24,7 +24,7 @@ from web.jobs.spilling import offer
 from web.request.caller import acting_admin
 from web.runtime.asked_cells import asked_cells
 from web.runtime.context import DoorContext
-from web.runtime.current import current_context
+from web.runtime.current import current_context, use_home
 
 #: The longest name that a form may name, in characters: ids of jobs, tenants and workers are shorter.
 _MAX_NAME = 200
@@ -174,14 +174,15 @@ KEY_LABEL = "console"
 @bp.post("/again")
 def run_again() -> str:
     """Run a job again on behalf of its tenant, and link to the new job."""
+    view = read_quietly(current_context(), named("job"))
+    use_home(view.tenant)
     context = current_context()
-    view = read_quietly(context, named("job"))
     caller = Caller(view.tenant, KEY_LABEL, enabled_policy(context, view.tenant))
     with ExitStack() as held:
         # No client polls the job.
         generation = again_request(context, caller, view, held).replaced(poll_grace_ms=0)
-        client = context.of_job(view.id).store.client
-        announce(client, acting_admin(), "job.again", f"job {view.id} as {generation.job_id}")
+        job_id = context.job_id(generation.job_id)
+        announce(context.store.client, acting_admin(), "job.again", f"job {view.id} as {job_id}")
         verdict = offer(context, caller, generation)
     if isinstance(verdict, Yield):
         return render_template("console/refused.html", refused=verdict.body)

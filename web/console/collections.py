@@ -13,7 +13,7 @@ from web.request.caller import acting_admin
 from web.retrieval.access import loads_of, sizes_of
 from web.retrieval.bodies import SearchBody
 from web.retrieval.searching import search_collection
-from web.runtime.current import current_context
+from web.runtime.current import current_context, use_home
 
 #: The most collections and passages that are shown, and the time for a search, in ms.
 _SHOWN, _PASSAGES, _BUDGET_MS = 100, 5, 5_000
@@ -34,7 +34,9 @@ def collections_page() -> str | tuple[str, int]:
 @bp.post("/collections/search")
 def search_one() -> str:
     """Search a collection on behalf of its tenant, and show the passages; the search is recorded."""
-    context, tenant, name = current_context(), named_tenant(request.form.get("tenant", "")), named("collection")
+    tenant, name = named_tenant(request.form.get("tenant", "")), named("collection")
+    use_home(tenant)
+    context = current_context()
     fields = {"query": request.form.get("query", ""), "k": _PASSAGES, "budget_ms": _BUDGET_MS}
     body = validated(SearchBody, fields)
     announce(context.store.client, acting_admin(), "collection.search", f"collection {name} of tenant {tenant}")

@@ -75,7 +75,7 @@ def check() -> None:
     # A page of another origin may not read the console either. A link to a page of the console is no such read.
     if not _is_link_to_page() and not is_same_origin(request):
         raise ApiError("origin_not_allowed", "a page of another site may not read the console")
-    _choose_cell(request.values.get("cell", ""))
+    _choose_cell(request.args.get("cell", ""))
     if request.method not in {"GET", "HEAD"} and not _is_valid_token(request.headers.get(TOKEN_HEADER, "")):
         message = "this page of the console is too old, or did not send the request: load the console again"
         raise ApiError("page_expired", message, param=TOKEN_HEADER)

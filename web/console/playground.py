@@ -36,7 +36,7 @@ from web.request.owned_calls import AnswerStream, EndNotSeen, with_headers
 from web.request.responses import name_ignored, stream_response, with_comments, yield_response
 from web.runtime.context import DoorContext
 from web.runtime.credentials.key_watch import ClientWatch
-from web.runtime.current import current_context
+from web.runtime.current import current_context, use_home
 from web.runtime.model_pools import Model, ModelDirectory
 from web.runtime.shared_answer import seldom
 
@@ -127,15 +127,17 @@ def playground_answer() -> Response:
     the stream has the events `job` (the id) and `facts` (HTML, whenever it has changed). Without `stream` in the body,
     it has the whole response instead of chunks.
     """
-    context = current_context()
     tenant = named_tenant(request.args.get("tenant", ""))
+    use_home(tenant)
+    context = current_context()
     count_tenant(tenant)
     caller = Caller(tenant, KEY_LABEL, enabled_policy(context, tenant))
     body = read_text_body(context, request.get_json(), "chat", caller.policy)
     deadline = read_deadline(context.settings, caller.policy, body, "stream")
     generation = with_headers(text_request(context, body, "chat", deadline), body.return_ticket)
     generation = generation.replaced(form=generation.form | {CONSOLE_FORM: True}, followed=int(bool(body.stream)))
-    announce(context.store.client, acting_admin(), "job.submit", f"job {generation.job_id} of tenant {tenant}")
+    job_id = context.job_id(generation.job_id)
+    announce(context.store.client, acting_admin(), "job.submit", f"job {job_id} of tenant {tenant}")
     verdict = offer(context, caller, with_refusal_identity(generation, tenant))
     if isinstance(verdict, Yield):
         return yield_response(verdict)

@@ -26,7 +26,7 @@ from web.http.api_errors import invalid_field
 from web.jobs.snapshots import bounds_of
 from web.runtime.asked_cells import asked_cells
 from web.runtime.context import DoorContext
-from web.runtime.current import current_context, use_context
+from web.runtime.current import current_context, use_home
 
 #: How many tenants a page of the list has.
 PAGE_SIZE = 50
@@ -113,20 +113,13 @@ def read_standing(context: DoorContext, tenant: str) -> Standing:
     return Standing(policy, problems, bounds, budgets, waiting, running, homes, context.cell)
 
 
-def _use_home(tenant: str) -> None:
-    """Have the request use the first of the tenant's cells that is not away, unless the address names a cell."""
-    context = current_context()
-    home = context.cells.serving(tenant)
-    if "cell" not in request.args and context.cells.directory is not None and not context.cells.is_away(home):
-        use_context(home)
-
-
 @page("/tenants/<tenant>")
 def tenant_page(tenant: str) -> str | tuple[str, int]:
     """Return the page of a tenant, also of one that the store has no record of: it can be given a policy."""
     if not _is_name(tenant):
         return not_found(f"no tenant {tenant[:64]!r}")
-    _use_home(tenant)
+    if "cell" not in request.args:
+        use_home(tenant)
     context = current_context()
     standing = read_standing(context, tenant)
     return render_template(
@@ -170,7 +163,8 @@ def tenant_live(tenant: str) -> Response:
     """Stream the figures of a tenant. Raises ApiError (422) for an invalid name."""
     if not _is_name(tenant):
         raise invalid_field("tenant", f"tenant={tenant[:64]!r} is no name of a tenant")
-    _use_home(tenant)
+    if "cell" not in request.args:
+        use_home(tenant)
     context, feed = current_context(), current_feed()
     panels_of = _panels_of(context, current_app.jinja_env, tenant)
     return stream(feed, panel_frames(feed, when_to_stop(context.clock), panels_of))

@@ -26,6 +26,14 @@ def use_context(context: DoorContext) -> None:
     g.context = context
 
 
+def use_home(tenant: str) -> None:
+    """Have `current_context` return that of the first of a tenant's cells which is not away, if there is one."""
+    context = current_context()
+    home = context.cells.serving(tenant)
+    if context.cells.directory is not None and not context.cells.is_away(home):
+        use_context(home)
+
+
 def current_request() -> Request:
     """Return the current request itself. Code that reads it often uses it instead of Flask's proxy, which is slower."""
     found: Request = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - the proxy's own name
