@@ -11,6 +11,7 @@ from shared.cells.directory import MAX_CELLS, CellRecord, Directory, Placement, 
 from shared.cells.ids import cell_of_id, id_in_cell, is_cell_name
 from shared.cells.opening import remember, remembered, with_credentials, without_credentials
 from shared.cells.placement import tenant_cells
+from shared.cells.stored_ids import cell_of_stored_id, digits_of, prefix_in_cell
 from shared.errors import ConfigError
 from shared.jobs.job import new_job_id
 from shared.settings.settings import load
@@ -40,6 +41,23 @@ def test_no_id_of_the_default_cell_is_mistaken_for_one_with_a_cell():
 )
 def test_other_texts_name_no_cell(text):
     assert cell_of_id(text) == "default"
+
+
+@pytest.mark.parametrize("cell", ["default", "c1", "0", "f" * 16])
+@pytest.mark.parametrize(("prefix", "length"), [("file-", 29), ("batch_", 30)])
+def test_the_cell_of_a_file_or_a_batch_is_read_from_its_id(prefix, length, cell):
+    digits = "01a2b3c4d5e6" * 2
+    stored_id = prefix_in_cell(prefix, cell) + digits
+    assert (cell_of_stored_id(stored_id), digits_of(stored_id)) == (cell, digits)
+    assert (len(stored_id) == length) == (cell == "default")
+    assert cell_of_id(stored_id) == "default"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "file-b-", f"file-B-{'0' * 24}", f"file-b-{'0' * 23}", f"batch_b-{'0' * 24}", f"file-file-{'0' * 24}"]
+)
+def test_other_texts_name_no_cell_of_a_file_or_a_batch(text):
+    assert cell_of_stored_id(text) == "default"
 
 
 @pytest.mark.parametrize("name", ["", "C1", "a-b", "a.b", "x" * 17, "a\n", "é", "file", "chatcmpl"])
