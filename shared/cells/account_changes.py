@@ -50,7 +50,11 @@ class CellChange:
     def sentence(self) -> str:
         """Return a sentence that names the cells that have missed the change, and how to repair them."""
         cells = "; ".join(f"cell {name} has not got this change: {why}" for name, why in self.missed.items())
-        return f"{cells}. Doors repair that when it answers again, and so does `penstock cells sync`" if cells else ""
+        if not cells:
+            return ""
+        again = f"when {'it answers' if len(self.missed) == 1 else 'they answer'} again"
+        repair = f"Doors repair that {again}, and so does `penstock cells sync`"
+        return f"{cells}. {repair}, unless cell {self.cell} lacks an earlier change itself (`penstock doctor`)"
 
 
 class AccountCells:

@@ -44,7 +44,7 @@ def without_cell(directory: Directory | None, name: str, *, at_ms: int, is_lost:
     if record.state != "draining" and not is_lost:
         raise ConfigError(f"cell={name!r} gets new jobs: first `penstock cells drain {name} --wait`")
     if pinned := pinned_to(directory, name):
-        raise ConfigError(f"cell={name!r} cannot be removed: {_pinned(pinned)} pinned to it; {_MOVE}")
+        raise ConfigError(f"cell={name!r} cannot be removed: {_pinned(pinned)} pinned to it; {_move(pinned)}")
     others = {other: cell for other, cell in directory.cells.items() if other != name}
     _require_serving(others, f"cell={name!r} cannot be removed")
     return directory.changed(at_ms=at_ms, cells=others)
@@ -57,9 +57,11 @@ def with_draining(directory: Directory | None, name: str, *, at_ms: int, drainin
     cells = {**directory.cells, name: record}
     _require_serving(cells, f"cell={name!r} cannot drain")
     drained = directory.changed(at_ms=at_ms, cells=cells)
-    stranded = [tenant for tenant in pinned_to(directory, name) if not tenant_cells(drained, tenant)]
+    pinned = [tenant for tenant in sorted(directory.tenants) if tenant_cells(directory, tenant)]
+    stranded = [tenant for tenant in pinned if not tenant_cells(drained, tenant)]
     if stranded:
-        raise ConfigError(f"cell={name!r} cannot drain: {_pinned(stranded)} pinned to no other cell; {_MOVE}")
+        why = f"{_pinned(stranded)} pinned to no other cell that gets new jobs"
+        raise ConfigError(f"cell={name!r} cannot drain: {why}; {_move(stranded)}")
     return drained
 
 
@@ -129,9 +131,6 @@ def find_cell(directory: Directory, name: str) -> CellRecord:
     return directory.cells[name]
 
 
-_MOVE = "first `penstock cells move TENANT CELL`"
-
-
 def _known(directory: Directory) -> str:
     return f"cells: {', '.join(sorted(directory.cells))}"
 
@@ -140,6 +139,10 @@ def _pinned(tenants: Sequence[str]) -> str:
     names = ", ".join(tenants[:_MAX_NAMED])
     more = f" and {len(tenants) - _MAX_NAMED} more" if len(tenants) > _MAX_NAMED else ""
     return f"tenant {names} is" if len(tenants) == 1 else f"tenants {names}{more} are"
+
+
+def _move(tenants: Sequence[str]) -> str:
+    return f"first `penstock cells move {tenants[0] if len(tenants) == 1 else 'TENANT'} CELL`"
 
 
 def _require_serving(cells: Mapping[str, CellRecord], message: str) -> None:

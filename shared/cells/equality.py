@@ -16,4 +16,6 @@ def account_faults(clients: Mapping[str, redis.Redis], away: Iterable[str]) -> l
     missed = AccountCells(clients).missed() & {*clients, *away}
     faults = [f"cell {name} has missed a change of accounts" for name in sorted(missed)]
     faults += differences(clients)
-    return [*faults, "make the accounts equal with `penstock cells sync`"] if faults else []
+    # If no cell has all changes, only an operator can say which accounts hold.
+    choice = " --from CELL" if missed >= clients.keys() else ""
+    return [*faults, f"make the accounts equal with `penstock cells sync{choice}`"] if faults else []

@@ -73,7 +73,7 @@ def _source(cells: Cells, name: str) -> redis.Redis:
     missed = AccountCells(others).missed()
     found = next((client for other, client in sorted(others.items()) if other not in missed), None)
     if found is None:
-        raise ConfigError("each cell that answers has missed a change of accounts: first `penstock cells sync`")
+        raise ConfigError("each cell that answers has missed a change: first `penstock cells sync --from CELL`")
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import redis
 
+from shared.accounts.api_keys import ApiKeys
 from shared.store import keys
 from shared.store.batches.batches import ENDED
 from shared.store.decode import integer, text
@@ -51,3 +52,10 @@ def tenant_load(client: redis.Redis, tenant: str) -> CellLoad:
     jobs = sum(max(0, integer(None if count is None else text(count))) for count in counts)
     open_batches = sum(status is not None and text(status) not in ENDED for status in statuses)
     return CellLoad(jobs, open_batches, workers=workers)
+
+
+def knows_tenant(client: redis.Redis, tenant: str) -> bool:
+    """Return whether a cell has a policy, a key or a job of the tenant. Raises StoreUnavailable."""
+    with store_faults(client):
+        known = client.exists(keys.tenant(tenant))
+    return bool(known or ApiKeys(client).ls(tenant)[1])

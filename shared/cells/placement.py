@@ -9,6 +9,11 @@ from shared.cells.directory import CellRecord, Directory, Placement
 _UNPLACED = Placement()
 
 
+def near_regions(setting: str) -> tuple[str, ...]:
+    """Return the regions that PENSTOCK_REGIONS names, the nearest first."""
+    return tuple(region for region in setting.split(",") if region)
+
+
 def tenant_cells(directory: Directory, tenant: str, *, regions: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the cells that get the tenant's new jobs: its home, then those to which a door may spill.
 

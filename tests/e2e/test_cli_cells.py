@@ -159,10 +159,38 @@ def test_a_tenant_is_kept_in_a_region(penstock: InProcess, store_url: str, c2: S
     assert "region='us' of tenant 'blue': no cell there gets new jobs" in refused(
         penstock, "move", "blue", "--region", "us"
     )
+    assert "cell='c2' cannot drain: tenant blue is pinned to no other cell that gets new jobs; first " in (
+        refusal := refused(penstock, "drain", "c2")
+    )
+    assert "first `penstock cells move blue CELL`" in refusal
     run(penstock, "move", "blue", "--unpin")
     directory = StoredDirectory(c2.client).read()
     assert directory is not None
     assert directory.tenants == {"blue": Placement(spread=3)}
+
+
+def test_places_are_those_of_a_door_with_the_same_regions(
+    penstock: InProcess, store_url: str, c2: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(penstock, "add", "c2", store_url, "--prefix", "c2:", "--region", "eu", "--weight", "0.001")
+    assert list(listed(penstock, "--tenant", "blue")) == ["default"]
+    monkeypatch.setenv("PENSTOCK_REGIONS", "eu")
+    assert list(listed(penstock, "--tenant", "blue")) == ["c2"]
+    assert "new jobs of tenant blue go to c2 " in run(penstock, "move", "blue", "--unpin")
+
+
+def test_a_tenant_that_no_cell_knows_is_named_because_it_may_be_a_slip(
+    penstock: InProcess, store_url: str, store: Store, c2: Store
+) -> None:
+    run(penstock, "add", "c2", store_url, "--prefix", "c2:")
+    ApiKeys(store.client).create("blue")
+    unknown = "no cell has a policy, a key or a job of tenant"
+    assert unknown not in run(penstock, "move", "blue", "c2")
+    assert unknown not in run(penstock, "spread", "1", "--tenant", "blue")
+    assert f"{unknown} bleu" in run(penstock, "move", "bleu", "c2")
+    assert f"{unknown} bleu" in run(penstock, "spread", "1", "--tenant", "bleu")
+    assert unknown not in run(penstock, "move", "bleu", "--unpin")
+    assert "the directory lists only 2" in run(penstock, "spread", "3")
 
 
 def test_a_draining_cell_gets_jobs_again(penstock: InProcess, store_url: str, c2: Store, store: Store) -> None:
@@ -247,6 +275,9 @@ def test_a_cell_that_is_away_is_named_and_its_copy_is_behind(
     assert (done.returncode, "cell c2 does not answer" in done.stderr) == (1, True)
     cells = cells_in_force(load(environ={"REDIS_URL": store_url, "PENSTOCK_STATE_DIR": str(tmp_path)}, dotenv=None))
     assert [problem.partition(":")[0] for problem in directory_problems(cells)] == ["cell c2 does not answer"]
+    assert "refused with store_unavailable until" in penstock("cells", "move", "blue", "c2").stderr
+    assert "refused with" not in penstock("cells", "move", "blue", "c2,default").stderr
+    penstock("cells", "move", "blue", "--unpin")
     done = penstock("cells", "rm", "c2")
     assert done.returncode == 2
     run(penstock, "rm", "c2", "--lost")

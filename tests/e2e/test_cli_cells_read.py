@@ -189,7 +189,10 @@ def test_doctor_checks_each_cell_and_finds_accounts_that_differ_and_old_copies_o
     done = penstock("doctor")
     assert done.returncode == 1
     assert "the policy of tenant 'red' is in cell b and not in cell default" in done.stderr
-    assert "make the accounts equal with `penstock cells sync`" in done.stderr
+    assert "make the accounts equal with `penstock cells sync`\n" in done.stderr
+    for client, other in ((cells["b"].client, "default"), (cells["default"].client, "b")):
+        client.sadd(keys.missed_changes(), other)
+    assert "with `penstock cells sync --from CELL`" in penstock("doctor").stderr
     assert "cell b has no copy of the directory" in done.stderr
     assert "cell b: store: " in done.stderr
     assert {line.split("\t")[0] for line in done.stdout.splitlines()} == {"cell", "b", "default"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from shared.cells.directory import CellRecord, Directory
-from shared.cells.placement import tenant_cells
+from shared.cells.placement import near_regions, tenant_cells
 from shared.cells.stored import ask_all
 from shared.errors import ConfigError, StoreUnavailable
 from shared.log import LimitedEvent, get_logger
@@ -52,7 +52,7 @@ class DoorCells(Generic[C]):
         """`first` is the context of the store that the settings name, from which the directory is read."""
         self.first = first
         #: The regions of cells, the nearest to this door first.
-        self._regions = tuple(region for region in first.settings.regions.split(",") if region)
+        self._regions = near_regions(first.settings.regions)
         self.directory: Directory | None = None
         #: The cells of the directory that this process serves; empty without a directory. It is replaced, not changed.
         self._contexts: Mapping[str, C] = {}
@@ -221,6 +221,8 @@ class DoorCells(Generic[C]):
             if context not in contexts.values() and context is not self.first:
                 context.close()
         log.info("cells.adopted", version=directory.version, cells=sorted(contexts))
+        if self.first.settings.auth == "open" and len(contexts) > 1:
+            log.warning("cells.open", setting="PENSTOCK_AUTH=open", effect="this door needs no key for any cell")
 
     def leave_out(self, context: C) -> None:
         """Serve a cell no longer whose store is unfit, until the directory changes."""

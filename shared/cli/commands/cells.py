@@ -26,6 +26,8 @@ NOTICE_S = 3.0
 #: Time between two looks at the jobs that are left, in seconds.
 _LOOK_EVERY_S = 0.25
 
+_COLUMNS = ("cell", "place", "state", "weight", "region", "pinned", "jobs", "batches", "workers", "url", "prefix")
+
 app = typer.Typer(no_args_is_help=True, help="Manage cells: stores among which the tenants are divided.")
 
 Name = Annotated[str, typer.Argument(metavar="CELL", help="The cell's name: 1 to 16 lower-case letters and digits.")]
@@ -49,47 +51,38 @@ def list_all(
 
     if tenant is not None and not is_tenant_name(tenant):
         raise ConfigError(f"tenant={tenant[:80]!r} is not a tenant's name")
-    cells = _open(load(state_dir=state_dir))
+    settings = load(state_dir=state_dir)
+    cells = _open(settings)
     look: Callable[[redis.Redis], CellLoad] = (
         cell_load if tenant is None else lambda client: tenant_load(client, tenant)
     )
     asked = ask_all(cells.answering, look)
     away = {**cells.away, **asked.away}
-    listed = _lines(cells, asked.answers, tenant)
+    listed = _lines(cells, asked.answers, tenant, settings.regions)
     if json:
         directory = cells.directory
         spread = directory.spread if directory else 1
         output.write_json({"version": directory.version if directory else 0, "spread": spread, "cells": listed})
     else:
-        columns = (
-            "cell",
-            "place",
-            "state",
-            "weight",
-            "region",
-            "pinned",
-            "jobs",
-            "batches",
-            "workers",
-            "url",
-            "prefix",
-        )
-        output.write_table(columns, ([line[column] for column in columns] for line in listed))
+        output.write_table(_COLUMNS, ([line[column] for column in _COLUMNS] for line in listed))
     for name, error in sorted(away.items()):
         output.write_note(f"cell {name} does not answer: {error}")
     if away:
         raise typer.Exit(FAULT)
 
 
-def _lines(cells: "Cells", loads: "Mapping[str, CellLoad]", tenant: str | None) -> list[dict[str, Any]]:
-    """Return one line for each cell; with a tenant, for its cells in order and those where its older jobs are."""
+def _lines(cells: "Cells", loads: "Mapping[str, CellLoad]", tenant: str | None, regions: str) -> list[dict[str, Any]]:
+    """Return one line for each cell; with a tenant, for its cells in order and those where its older jobs are.
+
+    The order is that of a door with these PENSTOCK_REGIONS.
+    """
     from shared.cells.edits import pinned_to
-    from shared.cells.placement import tenant_cells
+    from shared.cells.placement import near_regions, tenant_cells
     from shared.settings.secret_values import without_password
 
     directory = cells.directory
     records = directory.cells if directory else {}
-    placed = tenant_cells(directory, tenant) if directory and tenant else ()
+    placed = tenant_cells(directory, tenant, regions=near_regions(regions)) if directory and tenant else ()
     lines = []
     for name in [*placed, *(name for name in sorted(cells) if name not in placed)]:
         record, loaded = records.get(name), loads.get(name)
@@ -244,19 +237,24 @@ def move(
     """Pin a tenant to cells or regions: new jobs go there, and those in its other cells end where they are."""
     from shared.cells.edits import with_placement
     from shared.cells.load import tenant_load
-    from shared.cells.placement import tenant_cells
+    from shared.cells.placement import near_regions, tenant_cells
     from shared.cells.stored import ask_all
 
     if unpin == (to is not None or region is not None):
         raise ConfigError(f"tenant={tenant[:80]!r}: name its cells or --region, or use --unpin")
     names = to.split(",") if to is not None else []
     regions = region.split(",") if region is not None else []
-    cells = _open(load(state_dir=state_dir))
+    settings = load(state_dir=state_dir)
+    cells = _open(settings)
     on = f"tenant {tenant}: {', '.join(names) or 'unpinned'}{f' in {region}' if region else ''}"
     changed = _change(
         cells, lambda found, ms: with_placement(found, tenant, names, regions=regions, at_ms=ms), "move", on
     )
-    placed = tenant_cells(changed.directory, tenant)
+    placed = tenant_cells(changed.directory, tenant, regions=near_regions(settings.regions))
+    if not unpin:
+        _note_unknown(cells, tenant)
+    if not cells.answering.keys() & placed:
+        output.write_note(f"new jobs of tenant {tenant} are refused with store_unavailable until {placed[0]} answers")
     others = {name: client for name, client in cells.answering.items() if name not in placed}
     if wait:
         _wait(cells, list(others), lambda client: tenant_load(client, tenant))
@@ -290,6 +288,10 @@ def spread(
         cells, lambda found, ms: with_spread(found, number, tenant, at_ms=ms), "spread", f"{whose}: {count}"
     )
     count = str(changed.directory.spread) if number is None else count
+    if tenant is not None and number is not None:
+        _note_unknown(cells, tenant)
+    if int(count) > len(changed.directory.cells):
+        output.write_note(f"the directory lists only {len(changed.directory.cells)}")
     _report(changed, f"{whose} has {count} cell{'' if count == '1' else 's'}", json=json)
 
 
@@ -319,6 +321,15 @@ def sync(
             return
         for name, count in copied.items():
             output.write_note(f"cell {name}: {count or 'no'} account{'' if count == 1 else 's'} changed")
+
+
+def _note_unknown(cells: "Cells", tenant: str) -> None:
+    """Say that a tenant may be misspelled, if no cell that answers knows it."""
+    from shared.cells.load import knows_tenant
+    from shared.cells.stored import ask_all
+
+    if not any(ask_all(cells.answering, lambda client: knows_tenant(client, tenant)).answers.values()):
+        output.write_note(f"no cell has a policy, a key or a job of tenant {tenant}")
 
 
 def _open(settings: Settings) -> "Cells":
