@@ -35,6 +35,7 @@ def test_links_forms_and_streams_keep_the_cell_of_the_address(page: Page, of_two
     page.click("form.filter button.strong")
     wait_for(lambda: "span=" in page.run("location.search"), "the form")
     assert "cell=c2" in page.run("location.search")
+    page.wait_for_text("nav.cells", "default")
     page.open(page.run("[...document.querySelectorAll('nav.cells a')].find(a => a.innerText === 'default').href"))
     page.wait_for_text("nav.cells [aria-current]", "default")
     assert page.complaints == []
