@@ -21,19 +21,22 @@ def directory_problems(cells: Cells) -> list[str]:
     if directory is None:
         return []
     found = [f"cell {name} does not answer: {error}" for name, error in sorted(cells.away.items())]
-    asked = ask_all(cells.answering, lambda client: _copy_problem(StoredDirectory(client), directory))
+    names = {client: name for name, client in cells.answering.items()}
+    asked = ask_all(cells.answering, lambda client: _copy_problem(StoredDirectory(client), directory, names[client]))
     found += [f"cell {name} does not answer: {error}" for name, error in asked.away.items()]
     found += [f"cell {name} {problem}" for name, problem in asked.answers.items() if problem]
     return [*found, *_unplaced(directory)]
 
 
-def _copy_problem(stored: StoredDirectory, newest: Directory) -> str:
+def _copy_problem(stored: StoredDirectory, newest: Directory, cell: str) -> str:
     stamp = stored.stamp()
-    if stamp == newest.stamp:
+    if stamp >= newest.stamp:
         try:
             stored.read()
         except ConfigError as error:
-            return f"has a spoiled copy of the directory: {error}"
+            remedy = f"after `penstock redis --cell {cell} DEL penstock:cells` doors copy it anew"
+            return f"has a spoiled copy of the directory; {remedy}: {error}"
+    if stamp == newest.stamp:
         return ""
     if stamp == NO_STAMP:
         return "has no copy of the directory"

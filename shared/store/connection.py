@@ -89,7 +89,11 @@ def open_client(
             _reject_fixed_options(url, options)
             pool = QuickPool(**(options | _connection_options(name, prefix, timeouts)))
     except ValueError as error:
-        raise ConfigError(f"REDIS_URL={without_password(url)!r} cannot be used: {error}") from None
+        # Where the library expects the port, the beginning of a password can be that has a / in it.
+        problem = "its port is no number; in a password, write / as %2F, ? as %3F, # as %23 and @ as %40"
+        raise ConfigError(
+            f"REDIS_URL={without_password(url)!r} cannot be used: {problem if 'Port' in str(error) else error}"
+        ) from None
     pool.make_poll = make_poll
     return QuickClient.from_pool(pool)
 

@@ -6,8 +6,9 @@ import pytest
 import redis
 
 from shared.accounts.admin_actions import Actor, list_actions
+from shared.cells.checks import directory_problems
 from shared.cells.directory import CellRecord, Directory
-from shared.cells.opening import cells_in_force, remember, remembered
+from shared.cells.opening import Cells, cells_in_force, remember, remembered
 from shared.cells.stored import NO_STAMP, StoredDirectory, ask_all, bring_up_to_date, change, newest
 from shared.errors import ConfigError, StoreUnavailable
 from shared.settings.settings import load
@@ -173,3 +174,14 @@ def test_with_its_own_store_away_a_command_finds_the_cells_in_its_state_folder(c
     other = environ | {"REDIS_URL": f"redis://127.0.0.1:{free_port()}"}
     with pytest.raises(StoreUnavailable):
         cells_in_force(load(environ=other, dotenv=None))
+
+
+def test_doctor_names_a_spoiled_copy_that_seems_newer_and_how_it_is_mended(clients, first):
+    write(clients, first)
+    assert directory_problems(Cells(first, clients)) == []
+    clients["c2"].hset(keys.cells(), mapping={"version": 99, "cell|c2": "x"})
+    (problem,) = directory_problems(Cells(first, clients))
+    assert problem.startswith("cell c2 has a spoiled copy of the directory; after `penstock redis --cell c2 DEL")
+    clients["c2"].delete(keys.cells())
+    write(clients, first)
+    assert directory_problems(Cells(first, clients)) == []

@@ -53,6 +53,8 @@ class CellWatch:
             directory = remembered(self._first.settings)
             if directory is not None:
                 self._adopt(directory)
+                # Its store has just not answered, so that no request must wait for it.
+                self._cells.note_away(self._first)
         if not self._cells.is_read:
             # The duties of this store must begin: they wait for it.
             self._start_new()

@@ -228,6 +228,7 @@ class DoorCells(Generic[C]):
         """Serve a cell no longer whose store is unfit, until the directory changes."""
         self._serve({name: one for name, one in self._contexts.items() if one is not context})
         context.close()
+        log.error("cells.left_out", cell=context.cell, until="the directory changes")
 
     def _serve(self, contexts: Mapping[str, C]) -> None:
         self._contexts, self._placed, self._earlier = contexts, {}, {}

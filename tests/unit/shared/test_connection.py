@@ -41,6 +41,13 @@ def test_a_url_that_enables_retries_or_sets_a_timeout_is_refused():
         open_client("redis+sentinel://a:1/main?socket_timeout=9", name="any")
 
 
+@pytest.mark.parametrize("sign", "/?#")
+def test_an_error_shows_no_part_of_a_password_that_is_not_escaped(sign):
+    with pytest.raises(ConfigError, match="write / as %2F") as raised:
+        open_client(f"redis://me:sek{sign}ret@store:6379", name="any")
+    assert "sek" not in str(raised.value)
+
+
 def test_a_url_with_an_unknown_scheme_is_quoted_without_its_password():
     with pytest.raises(ConfigError, match=r"http://me:\*\*\*@store") as raised:
         open_client("http://me:secret@store", name="any")
