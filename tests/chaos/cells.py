@@ -20,7 +20,7 @@ from shared.errors import ConfigError
 from shared.store.connection import OPERATOR, open_client
 from tests.chaos.cluster_faults import ClusterFaults
 from tests.chaos.faults import Fault, Lane, disturb
-from tests.chaos.stores import Loss
+from tests.chaos.stores import Loss, Repeated
 from tests.support.processes import wait_for
 from tests.support.store_cluster import StoreCluster
 from tests.support.store_servers import StoreServer
@@ -29,6 +29,8 @@ from tests.support.store_servers import StoreServer
 SPREADS = {"bob": 2, "cyd": 2}
 #: How long a door may serve by the directory that it had before a change.
 _OLD_DIRECTORY_S = 3.0
+#: How long a door may think that a cell is away after it has come back.
+_AWAY_AFTER_S = 1.0
 _ACTOR = Actor("chaos", "a test")
 
 Edit = Callable[[Directory, int], Directory]
@@ -40,7 +42,7 @@ class ChaosCells:
     strict = False
     lost_answers = 0
     #: So few places in each cell that jobs are spilled.
-    settings: Mapping[str, str] = MappingProxyType({"PENSTOCK_MAX_INFLIGHT": "16"})
+    settings: Mapping[str, str] = MappingProxyType({"PENSTOCK_MAX_INFLIGHT": "24"})
 
     def __init__(self, folder: Path, count: int, *, in_cluster: bool) -> None:
         self.losses: list[Loss] = []
@@ -130,16 +132,18 @@ class ChaosCells:
             with self._lock:
                 self._disturbed.append((begin, time.monotonic() + longer_s))
 
-    def may_run_twice(self, begin: float, end: float, has_key: bool) -> bool:
-        """Return whether a request that was sent between two times may have been admitted in two cells.
+    def may_run_twice(self, repeated: Repeated) -> bool:
+        """Return whether a request may have been admitted in two cells, as docs/scale.md says.
 
         With a key, that is so if its tenant may have been moved, and the cell with the first job was away when it was
         looked for; without one, if its home was away, which may then end the job before the door can cancel it.
         """
         with self._lock:
-            has_changed = any(begin - _OLD_DIRECTORY_S <= at <= end for at in self._changes)
-            was_away = any(since <= end and until >= begin for since, until in self._disturbed)
-        return was_away and (has_changed or not has_key)
+            has_moved = any(repeated.begin - _OLD_DIRECTORY_S <= at <= repeated.end for at in self._changes)
+            was_away = any(
+                since <= repeated.end and until >= repeated.again - _AWAY_AFTER_S for since, until in self._disturbed
+            )
+        return was_away and (has_moved or not repeated.has_key)
 
     def heal(self) -> None:
         """Let all stores answer and all cells serve; wait until all copies of the directory are equal again."""

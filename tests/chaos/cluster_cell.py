@@ -9,7 +9,7 @@ import redis
 
 from shared.cells.ids import DEFAULT_CELL
 from shared.store.connection import OPERATOR, open_client
-from tests.chaos.stores import Loss
+from tests.chaos.stores import Loss, Repeated
 from tests.support.store_cluster import StoreCluster
 
 
@@ -47,7 +47,7 @@ class ClusterCell:
     def operator_environ(self) -> dict[str, str]:
         return self.environ_of(DEFAULT_CELL)
 
-    def may_run_twice(self, _begin: float, _end: float, _has_key: bool) -> bool:
+    def may_run_twice(self, _: Repeated) -> bool:
         return False
 
     def heal(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.chaos.answers import flaw_of, usage_flaw_of
 from tests.chaos.calls import TIMEOUT_S, Doors, Unreachable
 from tests.chaos.ledger import ENDED, Entry, Ledger, ending_of
-from tests.chaos.stores import Loss
+from tests.chaos.stores import Loss, Repeated
 
 #: How long jobs may take to end after the last fault: the longest deadline, two leases, and a busy machine.
 END_WITHIN_S = 60.0
@@ -30,12 +30,11 @@ class Judge:
         doors: dict[str, Doors],
         *,
         knows_words: bool,
-        may_run_twice: Callable[[float, float, bool], bool] = lambda _begin, _end, _has_key: False,
+        may_run_twice: Callable[[Repeated], bool] = lambda _: False,
     ) -> None:
         """Create a judge. `knows_words` says whether the answers are those of the sim engine.
 
-        `may_run_twice` says whether a request that was sent, or sent again, between two times may have two jobs, given
-        whether it had an Idempotency-Key.
+        `may_run_twice` says whether a request may have two jobs.
         """
         self.ledger, self._losses, self._doors, self._knows_words = ledger, losses, doors, knows_words
         self._may_run_twice = may_run_twice
@@ -220,7 +219,7 @@ class Judge:
         for ref in acks.keys() | refused.keys() | unknown.keys():
             ran = [job for job in listed.get(ref, []) if (job["error"] or {}).get("code") != "unheard"]
             ids = {entry["id"] for entry in acks.get(ref, [])} - set(self.lost_by_durability)
-            if max(len(ran), len(ids)) > 1 and self._may_run_twice(*_span(acks.get(ref, []), unknown.get(ref, []))):
+            if max(len(ran), len(ids)) > 1 and self._may_run_twice(_repeated(acks.get(ref, []), unknown.get(ref, []))):
                 self.admitted_again.append(ref)
                 continue
             if len(ran) > 1:
@@ -254,11 +253,17 @@ class Judge:
             path = f"/v1/jobs?limit={_PAGE}&cursor={page['cursor']}" if page["has_more"] else ""
 
 
-def _span(acks: list[Entry], unknown: list[Entry]) -> tuple[float, float, bool]:
-    """Return when a request was sent first, when its last answer came or connection broke, and whether it had a key."""
-    begins = [entry["since"] for entry in acks] + [entry["t"] - TIMEOUT_S for entry in unknown]
+def _repeated(acks: list[Entry], unknown: list[Entry]) -> Repeated:
+    """Return when a request was sent, and when it may have got its second job."""
     both = acks + unknown
-    return min(begins), max(entry["t"] for entry in both), any(entry["key"] is not None for entry in both)
+    begin = min([entry["since"] for entry in acks] + [entry["t"] - TIMEOUT_S for entry in unknown])
+    others = [entry for entry in acks if entry["id"] != acks[0]["id"]]
+    return Repeated(
+        begin=begin,
+        again=min((entry["since"] for entry in others), default=begin),
+        end=max(entry["t"] for entry in others or both),
+        has_key=any(entry["key"] is not None for entry in both),
+    )
 
 
 def _patiently(call: Callable[[], Any]) -> Any:

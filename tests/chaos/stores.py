@@ -41,6 +41,17 @@ class Loss:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """A request that has two jobs: when it was sent first, and from when to when it may have got the second one."""
+
+    begin: float
+    again: float
+    end: float
+    #: Whether it had an Idempotency-Key.
+    has_key: bool
+
+
 class RunStores(Protocol):
     """The stores of a run, whatever they are: one cell or several."""
 
@@ -71,8 +82,8 @@ class RunStores(Protocol):
         """The settings of an operator's commands that name the store, which no fault of the network disturbs."""
         ...
 
-    def may_run_twice(self, begin: float, end: float, has_key: bool) -> bool:
-        """Return whether a request that was sent between two times, perhaps again, may have been admitted twice."""
+    def may_run_twice(self, repeated: Repeated) -> bool:
+        """Return whether a request may have been admitted twice."""
         ...
 
     def heal(self) -> None:
@@ -127,7 +138,7 @@ class StorePair:
     def operator_environ(self) -> dict[str, str]:
         return {"REDIS_URL": self.primary.url}
 
-    def may_run_twice(self, _begin: float, _end: float, _has_key: bool) -> bool:
+    def may_run_twice(self, _: Repeated) -> bool:
         return False
 
     @property

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,11 +30,24 @@ class Shared:
     known: list[tuple[str, str]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """A request that was acknowledged."""
+
+    path: str
+    body: dict[str, Any]
+    key: str
+    ref: str
+    via: str
+
+
 class User:
     """A user with a tenant, a key and a seeded sequence of actions."""
 
     def __init__(self, shared: Shared, tenant: str, doors: Doors, rng: random.Random, words: tuple[int, int]) -> None:
         self.shared, self.tenant, self.doors, self.rng, self._words = shared, tenant, doors, rng, words
+        #: The newest requests that were acknowledged, to be repeated.
+        self._earlier: deque[_Sent] = deque(maxlen=8)
         self.actions: dict[Callable[[], None], int] = {
             self.submit_and_poll: 6,
             self.submit_and_follow: 6,
@@ -41,6 +55,7 @@ class User:
             self.submit_and_cancel: 1,
             self.submit_many: 1,
             self.run_in_background: 1,
+            self.repeat_earlier: 3,
             self.snoop: 2,
         }
 
@@ -96,6 +111,21 @@ class User:
         if response_id:
             self.poll(response_id)
 
+    def repeat_earlier(self) -> None:
+        """Send a request again that was acknowledged before: its key gets the same job, wherever the tenant lives."""
+        if not self._earlier:
+            return
+        sent, since = self.rng.choice(self._earlier), time.monotonic()
+        try:
+            answer = self.doors.call("POST", sent.path, sent.body, Idempotency_Key=sent.key)
+        except Unreachable:
+            self.write("unknown", ref=sent.ref, key=sent.key)
+            return
+        if answer.refusal:
+            self.write("refused", ref=sent.ref, key=sent.key, reason=answer.refusal)
+        else:
+            self._acknowledged(answer, since, sent.ref, sent.key, sent.via)
+
     def snoop(self) -> None:
         """Try to read, follow and cancel another tenant's job."""
         foreign = [(owner, job_id) for owner, job_id in self.shared.known[-200:] if owner != self.tenant]
@@ -128,6 +158,8 @@ class User:
                 time.sleep(self.rng.uniform(0.1, 0.6))
                 continue
             job_id = self._acknowledged(answer, since, ref, key, via)
+            if job_id is not None:
+                self._earlier.append(_Sent(path, body, key, ref, via))
             # A client that has lost the answer sends the request again; nine of ten have not.
             if job_id is None or attempt or self.rng.random() < 0.9:
                 return job_id

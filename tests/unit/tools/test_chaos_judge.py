@@ -8,7 +8,7 @@ import pytest
 from tests.chaos.calls import Answer
 from tests.chaos.judge import Judge
 from tests.chaos.ledger import Entry, Ledger
-from tests.chaos.stores import Loss
+from tests.chaos.stores import Loss, Repeated
 
 NOT_FOUND = Answer(404, {"error": {"code": "job_not_found"}})
 ACKNOWLEDGED_S, READ_S, WALL_S = 100.0, 110.0, time.time()
@@ -160,16 +160,18 @@ def test_a_request_with_two_jobs_is_an_anomaly_unless_one_was_taken_back():
 
 
 def test_a_request_that_was_sent_again_while_its_first_cell_was_away_may_have_two_jobs():
-    asked: list[tuple[float, float, bool]] = []
+    asked: list[Repeated] = []
 
-    def may_run_twice(begin: float, end: float, has_key: bool) -> bool:
-        asked.append((begin, end, has_key))
+    def may_run_twice(repeated: Repeated) -> bool:
+        asked.append(repeated)
         return True
 
-    judge = judged([ACK | {"id": "j2", "t": READ_S}], a_job(), a_job(id="j2"), may_run_twice=may_run_twice)
+    judge = judged(
+        [ACK | {"id": "j2", "since": READ_S - 1, "t": READ_S}], a_job(), a_job(id="j2"), may_run_twice=may_run_twice
+    )
     assert kinds(judge) == []
     assert judge.admitted_again == ["r1"]
-    assert asked == [(ACKNOWLEDGED_S - 1, READ_S, True)]
+    assert asked == [Repeated(begin=ACKNOWLEDGED_S - 1, again=READ_S - 1, end=READ_S, has_key=True)]
 
 
 def test_a_refused_request_that_has_a_job_is_an_anomaly():
