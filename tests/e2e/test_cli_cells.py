@@ -147,6 +147,24 @@ def test_a_cell_is_removed_when_it_drains_and_is_empty_and_no_tenant_is_pinned_t
     assert StoredDirectory(store.client).read() is None
 
 
+def test_no_door_writes_its_older_directory_into_a_removed_cell(
+    penstock: InProcess, store_url: str, store: Store, c2: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(penstock, "add", "c2", store_url, "--prefix", "c2:", "--draining")
+    older = StoredDirectory(store.client).read()
+    assert older is not None
+    waited: list[int] = []
+
+    def as_a_door_that_has_not_looked_yet(_: float) -> None:
+        StoredDirectory(c2.client).write_if_newer(older)
+        waited.append(StoredDirectory(store.client).version())
+
+    monkeypatch.setattr(command.time, "sleep", as_a_door_that_has_not_looked_yet)
+    run(penstock, "rm", "c2")
+    assert waited[-1] > older.version
+    assert StoredDirectory(c2.client).read() is None
+
+
 def test_a_tenant_is_kept_in_a_region(penstock: InProcess, store_url: str, c2: Store) -> None:
     run(penstock, "add", "c2", store_url, "--prefix", "c2:", "--region", "eu")
     run(penstock, "spread", "2")

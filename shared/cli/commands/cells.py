@@ -185,6 +185,8 @@ def rm(
         raise ConfigError(f"cell={name!r} is not lost: its store answers; first `penstock cells drain {name} --wait`")
     changed = _change(cells, lambda found, ms: without_cell(found, name, at_ms=ms, is_lost=lost), "rm", f"cell {name}")
     if not lost:
+        # Until a door has read the change, it may write its older directory into this cell.
+        time.sleep(NOTICE_S)
         StoredDirectory(cells[name]).remove()
     if is_own(settings, directory.cells[name]):
         output.write_note("REDIS_URL names the removed cell: set that of another one, also for doors")
