@@ -121,6 +121,11 @@ class AccountCells:
                 record(self._clients[name], change.actor, change.what, change.on)
         return missed
 
+    def note_missed(self, cells: Sequence[str]) -> None:
+        """Note in all others that these cells lack accounts, so that `repair` copies them."""
+        for name in self._clients if cells else ():
+            self._note(name, partial(_add, [one for one in cells if one != name]))
+
     def missed(self) -> frozenset[str]:
         """Return the cells that may lack a change which another cell has. Cells that do not answer are not asked."""
         return self._read_missed()[0]
@@ -188,7 +193,7 @@ class AccountCells:
         """Return the notes of all cells, and why some do not answer. Raises StoreUnavailable if none answers."""
         asked = ask_all(self._clients, _read_notes)
         if not asked.answers:
-            raise next(iter(asked.away.values()))
+            raise next(iter(asked.away.values()), StoreUnavailable("no cell answers"))
         notes = {note for found in asked.answers.values() for note in found}
         return notes, self._away | {name: str(error) for name, error in asked.away.items()}
 

@@ -102,6 +102,8 @@ def cells_in_force(settings: StoreSettings, timeouts: Timeouts = OPERATOR, *, na
         if directory is None:
             raise
     if directory is None:
+        directory = lost_directory(settings, timeouts, name=name)
+    if directory is None:
         return Cells(None, {DEFAULT_CELL: own})
     own.close()
     while True:
@@ -116,6 +118,25 @@ def cells_in_force(settings: StoreSettings, timeouts: Timeouts = OPERATOR, *, na
             return cells
         cells.close()
         directory = found
+
+
+def lost_directory(settings: StoreSettings, timeouts: Timeouts, *, name: str) -> Directory | None:
+    """Return the directory that the store of the settings has lost with all its data, or None if it never had one.
+
+    That is so if another cell of the copy in the state folder has one that lists this store.
+    """
+    known = remembered(settings)
+    others = {cell: one for cell, one in known.cells.items() if not is_own(settings, one)} if known else {}
+    if known is None or not others:
+        return None
+    cells = open_all(replace(known, cells=others, tenants={}), settings.store_url, timeouts, name=name)
+    try:
+        found = newest(cells)
+    except (StoreUnavailable, ConfigError):
+        return None
+    finally:
+        cells.close()
+    return found if found is not None and any(is_own(settings, one) for one in found.cells.values()) else None
 
 
 def open_all(directory: Directory, store_url: str, timeouts: Timeouts, *, name: str) -> Cells:

@@ -7,24 +7,32 @@ from typing import Any
 
 import pytest
 
+from shared.accounts.tenants import Tenants
 from shared.cells.ids import cell_of_id
+from shared.cells.opening import cells_in_force, remember
+from shared.cells.stored import StoredDirectory
 from shared.clock import RealClock
 from shared.errors import StoreUnavailable
+from shared.jobs.tenant_policy import TenantPolicy
+from shared.store import keys
 from shared.store.connection import DOOR, open_client
 from shared.store.store import Store
+from tests.support.cell import empty
 from tests.support.cells_door import CellsDoor, cells_door
 from tests.support.door import admitted_job, fault, refused, serve, submit
 from tests.support.ports import free_port
 from tests.support.processes import wait_for
 from web.jobs import spilling
+from web.runtime.cell_watch import CellWatch
+from web.runtime.context import DoorContext
 from web.runtime.in_doubt import InDoubtJobs
 
 AS_RED = {"X-Tenant": "red"}
 
 
 @pytest.fixture
-def door(store, settings, store_url) -> Iterator[CellsDoor]:
-    with cells_door(store, settings, store_url) as found:
+def door(store, settings, store_url, tmp_path) -> Iterator[CellsDoor]:
+    with cells_door(store, settings, store_url, state_dir=str(tmp_path)) as found:
         for each in found.stores.values():
             serve(each)
         found.place("red", "b", "c")
@@ -135,3 +143,36 @@ def test_repetitions_are_looked_for_only_in_cells_that_have_jobs_of_the_tenant(d
     assert asked == ["b", "b", "b"]
     monkeypatch.setattr(door.context.cells, "_earlier", {"red": ()})
     assert admitted_job(submit(door.client, headers=AS_RED | {"x-request-id": "1"}))["id"] != first["id"]
+
+
+def test_a_store_that_has_lost_its_data_gets_the_directory_and_the_accounts_from_the_others(door):
+    for store in door.stores.values():
+        Tenants(store.client).set("red", TenantPolicy(rpm=5))
+    empty(door.stores["b"].client)
+    door.watch.repair(door.context.cells.directory)
+    assert Tenants(door.stores["b"].client).get("red") == TenantPolicy(rpm=5)
+    assert StoredDirectory(door.stores["b"].client).read() == door.context.cells.directory
+    assert all(store.client.exists(keys.missed_changes()) == 0 for store in door.stores.values())
+
+
+def test_a_door_whose_own_store_has_lost_the_directory_finds_it_in_another_cell(door, monkeypatch):
+    monkeypatch.setattr(CellWatch, "_run", lambda _: None)
+    first = door.context.cells.first
+    remember(first.settings, door.context.cells.directory)
+    first.store.client.delete(keys.cells())
+    restarted = DoorContext(first.settings, first.store, RealClock())
+    CellWatch(restarted, lambda _: None).begin()
+    assert restarted.cells.directory == door.context.cells.directory
+    assert cells_in_force(first.settings).directory == restarted.cells.directory
+    for store in door.stores.values():
+        store.client.delete(keys.cells())
+    assert cells_in_force(first.settings).directory is None
+    for served in restarted.cells.all():
+        served.close()
+
+
+def test_a_door_whose_cells_are_all_away_waits_without_a_fault(door):
+    for context in door.context.cells.all():
+        door.context.cells.note_away(context)
+    door.watch.look_for_lacking()
+    assert door.context.cells.lacking == frozenset()

@@ -11,10 +11,11 @@ import redis
 from shared.accounts.admin_actions import Actor
 from shared.cells.account_changes import AccountCells
 from shared.cells.directory import CellRecord, Directory
-from shared.cells.opening import own_name, remember, remembered, settings_of_cell
-from shared.cells.stored import NO_STAMP, StoredDirectory, bring_up_to_date
+from shared.cells.opening import lost_directory, own_name, remember, remembered, settings_of_cell
+from shared.cells.stored import NO_STAMP, StoredDirectory, ask_all, bring_up_to_date
 from shared.errors import ConfigError, StoreUnavailable
 from shared.log import LimitedEvent
+from shared.store.connection import DOOR
 from web.runtime.context import DoorContext
 from web.runtime.start import open_store
 
@@ -55,6 +56,10 @@ class CellWatch:
                 self._adopt(directory)
                 # Its store has just not answered, so that no request must wait for it.
                 self._cells.note_away(self._first)
+        elif self._cells.directory is None:
+            lost = lost_directory(self._first.settings, DOOR, name="penstock-web")
+            if lost is not None:
+                self._adopt(lost)
         if not self._cells.is_read:
             # The duties of this store must begin: they wait for it.
             self._start_new()
@@ -95,6 +100,9 @@ class CellWatch:
     def repair(self, directory: Directory) -> None:
         """Bring the copies of the directory up to date, and the accounts of cells that have missed a change."""
         clients = self._clients()
+        stamps = ask_all(clients, lambda client: StoredDirectory(client).stamp()).answers
+        # A store without a copy has lost its data, the accounts included, or is new.
+        AccountCells(clients).note_missed([name for name, stamp in stamps.items() if stamp == NO_STAMP])
         # Of one cell, the copy was removed by an operator who has ended the directory.
         missed = bring_up_to_date(directory, clients) if len(directory.cells) > 1 else ()
         self._cells.suspect(*(one for one in self._cells.all() if one.cell in missed))
@@ -103,7 +111,9 @@ class CellWatch:
 
     def look_for_lacking(self) -> None:
         """Note which cells may lack a change of accounts, so that they are asked for keys only if no other answers."""
-        self._cells.lacking = AccountCells(self._clients()).missed()
+        clients = self._clients()
+        if clients:
+            self._cells.lacking = AccountCells(clients).missed()
 
     def _adopt(self, directory: Directory) -> None:
         self._cells.adopt(directory, self._make, own_name(directory, self._first.process.settings))
@@ -138,7 +148,7 @@ class CellWatch:
                     if self._cells.directory is not None:
                         self.look_for_lacking()
                 directory = self._cells.directory
-                if directory is not None and time.monotonic() >= next_repair_s:
+                if directory is not None and time.monotonic() >= next_repair_s and self._clients():
                     next_repair_s = time.monotonic() + _REPAIR_S
                     self.repair(directory)
             except Exception:  # noqa: BLE001 - it is logged, but not each time
