@@ -4,6 +4,7 @@
 --   entries rest · owner, name of the other cell, when it was read there in ms, what spent_here returned there, …
 -- ANSWERS stored
 --   stored: how many of these entries are new
+-- KEEPS 9
 -- USES clock oom_write usage budget spending
 
 -- The most entries of an owner: a deployment has no more cells (shared/cells/directory.py).

@@ -8,6 +8,7 @@
 -- ANSWERS used
 --   used: now in ms; how many tenants were examined that `owners` does not name; a list that has, for each examined
 --   owner that has used some of a budget, its name and its field `budget`; of a pool with a cap, the day and amount
+-- KEEPS 9
 -- USES clock usage spending
 
 local used, examined = {}, {}

@@ -102,7 +102,8 @@ def test_what_every_rule_looks_at_has_a_result_under_load(scene: Scene, loaded: 
         for door in scene.doors:
             for number in range(3):
                 httpx.get(f"{door}/v1/queue", headers={"Authorization": f"Bearer psk_wrong{number}"}, timeout=30)
-        without: set[str] = set(expressions)
+        # Only doors over several cells have this metric.
+        without = {name for name in expressions if not name.startswith("PenstockCellAway: ")}
 
         def each_had_a_result() -> bool:
             without.difference_update(name for name in list(without) if scene.prometheus.query(expressions[name]))

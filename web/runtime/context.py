@@ -2,13 +2,13 @@
 
 import threading
 from functools import partial
+from typing import TYPE_CHECKING
 
 from shared.cells.ids import DEFAULT_CELL, cell_of_id, id_in_cell
 from shared.cells.opening import with_folder_of
 from shared.cells.stored_ids import cell_of_stored_id, prefix_in_cell
 from shared.clock import Clock
 from shared.jobs.job import JobView
-from shared.retrieval.database import Database
 from shared.settings.settings import Settings
 from shared.store.answer_cache import AnswerCache
 from shared.store.batches.files import ID_PREFIX as FILE_PREFIX
@@ -29,6 +29,9 @@ from web.runtime.process import DoorProcess
 from web.runtime.repeated_refusals import RepeatedRefusals
 from web.runtime.shared_answer import SharedAnswer, UsageDays
 from web.runtime.ticket_signer import ReturnTickets, TicketSigner
+
+if TYPE_CHECKING:
+    from shared.retrieval.database import Database
 
 
 class DoorContext:
@@ -92,7 +95,7 @@ class DoorContext:
         self.usage_days = UsageDays(store.client, clock)
 
     @property
-    def database(self) -> Database | None:
+    def database(self) -> "Database | None":
         """The database of collections; None without PENSTOCK_DATABASE_URL."""
         return self.process.database
 

@@ -86,6 +86,8 @@ class RepeatedRefusals:
         #: By tenant, model and reason.
         self._uncounted: dict[tuple[str, str, Refusal], _Uncounted] = {}
         self._thread: threading.Thread | None = None
+        #: Whether the cell has left the directory.
+        self._closed = False
 
     def offer(self, job: NewJob, ask: Callable[[], Answer]) -> Answer | Refused:
         """Return the refusal that is repeated to a new request, else what `ask` returns. Raises what `ask` raises."""

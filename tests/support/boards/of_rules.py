@@ -161,6 +161,7 @@ def _budget_used(it: Loaded) -> list[Expected]:
 for alert in (
     "PenstockNoWorker",
     "PenstockStoreAway",
+    "PenstockCellAway",
     "PenstockOldestJobWaits",
     "PenstockLeasesReclaimed",
     "PenstockClockAhead",
