@@ -14,11 +14,12 @@ from shared.cells.ids import cell_of_id
 from shared.jobs.tenant_policy import TenantPolicy
 from shared.store import keys
 from tests.support.builders import MODEL, heartbeat
-from tests.support.cells_door import CellsDoor, cells_door
+from tests.support.cells_door import CellsDoor, cells_door, door_with_dead_cell
 from tests.support.console import press, streams, token_of
 from tests.support.door import a_door, admitted_job, fault, run_next, serve, settle, submit, worker
-from tests.support.ports import free_port
 from web.console.guard import CELL_HEADER, TOKEN_HEADER
+
+__all__ = ["door_with_dead_cell"]
 
 pytestmark = pytest.mark.ways("direct", reason="the door is in the process of the test")
 
@@ -31,15 +32,6 @@ def door(store, settings, store_url) -> Iterator[CellsDoor]:
             serve(each)
         for tenant, cell in {"red": "b", "blue": "c", "green": "default"}.items():
             found.place(tenant, cell)
-        yield found
-
-
-@pytest.fixture
-def door_with_dead_cell(store, settings, store_url) -> Iterator[CellsDoor]:
-    """As `door`, but nothing listens where cell `b` should be."""
-    with cells_door(store, settings, store_url, urls={"b": f"redis://127.0.0.1:{free_port()}"}) as found:
-        for each in found.stores.values():
-            serve(each)
         yield found
 
 

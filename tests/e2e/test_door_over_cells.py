@@ -290,3 +290,21 @@ def test_a_job_that_no_idle_cell_could_end_in_time_is_not_offered_twice(door, mo
     monkeypatch.setattr(door.context.cells.named("b").store, "admit", lambda *_, **__: refusal)
     submit(door.client, headers=AS_RED, deadline_ms=1)
     assert waiting(door)["c"] == 0
+
+
+@pytest.mark.parametrize("identity", [{"Idempotency-Key": "once"}, {"x-request-id": "proxy-1"}])
+def test_a_repetition_at_a_door_of_another_region_gets_the_job_of_the_first(door, identity):
+    present = door.context.cells.directory
+    cells = {name: replace(one, region={"b": "eu", "c": "us"}.get(name, "")) for name, one in present.cells.items()}
+    for store in door.stores.values():
+        # So long ago that no change of the directory is the reason to look for the first job.
+        StoredDirectory(store.client).write_if_newer(present.changed(at_ms=1, cells=cells))
+    sent = {"X-Tenant": "green"} | identity
+    ids = set()
+    for region in ("eu", "us"):
+        door.context.cells._regions = (region,)
+        door.context.cells._placed = {}
+        door.watch.look()
+        ids.add(admitted_job(submit(door.client, headers=sent))["id"])
+    assert {cell_of_id(job_id) for job_id in ids} == {"b"}
+    assert waiting(door) == {"default": 0, "b": 1, "c": 0}

@@ -161,7 +161,8 @@ def other_cell_of_repeat(
     """Return the cell, other than the `first`, that has what an earlier request has made, or None.
 
     The earlier request can have been served by one of the tenant's other cells. For `kept_ms` after the directory has
-    changed, which is as long as what it has made is kept, that can be any cell. Cells that are away are left out.
+    changed, which is as long as what it has made is kept, that can be any cell; likewise at any time if doors of other
+    regions have other cells for the tenant. Cells that are away are left out.
     `identity` is that of the request in a cell. With `has_any`, which returns whether a cell has any such thing of the
     tenant, the others are asked for that once, soon after a change, and not for each request.
     """
@@ -169,7 +170,9 @@ def other_cell_of_repeat(
     if directory is None:
         return None
     age_ms, asked = time.time() * 1_000 - directory.changed_ms, cells.of_tenant(tenant)
-    if age_ms < kept_ms:
+    if cells.differs_by_door(tenant):
+        asked += tuple(other for other in cells.all() if other not in asked)
+    elif age_ms < kept_ms:
         earlier = cells.earlier_cells(tenant, has_any, is_settled=age_ms > _SETTLED_MS) if has_any else cells.all()
         asked += tuple(other for other in earlier if other not in asked)
     for other in asked:

@@ -59,6 +59,8 @@ class DoorCells(Generic[C]):
         #: The same, sorted by name; without a directory the only context.
         self._all: tuple[C, ...] = (first,)
         self._placed: dict[str, tuple[C, ...]] = {}
+        #: Whether the cells of the directory are in several regions.
+        self._has_regions = False
         #: The cells that have jobs of a tenant, as of soon after the last change of the directory.
         self._earlier: dict[str, tuple[C, ...]] = {}
         #: The cells that are away, and those that may be. They are replaced, not changed.
@@ -104,6 +106,13 @@ class DoorCells(Generic[C]):
             if directory is self.directory:
                 self._placed[tenant] = placed
         return placed
+
+    def differs_by_door(self, tenant: str) -> bool:
+        """Return whether doors with other regions can have other cells for this tenant."""
+        if self.directory is None or not self._has_regions:
+            return False
+        placement = self.directory.tenants.get(tenant)
+        return placement is None or not placement.cells
 
     def earlier_cells(self, tenant: str, has_jobs: Callable[[C], bool], *, is_settled: bool) -> tuple[C, ...]:
         """Return the cells that have jobs of a tenant, the homes included. Those that are away are left out.
@@ -217,6 +226,7 @@ class DoorCells(Generic[C]):
                     _UNUSABLE.log("error", cell=name, error=str(error))
         self._serve(contexts)
         self.directory = directory
+        self._has_regions = len({record.region for record in directory.cells.values()}) > 1
         for context in old.values():
             if context not in contexts.values() and context is not self.first:
                 context.close()
